@@ -1,0 +1,49 @@
+# Every target installs what it needs into .venv and is quick when nothing changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py,$(wildcard benchmarks/[a-z]*.py)))
+
+.PHONY: help install demo test lint format crds cluster bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(INSTALLED)  ## create .venv and install everything (runs by itself before the other targets)
+
+# uv resolves in seconds where pip takes minutes; it is itself installed by pip.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trimtab needs Python 3.11 or newer; set PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
+	@echo "installing into $(VENV) (about a minute the first time)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	@touch $@
+
+test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
+	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
+	$(BIN)/pytest tests
+
+lint: $(INSTALLED)  ## ruff, mypy --strict, import layers, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m trimtab.api.generate --check
+
+format: $(INSTALLED)  ## format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+crds: $(INSTALLED)  ## generate crds/*.yaml and docs/reference/api.md from trimtab.api
+	$(BIN)/python -m trimtab.api.generate
+
+cluster: $(INSTALLED)  ## run a real Kubernetes API server with the CRDs, and print how to reach it
+	$(BIN)/trimtab dev cluster
+
+bench: $(INSTALLED)  ## run every benchmark and print the table of results
+	$(BIN)/python -m benchmarks.table $(BENCHMARKS)
+
+clean:  ## remove the environment and local state (not the kube-apiserver cache)
+	rm -rf $(VENV) .trimtab

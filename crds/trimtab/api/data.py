@@ -1,0 +1,177 @@
+"""The data path of a job: prompt sources, then what happens before rollout (curator), after rollout (filter) and when a batch is
+made (replay, mix).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trimtab.api.model import ApiModel
+from trimtab.api.prompts import PromptSource
+from trimtab.api.rules import ListMap, Rule, at_most_one_of, immutable
+from trimtab.api.scalars import (
+    ColumnName,
+    Count,
+    Fraction,
+    MemberName,
+    Plugin,
+    PodTemplate,
+    Positive,
+    PositiveCount,
+    PositiveSeconds,
+)
+
+
+class Greso(ApiModel):
+    """Skip prompts that gave no signal lately: one with z zero-variance groups in a row is submitted with probability p^z."""
+
+    initial_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Value p starts from, for easy and hard prompts alike."""
+    target_easy: Fraction = 0.083
+    """Share of all-correct groups that p for easy prompts is steered to."""
+    target_hard: Fraction = 0.167
+    """Share of all-wrong groups that p for hard prompts is steered to."""
+    step: Annotated[float, Field(gt=0, le=0.5)] = 0.01
+    """How much p moves per trainer step."""
+    floor: Fraction = 0.01
+    """Lowest chance of a prompt to be submitted, so that none is given up for good."""
+    margin: Annotated[float, Field(ge=1, le=10)] = 1.25
+    """Factor on the estimated number of groups that a batch still needs."""
+
+
+class Curriculum(ApiModel):
+    """Easy prompts first: the share of the prompts in play, sorted by difficulty, grows over the run."""
+
+    difficulty_column: ColumnName = "difficulty"
+    """Numeric column of the prompt source; larger is harder."""
+    start: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of the prompts, easiest first, in play at step 0."""
+    steps: PositiveCount = 1000
+    """Trainer steps after which all prompts are in play."""
+
+
+class Curator(ApiModel):
+    """Chooses prompts before rollout. Empty, every prompt passes."""
+
+    rules = (at_most_one_of("greso", "curriculum", "custom"),)
+
+    greso: Greso | None = None
+    """Skip prompts whose groups all had the same reward of late."""
+    curriculum: Curriculum | None = None
+    """Order prompts by difficulty."""
+    custom: Plugin | None = None
+    """A curator of your own."""
+
+
+class LengthFilter(ApiModel):
+    """Keeps trajectories by their number of trained tokens."""
+
+    rules = (Rule("!has(self.maxTokens) || self.minTokens <= self.maxTokens", "minTokens must not exceed maxTokens", ".minTokens"),)
+
+    min_tokens: Count = 0
+    """Shorter trajectories are dropped."""
+    max_tokens: PositiveCount | None = None
+    """Longer trajectories are dropped; absent, none is too long."""
+
+
+class Filter(ApiModel):
+    """Chooses trajectories after rollout. Filters apply in the order of these fields; dropped groups are resampled."""
+
+    zero_advantage: Literal["Keep", "Drop"] = "Keep"
+    """Drop: groups whose rewards are all equal carry no gradient and are left out (dynamic sampling)."""
+    truncated: Literal["Keep", "Drop"] = "Keep"
+    """Drop: trajectories cut at maxTokens are left out; the rest of their group stays."""
+    length: LengthFilter | None = None
+    """Limits on the length of a trajectory."""
+    custom: Plugin | None = None
+    """A filter of your own, applied last."""
+
+
+class Replay(ApiModel):
+    """Trains again on trajectories already used. Without it each is trained exactly once per policy."""
+
+    ratio: Annotated[float, Field(gt=0, lt=1)]
+    """Share of each batch that is replayed."""
+    size: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Trajectories kept for replay; only their metadata costs memory."""
+    max_age: PositiveCount = 16
+    """Versions after which a trajectory is too old for replay. It bounds replayed samples in place of maxStaleness."""
+    max_uses: Annotated[int, Field(ge=2, le=1000)] = 2
+    """How often one trajectory may be trained on, its first use included."""
+
+
+class Stream(ApiModel):
+    """One input of a trainer."""
+
+    policy: MemberName
+    """The policy whose trajectories come in."""
+    weight: Positive = 1.0
+    """Share of the batch, relative to the other streams."""
+
+
+class Mix(ApiModel):
+    """What one policy's trainer consumes."""
+
+    policy: MemberName
+    """The policy that is trained."""
+    streams: Annotated[tuple[Stream, ...], ListMap("policy"), Field(min_length=1, max_length=32)]
+    """Where its samples come from: its own stream, another policy's, or several."""
+
+
+class Tasks(ApiModel):
+    """How prompt groups travel to rollout workers."""
+
+    max_deliveries: Annotated[int, Field(ge=1, le=100)] = 5
+    """Attempts at a task before it is quarantined with its error. Hand-back by a draining worker does not count."""
+    lease_seconds: PositiveSeconds = 60
+    """Seconds without a worker's heartbeat after which its task goes to another."""
+
+
+class Data(ApiModel):
+    """From prompts to batches."""
+
+    rules = (
+        Rule(
+            "self.batchSize % self.groupSize == 0",
+            "batchSize must be a multiple of groupSize: a batch holds whole groups",
+            ".batchSize",
+        ),
+    )
+
+    prompts: Annotated[tuple[PromptSource, ...], ListMap(), Field(min_length=1, max_length=32)]
+    """Sources of prompts, mixed by weight."""
+    group_size: Annotated[
+        int, Field(ge=1, le=1024), immutable("groupSize", why="groups in flight would break; create a new RLJob")
+    ] = 8
+    """Episodes per prompt. Advantages compare the episodes of one group, so 1 leaves nothing to compare."""
+    batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 256
+    """Trajectories in one trainer step, over all ranks."""
+    max_staleness: Annotated[int, Field(ge=0, le=1024)] = 8
+    """Versions by which the oldest trained token of a sample may lag behind the trainer. 0 is fully on-policy: rollout then waits
+    for every step."""
+    seed: Annotated[
+        int, Field(ge=0, le=2**31 - 1), immutable("seed", why="the order of prompts already served follows from it")
+    ] = 0
+    """Seed of shuffling, mixing and curating; the same seed gives the same order."""
+    shuffle: bool = True
+    """Shuffle each epoch by seed; false keeps the order of the source."""
+    epochs: PositiveCount | None = None
+    """Times the sources are gone through before the job ends; absent, until maxSteps or targetReward."""
+    max_prompt_tokens: PositiveCount | None = None
+    """Longer prompts are skipped and counted; absent, none is too long."""
+    curator: Curator = Curator()
+    """What happens before rollout."""
+    filter: Filter = Filter()
+    """What happens after rollout."""
+    replay: Replay | None = None
+    """Reuse of trajectories; absent, there is none."""
+    mix: Annotated[tuple[Mix, ...], ListMap("policy"), Field(max_length=32)] = ()
+    """Which streams each trainer consumes; a policy not listed consumes its own."""
+    tasks: Tasks = Tasks()
+    """Delivery of tasks to workers."""
+    shards: Annotated[int, Field(ge=1, le=64)] = 1
+    """Dataflow pods; prompts are spread over them by id."""
+    template: PodTemplate | None = None
+    """Pod template of the dataflow pods, laid over what the operator generates."""

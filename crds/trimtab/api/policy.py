@@ -1,0 +1,48 @@
+"""A policy: one model that learns, with its own trainer, version line, buffer and weight stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trimtab.api.algorithm import Algorithm
+from trimtab.api.model import ApiModel
+from trimtab.api.names import RESERVED_MEMBERS
+from trimtab.api.rules import Rule, immutable
+from trimtab.api.sampling import Sampling
+from trimtab.api.scalars import Location, MemberName, PositiveCount
+from trimtab.api.training import TrainerSettings
+
+NOT_RESERVED = Rule(
+    f"!(self in {list(RESERVED_MEMBERS)})", f"{', '.join(RESERVED_MEMBERS)} is reserved for the job's own objects"
+)
+
+
+class Model(ApiModel):
+    """Starting weights, in transformers format."""
+
+    uri: Location
+    """A folder in the pods (beside the manifest with `trimtab run`), `s3://bucket/prefix`, or a Hugging Face repository."""
+    tokenizer: Location | None = None
+    """Tokenizer, when it is not in the model's folder."""
+    max_context_tokens: PositiveCount | None = None
+    """Longest prompt and answer together; absent, what the model's configuration says."""
+
+
+class Policy(ApiModel):
+    """One model that learns."""
+
+    name: Annotated[MemberName, NOT_RESERVED]
+    """Name of the policy, unique in the job; its Trainer is called `<job>-<name>`."""
+    model: Annotated[Model, immutable("model", why="versions continue from it; create a new RLJob for another model")]
+    """Weights the policy starts from."""
+    algorithm: Algorithm = Algorithm()
+    """How it learns."""
+    sampling: Sampling = Sampling()
+    """How its tokens are drawn in training episodes."""
+    trainer: TrainerSettings = TrainerSettings()
+    """The processes that train it."""
+
+
+Policies = Annotated[tuple[Policy, ...], Field(min_length=1, max_length=32)]

@@ -1,0 +1,57 @@
+"""The processes that train a policy, what they publish and what they keep."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trimtab.api.model import ApiModel
+from trimtab.api.scalars import Location, PodTemplate, PositiveCount, Resources, Seconds
+
+
+class Publish(ApiModel):
+    """Publication of weights to the rollout pools. It runs beside training and never blocks it."""
+
+    every_steps: PositiveCount = 1
+    """Trainer steps between versions."""
+    anchor_every_versions: PositiveCount = 100
+    """Versions between whole copies, which only pods that join need; all others take deltas."""
+    keep_versions: Annotated[int, Field(ge=2, le=100_000)] = 200
+    """Versions that stay in object storage, so that a pool that was away catches up by deltas."""
+
+
+class Checkpoint(ApiModel):
+    """What a restart resumes from: model, optimiser, position and random state."""
+
+    every_steps: PositiveCount = 50
+    """Trainer steps between checkpoints. A crash repeats at most this many steps, on the same samples."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Checkpoints that stay."""
+    uri: Location | None = None
+    """Where they go, a folder or `s3://bucket/prefix`; absent, the job's own object storage."""
+
+
+class TrainerSettings(ApiModel):
+    """How a policy's trainer runs."""
+
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Ranks. They start, fail and restart as one group; a change restarts the group from its checkpoint."""
+    resources: Resources = Resources()
+    """Compute resources of each rank."""
+    template: PodTemplate | None = None
+    """Pod template of the ranks, laid over what the operator generates; a container named `trainer` replaces ours."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Type computed in; master weights and optimiser state are always float32."""
+    micro_batch_tokens: Annotated[int, Field(ge=64, le=16_777_216)] = 16_384
+    """Tokens packed into one forward pass. It bounds memory and does not change the result."""
+    gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass: about a third more compute for much less memory."""
+    max_skipped_steps: Annotated[int, Field(ge=0, le=10_000)] = 10
+    """Steps in a row that may be skipped for a NaN or exploding loss before the trainer stops with the reason."""
+    grace_period_seconds: Seconds = 120
+    """Seconds a rank has after SIGTERM to write a checkpoint and leave."""
+    publish: Publish = Publish()
+    """Publication of weights."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Checkpoints."""

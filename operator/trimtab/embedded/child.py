@@ -1,0 +1,104 @@
+"""A child process in a group of its own: it logs to a file, ends by SIGTERM, then SIGKILL, and never outlives its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trimtab.embedded.reaper import Reaper
+
+_REAPER = Reaper()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What to run. `environment` is the whole environment of the child: nothing is inherited by accident."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log_file: Path
+    folder: Path
+
+
+class Child:
+    """One incarnation of a command."""
+
+    def __init__(self, command: Command) -> None:
+        command.log_file.parent.mkdir(parents=True, exist_ok=True)
+        with command.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(command.arguments),
+                env=dict(command.environment),
+                cwd=command.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _REAPER.watch(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """The exit code, or None when it still runs after `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, *, grace_s: float) -> None:
+        """SIGTERM to the leader, SIGKILL to whatever of the group is left after the grace period."""
+        if self.alive:
+            self._process.terminate()
+            self.wait(grace_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, and wait for the leader to be gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        _REAPER.forget(self.pid)
+
+
+def log_tail(path: Path, *, lines: int = 20) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        content = path.read_bytes()[-16_384:]
+    except FileNotFoundError:
+        return "(no log)"
+    return "\n".join(content.decode(errors="replace").splitlines()[-lines:])
+
+
+def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
+    """Whether every process is gone (or a zombie of someone else's) within the time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not any(_runs(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

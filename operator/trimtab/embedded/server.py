@@ -1,0 +1,204 @@
+"""What every embedded server has in common: a data folder, credentials and ports that outlive a restart, a readiness probe,
+and supervision that brings it back after a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Self
+
+import structlog
+
+from trimtab.embedded.child import Child, Command, log_tail
+from trimtab.embedded.ports import free_ports, is_free
+
+_log = structlog.get_logger(__name__)
+
+_RESTART_DELAY_MIN_S = 0.2
+_RESTART_DELAY_MAX_S = 10.0
+_STABLE_AFTER_S = 30.0
+
+
+class ServerStartError(RuntimeError):
+    """The server did not become ready; the message carries the end of its log."""
+
+
+class DataFolderInUseError(RuntimeError):
+    """Another process runs a server on the same data folder."""
+
+
+class EmbeddedServer(ABC):
+    """One server process on loopback, restarted when it dies unless `supervise` is off.
+
+    `start` returns when the server answers. `kill` ends the process as a crash would. `stop` ends it for good; `start`
+    may be called again and finds the same data, ports and credentials.
+    """
+
+    name: str
+    port_names: tuple[str, ...]
+    start_timeout_s = 30.0
+    stop_grace_s = 10.0
+
+    def __init__(self, data_folder: Path, *, supervise: bool = True) -> None:
+        self.data_folder = data_folder.resolve()
+        self.log_file = self.data_folder / f"{self.name}.log"
+        self.restarts = 0
+        self._supervise = supervise
+        self._child: Child | None = None
+        self._supervisor: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._lock_file: IO[bytes] | None = None
+        self.ports: dict[str, int] = {}
+        self.password = ""
+
+    @abstractmethod
+    def command(self) -> Command:
+        """What to run, given `self.ports` and `self.password`; may write configuration files."""
+
+    @abstractmethod
+    def probe(self) -> bool:
+        """Whether the server serves; False or ConnectionError/OSError while it does not yet."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None and self._child.alive else None
+
+    def start(self) -> Self:
+        if self.pid is not None:
+            return self
+        self.data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock_data_folder()
+        try:
+            self._load_identity()
+            self._stopping.clear()
+            self._child = Child(self.command())
+            self._wait_ready(self._child)
+        except BaseException:
+            self.stop()
+            raise
+        if self._supervise:
+            self._supervisor = threading.Thread(target=self._keep_running, name=f"supervise-{self.name}", daemon=True)
+            self._supervisor.start()
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would: the supervisor, if any, starts it again."""
+        if self._child is not None:
+            self._child.kill()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._child is not None:
+            self._child.stop(grace_s=self.stop_grace_s)
+        if self._supervisor is not None:
+            self._supervisor.join(self.start_timeout_s)
+            self._supervisor = None
+        if self._child is not None:
+            # The supervisor may have been in the middle of a restart when the first stop ended the older child.
+            self._child.stop(grace_s=self.stop_grace_s)
+            self._child = None
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _lock_data_folder(self) -> None:
+        if self._lock_file is not None:
+            return
+        lock = (self.data_folder / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise DataFolderInUseError(
+                f"{self.name}: another process runs on the data folder {self.data_folder};"
+                " stop it, or give this one a folder of its own"
+            ) from None
+        # The child inherits nothing: a lock that survived in it would outlive this process.
+        os.set_inheritable(lock.fileno(), False)
+        self._lock_file = lock
+
+    def _load_identity(self) -> None:
+        """Ports and password as they were, so that clients reconnect; new ports where others took the old ones."""
+        path = self.data_folder / "identity.json"
+        identity = json.loads(path.read_text()) if path.exists() else {}
+        ports: dict[str, int] = identity.get("ports", {})
+        if set(ports) == set(self.port_names) and all(map(is_free, ports.values())):
+            self.ports = ports
+        else:
+            self.ports = dict(zip(self.port_names, free_ports(len(self.port_names)), strict=True))
+        self.password = str(identity.get("password") or secrets.token_urlsafe(24))
+        partial = path.with_suffix(".partial")
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({"ports": self.ports, "password": self.password}))
+        partial.replace(path)
+
+    def _wait_ready(self, child: Child) -> None:
+        poll_until(
+            self._answers,
+            timeout_s=self.start_timeout_s,
+            give_up=lambda: not child.alive or self._stopping.is_set(),
+            failure=lambda: ServerStartError(
+                f"{self.name} {_what_went_wrong(child, self.start_timeout_s)}; end of its log:\n{log_tail(self.log_file)}"
+            ),
+        )
+
+    def _answers(self) -> bool:
+        try:
+            return self.probe()
+        except (ConnectionError, OSError):
+            return False
+
+    def _keep_running(self) -> None:
+        delay = _RESTART_DELAY_MIN_S
+        while not self._stopping.is_set() and self._child is not None:
+            started = time.monotonic()
+            exit_code = self._child.wait()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > _STABLE_AFTER_S:
+                delay = _RESTART_DELAY_MIN_S
+            _log.warning(
+                "embedded server died, starting it again", server=self.name, exit_code=exit_code, delay_s=delay
+            )
+            self._child.kill()  # what is left of its group
+            if self._stopping.wait(delay):
+                return
+            delay = min(delay * 2, _RESTART_DELAY_MAX_S)
+            self.restarts += 1
+            self._child = Child(self.command())
+
+
+def _what_went_wrong(child: Child, waited_s: float) -> str:
+    if child.exit_code is not None:
+        return f"exited with code {child.exit_code} before it was ready"
+    return f"did not become ready within {waited_s:.0f} s"
+
+
+def poll_until(
+    condition: Callable[[], bool],
+    *,
+    timeout_s: float,
+    failure: Callable[[], Exception],
+    give_up: Callable[[], bool] = lambda: False,
+    interval_s: float = 0.05,
+) -> None:
+    """Poll a condition; raise what `failure` makes when the time is over or `give_up` says that it is hopeless."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if give_up() or time.monotonic() > deadline:
+            raise failure()
+        time.sleep(interval_s)

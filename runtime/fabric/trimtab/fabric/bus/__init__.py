@@ -1,0 +1,1 @@
+"""The NATS side of the fabric: connections, JetStream streams, key-value buckets and request/reply."""

@@ -1,0 +1,316 @@
+"""One connection to the job's NATS: dialled once within a bounded time, then kept for ever, its state observable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from nats import errors as nats_errors
+from nats.aio.client import Server
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.bus.client import EnduringClient
+from trimtab.fabric.bus.credentials import CredentialsFile, Redactor, tls_context, wants_tls, without_userinfo
+from trimtab.fabric.bus.errors import (
+    BusClosed,
+    BusTimeout,
+    BusUnauthenticated,
+    BusUnavailable,
+    NoResponders,
+    PayloadTooLarge,
+)
+from trimtab.fabric.bus.headers import Headers, checked_subject, encoded_size
+from trimtab.fabric.bus.inbox import ReplyInbox, Slot, status_of
+from trimtab.fabric.settings import NatsSettings
+
+log = structlog.get_logger(__name__)
+
+RECONNECT_BACKOFF = FullJitter(base_s=0.1, cap_s=5.0)
+# A peer that vanished without closing is noticed after three of these.
+PING_INTERVAL_S = 10
+CLOSE_DEADLINE_S = 5.0
+# What may be written ahead of the socket before publishers wait for it.
+OUTBOUND_BUFFER_BYTES = 8 * 1024 * 1024
+
+
+class BusState(StrEnum):
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    CLOSED = "closed"
+
+
+class Bus:
+    """A live connection. Build it with `Bus.connect`; the sibling modules put JetStream on top of it."""
+
+    def __init__(
+        self, settings: NatsSettings, *, name: str, backoff: FullJitter, choose: Callable[[list[Server]], Server]
+    ) -> None:
+        self._settings = settings
+        self._name = name
+        self._servers = without_userinfo(settings.servers)
+        self._redactor = Redactor(settings)
+        self._backoff = backoff
+        self._choose = choose
+        self._client = EnduringClient(require_tls=wants_tls(settings))
+        self._inbox = ReplyInbox(self._client)
+        self._connected = asyncio.Event()
+        self._closed = False
+        self._attempt = 0
+        self._epoch = 0
+        self._last_error = "no server answered"
+        self._refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._lost_listeners: set[Callable[[], None]] = set()
+        self._log = log.bind(bus=name, servers=self._servers)
+
+    @classmethod
+    async def connect(
+        cls,
+        settings: NatsSettings,
+        *,
+        name: str,
+        backoff: FullJitter = RECONNECT_BACKOFF,
+        choose: Callable[[list[Server]], Server] = random.choice,
+    ) -> Self:
+        """Dials within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated."""
+        bus = cls(settings, name=name, backoff=backoff, choose=choose)
+        try:
+            await bus._dial()
+        except BaseException:
+            await bus._abandon()
+            raise
+        return bus
+
+    async def _dial(self) -> None:
+        settings = self._settings
+        credentials = CredentialsFile(settings.credentials_file) if settings.credentials_file else None
+        password = settings.password.get_secret_value() if settings.password is not None else None
+        dialling = asyncio.ensure_future(
+            self._client.connect(
+                servers=list(settings.servers),
+                name=self._name,
+                user=settings.user,
+                password=password,
+                user_jwt_cb=credentials.user_jwt if credentials else None,
+                signature_cb=credentials.sign if credentials else None,
+                tls=tls_context(settings),
+                connect_timeout=settings.connect_timeout_s,  # type: ignore[arg-type]  # upstream says int, uses seconds
+                reconnect_time_wait=0.1,  # type: ignore[arg-type]
+                max_reconnect_attempts=-1,
+                ping_interval=PING_INTERVAL_S,
+                pending_size=OUTBOUND_BUFFER_BYTES,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+                reconnect_to_server_handler=self._next_server,
+            )
+        )
+        try:
+            await asyncio.wait(
+                {dialling, self._refused}, timeout=settings.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._refused.done():
+                raise BusUnauthenticated(f"NATS at {self._servers} refused the connection: {self._refused.result()}")
+            if not dialling.done():
+                raise BusUnavailable(
+                    f"cannot reach NATS at {self._servers} within {settings.connect_timeout_s} s: {self._last_error}"
+                )
+            dialling.result()
+        except (nats_errors.Error, OSError, ValueError) as error:
+            message = self._redactor.clean(str(error))
+            raise BusUnavailable(f"cannot connect to NATS at {self._servers}: {message}") from None
+        finally:
+            dialling.cancel()
+            self._refused.cancel()
+        await self._inbox.open()
+        self._connected.set()
+
+    async def _abandon(self) -> None:
+        self._closed = True
+        # A client that never got as far as its write queue has nothing to close, and fails when asked to.
+        if self._client._flush_queue is not None:
+            await self._client.close()
+
+    @property
+    def state(self) -> BusState:
+        if self._closed or self._client.is_closed:
+            return BusState.CLOSED
+        return BusState.CONNECTED if self._connected.is_set() else BusState.RECONNECTING
+
+    @property
+    def epoch(self) -> int:
+        """Counts lost connections: what was in flight in an earlier epoch will not be answered in this one."""
+        return self._epoch
+
+    @property
+    def max_payload(self) -> int:
+        return self._client.max_payload
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self._settings.request_timeout_s
+
+    def __repr__(self) -> str:
+        return f"Bus(name={self._name!r}, servers={self._servers!r}, state={self.state.value!r})"
+
+    async def wait_connected(self, *, deadline_s: float) -> None:
+        if self._connected.is_set():
+            return
+        if self.state is BusState.CLOSED:
+            raise BusClosed(f"bus {self._name!r} is closed")
+        try:
+            await asyncio.wait_for(self._connected.wait(), deadline_s)
+        except TimeoutError:
+            raise BusUnavailable(
+                f"no connection to NATS at {self._servers} within {deadline_s:.3g} s: {self._last_error}"
+            ) from None
+        if self._closed:
+            raise BusClosed(f"bus {self._name!r} is closed")
+
+    async def send(self, subject: str, payload: bytes, *, reply: str = "", headers: Headers | None = None) -> None:
+        """Writes one message. No delivery promise, and no deadline of its own: callers hold it inside theirs."""
+        checked_subject(subject)
+        size = len(payload) + (encoded_size(headers) if headers else 0)
+        # The server counts headers too and cuts the connection of whoever exceeds the limit.
+        if size > self._client.max_payload:
+            raise PayloadTooLarge(
+                f"message of {size} bytes to {subject!r} exceeds the server's max_payload of "
+                f"{self._client.max_payload}; put it in object storage and send a reference",
+                size=size,
+                limit=self._client.max_payload,
+            )
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task is not None else 0
+        try:
+            await self._client.publish(subject, payload, reply=reply, headers=headers)
+        except nats_errors.ConnectionClosedError:
+            raise BusClosed(f"bus {self._name!r} is closed") from None
+        except nats_errors.Error as error:
+            message = self._redactor.clean(str(error))
+            raise BusUnavailable(f"cannot write to NATS at {self._servers}: {message}") from None
+        # nats-py swallows a cancellation that arrives while it waits for the socket; a swallowed deadline is a hang.
+        if task is not None and task.cancelling() > cancellations:
+            raise asyncio.CancelledError
+
+    async def ask(
+        self, subject: str, payload: bytes = b"", *, headers: Headers | None = None, deadline_s: float
+    ) -> Msg:
+        """Sends a question and returns the first answer, whatever it says; NoResponders when nobody listens."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Msg | None] = loop.create_future()
+
+        def settle(message: Msg | None) -> None:
+            if not answer.done():
+                answer.set_result(message)
+
+        reply = ""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self.wait_connected(deadline_s=deadline_s)
+                reply = self.register(Slot(answered=settle, lost=lambda: settle(None)))
+                await self.send(subject, payload, reply=reply, headers=headers)
+                message = await answer
+        except TimeoutError:
+            raise BusTimeout(f"no answer on {subject!r} within {deadline_s:.3g} s") from None
+        finally:
+            self.release(reply)
+        if message is None:
+            raise BusUnavailable(f"the connection was lost while waiting for an answer on {subject!r}")
+        if status_of(message) == "503":
+            raise NoResponders(f"nobody listens on {subject!r}")
+        return message
+
+    def register(self, slot: Slot) -> str:
+        return self._inbox.register(slot)
+
+    def release(self, reply_subject: str) -> None:
+        if reply_subject:
+            self._inbox.release(reply_subject)
+
+    def new_inbox(self) -> str:
+        return self._client.new_inbox()
+
+    async def subscribe(self, subject: str, **options: Any) -> Subscription:
+        """A core subscription, replayed by the client after every reconnect."""
+        try:
+            return await self._client.subscribe(subject, **options)
+        except nats_errors.ConnectionClosedError:
+            raise BusClosed(f"bus {self._name!r} is closed") from None
+        except nats_errors.Error as error:
+            raise BusUnavailable(f"cannot subscribe to {subject!r}: {self._redactor.clean(str(error))}") from None
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        try:
+            await subscription.unsubscribe()
+        except nats_errors.Error as error:
+            self._log.debug("bus_unsubscribe_skipped", reason=str(error))
+
+    def on_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls `listener` whenever the connection goes; returns what removes it again."""
+        self._lost_listeners.add(listener)
+        return lambda: self._lost_listeners.discard(listener)
+
+    async def close(self, *, deadline_s: float = CLOSE_DEADLINE_S) -> None:
+        """Lets subscriptions finish what they hold, flushes, closes; past the deadline it just closes."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._client.drain()
+        except (TimeoutError, nats_errors.Error) as error:
+            self._log.info("bus_closed_without_drain", reason=str(error) or "deadline passed")
+        finally:
+            await self._client.close()
+            self._forget_outstanding()
+            # Whoever waits for a connection wakes up to find the bus closed.
+            self._connected.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _next_server(self, servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
+        fewest = min(server.reconnects for server in servers)
+        delay = self._backoff.delay_s(self._attempt)
+        self._attempt += 1
+        return self._choose([server for server in servers if server.reconnects == fewest]), delay
+
+    async def _on_error(self, error: Exception) -> None:
+        text = self._redactor.clean(str(error)) or type(error).__name__
+        self._last_error = text
+        self._log.warning("bus_error", error=text, kind=type(error).__name__)
+        refusal = "authorization violation" in text.lower() or "CERTIFICATE_VERIFY_FAILED" in text
+        if (refusal or isinstance(error, nats_errors.SecureConnWantedError)) and not self._refused.done():
+            self._refused.set_result(text)
+
+    async def _on_disconnected(self) -> None:
+        self._connected.clear()
+        self._epoch += 1
+        self._forget_outstanding()
+        if not self._closed:
+            self._log.warning("bus_disconnected", error=self._last_error)
+
+    def _forget_outstanding(self) -> None:
+        self._inbox.connection_lost()
+        for listener in tuple(self._lost_listeners):
+            listener()
+
+    async def _on_reconnected(self) -> None:
+        self._attempt = 0
+        self._connected.set()
+        self._log.info("bus_reconnected", epoch=self._epoch)
+
+    async def _on_closed(self) -> None:
+        self._log.info("bus_closed")

@@ -1,0 +1,84 @@
+"""The secrets of a NATS connection: reading them, and keeping them out of everything that is printed."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nkeys
+from nats.errors import Error as NatsError
+
+from trimtab.fabric.bus.errors import BusUnauthenticated
+from trimtab.fabric.settings import NatsSettings
+
+
+class CredentialsFile:
+    """A `.creds` file, read anew for every dial so that a rotated secret is picked up.
+
+    nats-py's own reader spins for ever on a file without the JWT marker, so the file is parsed here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _block(self, marker: str) -> str:
+        lines = self._path.read_text(encoding="ascii").splitlines()
+        for number, line in enumerate(lines[:-1]):
+            if f"BEGIN {marker}" in line and lines[number + 1].strip():
+                return lines[number + 1].strip()
+        raise NatsError(f"credentials file {self._path} has no {marker} block")
+
+    def user_jwt(self) -> bytes:
+        return self._block("NATS USER JWT").encode()
+
+    def sign(self, nonce: str) -> bytes:
+        seed = bytearray(self._block("USER NKEY SEED").encode())
+        try:
+            pair = nkeys.from_seed(seed)
+            signature: bytes = pair.sign(nonce.encode())
+            pair.wipe()
+        except (nkeys.NkeysError, ValueError) as error:
+            raise NatsError(f"credentials file {self._path}: the seed cannot sign ({type(error).__name__})") from None
+        return base64.b64encode(signature)
+
+
+def wants_tls(settings: NatsSettings) -> bool:
+    """True when an unencrypted connection must be refused."""
+    by_file = settings.tls_ca_file is not None or settings.tls_cert_file is not None
+    return by_file or any(server.startswith(("tls://", "wss://")) for server in settings.servers)
+
+
+def tls_context(settings: NatsSettings) -> ssl.SSLContext | None:
+    if not wants_tls(settings):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file)
+        if settings.tls_cert_file is not None:
+            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+    except (OSError, ValueError) as error:
+        files = [str(path) for path in (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file) if path]
+        raise BusUnauthenticated(f"cannot load the TLS files {', '.join(files)}: {error}") from error
+    return context
+
+
+def without_userinfo(servers: Iterable[str]) -> str:
+    """Server addresses fit for a message: `nats://user:password@host` loses what is before the @."""
+    return ", ".join(server.rsplit("@", 1)[-1] if "@" in server else server for server in servers)
+
+
+class Redactor:
+    """Replaces the connection's secrets in text that came from elsewhere."""
+
+    def __init__(self, settings: NatsSettings) -> None:
+        secrets = {settings.password.get_secret_value()} if settings.password is not None else set()
+        secrets |= {password for server in settings.servers if (password := urlsplit(server).password)}
+        # Longest first, so that a secret contained in another does not leave the rest of it behind.
+        self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text

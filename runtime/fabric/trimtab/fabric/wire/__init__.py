@@ -1,0 +1,1 @@
+"""The versioned messages that the parts of a job exchange, and their compact binary encoding."""

@@ -1,0 +1,162 @@
+"""Embedded NATS and SeaweedFS: ready in seconds, authenticated, with their data after kill -9, and gone when stopped."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import nats
+import nats.errors
+import psutil
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.polling import eventually
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.embedded.server import DataFolderInUseError, EmbeddedServer, ServerStartError
+from trimtab.fabric.settings import ObjectStoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+@contextmanager
+def s3(settings: ObjectStoreSettings, *, secret: str | None = None) -> Iterator[S3Client]:
+    assert settings.access_key_id is not None
+    assert settings.secret_access_key is not None
+    client = boto3.client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key_id.get_secret_value(),
+        aws_secret_access_key=secret or settings.secret_access_key.get_secret_value(),
+    )
+    yield client
+    client.close()
+
+
+async def connect(server: EmbeddedNats, *, password: str | None = None) -> nats.NATS:
+    return await nats.connect(
+        server.settings.servers[0],
+        user=server.settings.user,
+        password=password or server.password,
+        connect_timeout=2,
+        allow_reconnect=False,
+    )
+
+
+async def test_nats_keeps_acknowledged_messages_through_kill_and_restart(own_nats: EmbeddedNats) -> None:
+    client = await connect(own_nats)
+    stream = client.jetstream()
+    await stream.add_stream(name="KEPT", subjects=["kept"])
+    for number in range(200):
+        await stream.publish("kept", str(number).encode())
+    own_nats.kill()
+    await client.close()
+    own_nats.start()
+    client = await connect(own_nats)
+    info = await client.jetstream().stream_info("KEPT")
+    assert info.state.messages == 200
+    await client.close()
+
+
+async def test_nats_refuses_a_wrong_password(own_nats: EmbeddedNats) -> None:
+    with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+        await connect(own_nats, password="wrong")
+
+
+async def test_supervised_nats_comes_back_by_itself_on_the_same_port(tmp_path: Path) -> None:
+    with EmbeddedNats(tmp_path) as server:
+        port = server.ports["client"]
+        server.kill()
+        await eventually(lambda: server.restarts == 1 and server.pid is not None, timeout_s=10)
+        assert server.ports["client"] == port
+        await eventually(server._answers, timeout_s=10)
+        client = await connect(server)
+        await client.close()
+
+
+def test_seaweedfs_keeps_objects_through_kill_and_restart(own_seaweed: EmbeddedSeaweed) -> None:
+    settings = own_seaweed.settings
+    body = bytes(range(256)) * 4096 * 5
+    with s3(settings) as store:
+        store.put_object(Bucket=settings.bucket, Key="kept", Body=body)
+    own_seaweed.kill()
+    own_seaweed.start()
+    with s3(own_seaweed.settings) as store:
+        assert store.get_object(Bucket=settings.bucket, Key="kept")["Body"].read() == body
+
+
+def test_seaweedfs_refuses_a_wrong_secret(own_seaweed: EmbeddedSeaweed) -> None:
+    with (
+        s3(own_seaweed.settings, secret="wrong") as store,
+        pytest.raises(ClientError, match="SignatureDoesNotMatch|Forbidden|AccessDenied"),
+    ):
+        store.list_objects_v2(Bucket=own_seaweed.settings.bucket)
+
+
+def test_seaweedfs_cannot_be_read_around_its_credentials(own_seaweed: EmbeddedSeaweed) -> None:
+    settings = own_seaweed.settings
+    with s3(settings) as store:
+        store.put_object(Bucket=settings.bucket, Key="private", Body=b"private" * 1000)
+    filer = http.client.HTTPConnection("127.0.0.1", own_seaweed.ports["filer"], timeout=5)
+    filer.request("GET", f"/buckets/{settings.bucket}/private")
+    assert filer.getresponse().status == http.HTTPStatus.UNAUTHORIZED
+    filer.close()
+
+
+@pytest.mark.parametrize("kind", [EmbeddedNats, EmbeddedSeaweed])
+def test_servers_listen_on_loopback_only(tmp_path: Path, kind: type[EmbeddedServer]) -> None:
+    with kind(tmp_path) as server:
+        assert server.pid is not None
+        listening = [
+            c.laddr.ip for c in psutil.Process(server.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN
+        ]
+        assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_data_folder_serves_one_process_at_a_time(own_nats: EmbeddedNats) -> None:
+    with pytest.raises(DataFolderInUseError, match="another process runs on the data folder"):
+        EmbeddedNats(own_nats.data_folder).start()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "jetstream").write_text("a file where the folder belongs")
+    with pytest.raises(ServerStartError, match="storage directory is not a directory"):
+        EmbeddedNats(tmp_path).start()
+
+
+def test_passwords_are_for_the_owner_only(own_nats: EmbeddedNats) -> None:
+    for name in ("identity.json", "nats.conf"):
+        assert (own_nats.data_folder / name).stat().st_mode & 0o077 == 0
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+folder = Path(sys.argv[1])
+servers = [EmbeddedNats(folder / "nats").start(), EmbeddedSeaweed(folder / "seaweedfs").start()]
+print(*(server.pid for server in servers), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_no_server_outlives_its_owner(tmp_path: Path, signum: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(pids) == 2
+        owner.send_signal(signum)
+        owner.wait(20)
+    await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout_s=20)
