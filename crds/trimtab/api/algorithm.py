@@ -80,7 +80,11 @@ class Schedule(ApiModel):
     """Learning rate over trainer steps."""
 
     rules = (
-        Rule("self.type == 'Constant' || has(self.decaySteps)", "decaySteps is required for Linear and Cosine", ".decaySteps"),
+        Rule(
+            "self.type == 'Constant' || has(self.decaySteps)",
+            "decaySteps is required for Linear and Cosine",
+            ".decaySteps",
+        ),
     )
 
     type: Literal["Constant", "Linear", "Cosine"] = "Constant"
@@ -98,13 +102,16 @@ class Algorithm(ApiModel):
 
     rules = (
         only_with("m2Threshold", condition="self.name == 'm2po'", when="with algorithm m2po"),
-        only_with("clip", condition="!(self.name in ['m2po', 'rloo'])", when="with algorithms other than m2po and rloo"),
+        only_with(
+            "clip", condition="!(self.name in ['m2po', 'rloo'])", when="with algorithms other than m2po and rloo"
+        ),
     )
 
     name: AlgorithmName = "m2po"
-    """The loss. m2po bounds the second moment of the log ratio and stays stable on stale data; grpo is the common baseline;
-    drgrpo drops its length and deviation biases; dapo clips higher and averages over tokens; ppo is decoupled for stale data; gspo
-    works on whole sequences; cispo clips weights instead of updates; rloo is REINFORCE with a leave-one-out baseline."""
+    """The loss. m2po bounds the second moment of the log ratio and stays stable on stale data; grpo is the common
+    baseline; drgrpo drops its length and deviation biases; dapo clips higher and averages over tokens; ppo is decoupled
+    for stale data; gspo works on whole sequences; cispo clips weights instead of updates; rloo is REINFORCE with a
+    leave-one-out baseline."""
     m2_threshold: Annotated[float, Field(gt=0, le=10)] | None = None
     """Largest second moment of the log ratio over a step; absent, 0.04."""
     clip: Clip | None = None

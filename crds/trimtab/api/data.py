@@ -1,5 +1,5 @@
-"""The data path of a job: prompt sources, then what happens before rollout (curator), after rollout (filter) and when a batch is
-made (replay, mix).
+"""The data path of a job: prompt sources, then what happens before rollout (curator), after rollout (filter) and when a
+batch is made (replay, mix).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trimtab.api.model import ApiModel
 from trimtab.api.prompts import PromptSource
-from trimtab.api.rules import ListMap, Rule, at_most_one_of, immutable
+from trimtab.api.rules import ListMap, Rule, at_most_one_of, immutable, only_with
 from trimtab.api.scalars import (
     ColumnName,
     Count,
@@ -25,7 +25,8 @@ from trimtab.api.scalars import (
 
 
 class Greso(ApiModel):
-    """Skip prompts that gave no signal lately: one with z zero-variance groups in a row is submitted with probability p^z."""
+    """Skip prompts that gave no signal lately: one with z zero-variance groups in a row is submitted with probability
+    p^z."""
 
     initial_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Value p starts from, for easy and hard prompts alike."""
@@ -68,7 +69,13 @@ class Curator(ApiModel):
 class LengthFilter(ApiModel):
     """Keeps trajectories by their number of trained tokens."""
 
-    rules = (Rule("!has(self.maxTokens) || self.minTokens <= self.maxTokens", "minTokens must not exceed maxTokens", ".minTokens"),)
+    rules = (
+        Rule(
+            "!has(self.maxTokens) || self.minTokens <= self.maxTokens",
+            "minTokens must not exceed maxTokens",
+            ".minTokens",
+        ),
+    )
 
     min_tokens: Count = 0
     """Shorter trajectories are dropped."""
@@ -138,6 +145,7 @@ class Data(ApiModel):
             "batchSize must be a multiple of groupSize: a batch holds whole groups",
             ".batchSize",
         ),
+        only_with("selection", condition="(!has(self.replay) && self.mix.size() == 0)", when="without replay and mix"),
     )
 
     prompts: Annotated[tuple[PromptSource, ...], ListMap(), Field(min_length=1, max_length=32)]
@@ -149,8 +157,8 @@ class Data(ApiModel):
     batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 256
     """Trajectories in one trainer step, over all ranks."""
     max_staleness: Annotated[int, Field(ge=0, le=1024)] = 8
-    """Versions by which the oldest trained token of a sample may lag behind the trainer. 0 is fully on-policy: rollout then waits
-    for every step."""
+    """Versions by which the oldest trained token of a sample may lag behind the trainer. 0 is fully on-policy: rollout
+    then waits for every step."""
     seed: Annotated[
         int, Field(ge=0, le=2**31 - 1), immutable("seed", why="the order of prompts already served follows from it")
     ] = 0
@@ -169,6 +177,8 @@ class Data(ApiModel):
     """Reuse of trajectories; absent, there is none."""
     mix: Annotated[tuple[Mix, ...], ListMap("policy"), Field(max_length=32)] = ()
     """Which streams each trainer consumes; a policy not listed consumes its own."""
+    selection: Plugin | None = None
+    """A selection of your own, in place of replay and mix."""
     tasks: Tasks = Tasks()
     """Delivery of tasks to workers."""
     shards: Annotated[int, Field(ge=1, le=64)] = 1

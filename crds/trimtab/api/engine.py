@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trimtab.api.model import ApiModel
 from trimtab.api.rules import Rule, only_with
-from trimtab.api.scalars import Location, Resources, SecretKey, Seconds, Url
+from trimtab.api.scalars import Location, Resources, Seconds, SecretKey, Url
 
 EngineName = Literal["builtin", "sglang", "vllm", "openai"]
 
@@ -35,12 +35,13 @@ class Engine(ApiModel):
     )
 
     name: EngineName = "builtin"
-    """builtin is ours (torch, CPU or GPU, small models); sglang and vllm are launched in the pod or reached by url; openai is any
-    OpenAI-compatible endpoint, whose weights stay as they are."""
+    """builtin is ours (torch, CPU or GPU, small models); sglang and vllm are launched in the pod or reached by url;
+    openai is any OpenAI-compatible endpoint, whose weights stay as they are."""
     args: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=128)] | None = None
     """Command-line arguments added to those Trimtab sets, such as `--tp-size=4`."""
     interpreter: Location | None = None
-    """Python that has the engine installed; absent, the image's own. SGLang pins its own torch, so it often has its own."""
+    """Python that has the engine installed; absent, the image's own. SGLang pins its own torch, so it often has its
+    own."""
     url: Url | None = None
     """A server that already runs; absent, the pool launches one in each pod."""
     model: Annotated[str, Field(min_length=1, max_length=256)] | None = None

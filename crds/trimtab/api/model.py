@@ -1,13 +1,13 @@
-"""What every API type shares: camelCase on the wire and snake_case in Python, attribute docstrings as the user documentation,
-immutable values, and CEL rules that travel into the schema.
+"""What every API type shares: camelCase on the wire and snake_case in Python, attribute docstrings as the user
+documentation, immutable values, and CEL rules that travel into the schema.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -22,8 +22,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 class ApiModel(BaseModel):
     """Base of all API types.
 
-    Unknown fields are ignored here, so that an operator reads objects written for a newer CRD; whoever accepts a manifest from a
-    person calls trimtab.api.validation, which reports them.
+    Unknown fields are ignored here, so that an operator reads objects written for a newer CRD; whoever accepts a
+    manifest from a person calls trimtab.api.validation, which reports them.
     """
 
     model_config = ConfigDict(
@@ -91,3 +91,8 @@ class ObjectMeta(ApiModel):
     """Who must clean up before the object may go."""
     owner_references: tuple[OwnerReference, ...] = ()
     """Owners of the object."""
+    managed_fields: Annotated[
+        tuple[dict[str, Any], ...],
+        WithJsonSchema({"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}),
+    ] = ()
+    """Who set which field, kept by the server."""

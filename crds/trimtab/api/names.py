@@ -1,5 +1,8 @@
-"""Names of everything a job creates. They are functions of the job's names alone, so that a restarted operator finds its
-children again and never makes two of one; the length limits the API enforces follow from the longest of them.
+"""Names of everything a job creates. They are functions of the job's names alone, so that a restarted operator finds
+its children again and never makes two of one; the length limits the API enforces follow from the longest of them.
+
+Two jobs can still derive one name (`a` with `b-c`, `a-b` with `c`), and a person may have taken it by hand: whoever creates a
+child checks first that what has its name is its own.
 """
 
 from __future__ import annotations
@@ -61,5 +64,7 @@ def _ordinal(prefix: str, number: int) -> str:
 
 def _fit(name: str, *, limit: int) -> str:
     if len(name) > limit:
-        raise NameTooLongError(f"{name!r} has {len(name)} characters, at most {limit} fit: shorten the job's or member's name")
+        raise NameTooLongError(
+            f"{name!r} has {len(name)} characters, at most {limit} fit: shorten the job's or member's name"
+        )
     return name

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.model import ApiModel
 from trimtab.api.names import RESERVED_MEMBERS
@@ -23,7 +21,8 @@ class Model(ApiModel):
     """Starting weights, in transformers format."""
 
     uri: Location
-    """A folder in the pods (beside the manifest with `trimtab run`), `s3://bucket/prefix`, or a Hugging Face repository."""
+    """A folder in the pods (beside the manifest with `trimtab run`), `s3://bucket/prefix`, or a Hugging Face
+    repository."""
     tokenizer: Location | None = None
     """Tokenizer, when it is not in the model's folder."""
     max_context_tokens: PositiveCount | None = None
@@ -43,6 +42,3 @@ class Policy(ApiModel):
     """How its tokens are drawn in training episodes."""
     trainer: TrainerSettings = TrainerSettings()
     """The processes that train it."""
-
-
-Policies = Annotated[tuple[Policy, ...], Field(min_length=1, max_length=32)]

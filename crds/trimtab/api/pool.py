@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trimtab.api.conditions import Conditions, LastError
 from trimtab.api.engine import Engine
-from trimtab.api.model import API_VERSION, ApiModel, ObjectMeta
+from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_CHILD_NAME
 from trimtab.api.policy import NOT_RESERVED
 from trimtab.api.rules import ListSet, Rule, immutable
@@ -22,8 +22,8 @@ from trimtab.api.scalars import (
     PodTemplate,
     Replicas,
     Resources,
-    SecretKey,
     Seconds,
+    SecretKey,
 )
 
 CHILD_NAME_RULE = Rule(
@@ -38,11 +38,15 @@ class Cluster(ApiModel):
     """Another Kubernetes cluster. Its pods dial out to NATS and object storage; nothing dials in."""
 
     kubeconfig_secret: SecretKey
-    """Secret with the kubeconfig, in the job's namespace. Insecure TLS, exec plug-ins and file references are refused."""
-    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = None
+    """Secret with the kubeconfig, in the job's namespace. Insecure TLS, exec plug-ins and file references are
+    refused."""
+    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = (
+        None
+    )
     """Namespace there; absent, the one the job is in here."""
     lost_after_seconds: Seconds = 900
-    """Seconds the cluster may be unreachable before its capacity is rebuilt elsewhere. Until then nothing is moved or killed."""
+    """Seconds the cluster may be unreachable before its capacity is rebuilt elsewhere. Until then nothing is moved or
+    killed."""
 
 
 class Update(ApiModel):
@@ -69,8 +73,8 @@ class PoolSettings(ApiModel):
             ".replicas",
         ),
         Rule(
-            "type(self.update.maxUnavailable) != int || type(self.update.maxSurge) != int || "
-            "int(self.update.maxUnavailable) + int(self.update.maxSurge) > 0",
+            "!((self.update.maxUnavailable == 0 || self.update.maxUnavailable == '0%') && "
+            "(self.update.maxSurge == 0 || self.update.maxSurge == '0%'))",
             "maxUnavailable and maxSurge must not both be 0: no pod could ever be replaced",
             ".update",
         ),
@@ -79,7 +83,8 @@ class PoolSettings(ApiModel):
     policies: Annotated[tuple[MemberName, ...], ListSet(), Field(min_length=1, max_length=32)] | None = None
     """Policies the pool serves; absent, all of the job's."""
     replicas: Replicas = 1
-    """Pods wanted. With autoscaling Auto the autoscaler owns the RolloutPool's value, and the job's is only where it starts."""
+    """Pods wanted. With autoscaling Auto the autoscaler owns the RolloutPool's value, and the job's is only where it
+    starts."""
     min_replicas: Replicas = 0
     """The autoscaler never goes below."""
     max_replicas: Replicas | None = None
@@ -150,11 +155,12 @@ class RolloutPoolStatus(ApiModel):
 
 
 class RolloutPool(ApiModel):
-    """A fleet of rollout pods that takes tasks of one RLJob. A job creates one per pool; create one by hand to lend it capacity."""
+    """A fleet of rollout pods that takes tasks of one RLJob. A job creates one per pool; create one by hand to lend it
+    capacity."""
 
     rules = (CHILD_NAME_RULE,)
 
-    api_version: Literal["rl.trimtab.dev/v1alpha1"] = API_VERSION
+    api_version: Literal["rl.trimtab.dev/v1alpha1"] = "rl.trimtab.dev/v1alpha1"
     """Always rl.trimtab.dev/v1alpha1."""
     kind: Literal["RolloutPool"] = "RolloutPool"
     """Always RolloutPool."""
@@ -164,5 +170,3 @@ class RolloutPool(ApiModel):
     """What the pool should be."""
     status: RolloutPoolStatus | None = None
     """What the pool is; written by the operator."""
-
-

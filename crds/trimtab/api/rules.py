@@ -1,5 +1,5 @@
-"""Cross-field rules, written once as CEL: the API server evaluates them from the CRD, `trimtab validate` evaluates the same
-strings offline. A rule is an annotation on a field, or a member of a model's `rules`.
+"""Cross-field rules, written once as CEL: the API server evaluates them from the CRD, `trimtab validate` evaluates the
+same strings offline. A rule is an annotation on a field, or a member of a model's `rules`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pydantic_core import CoreSchema
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One CEL expression over `self`; `message` says what must hold, `field` names the culprit below the rule's own path."""
+    """One CEL expression over `self`; `message` says what must hold, `field` names the culprit below the rule's own
+    path."""
 
     expression: str
     message: str
@@ -33,7 +34,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ListMap:
-    """A list whose items are told apart by `key`: server-side apply merges it by that key and refuses a key given twice."""
+    """A list whose items are told apart by `key`: server-side apply merges it by that key and refuses a key given
+    twice."""
 
     key: str = "name"
 
@@ -50,7 +52,8 @@ class ListSet:
 
 
 def immutable(name: str, *, why: str) -> Rule:
-    """A field that keeps the value it was created with. Give the field a default, or adding and removing it goes unseen."""
+    """A field that keeps the value it was created with. Give the field a default, or adding and removing it goes
+    unseen."""
     return Rule("self == oldSelf", f"{name} is immutable: {why}")
 
 

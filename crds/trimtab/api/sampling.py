@@ -11,7 +11,8 @@ from trimtab.api.scalars import PositiveCount
 
 
 class Sampling(ApiModel):
-    """Sampling settings. The defaults leave the policy's distribution untouched, which keeps recorded logprobs exact."""
+    """Sampling settings. The defaults leave the policy's distribution untouched, which keeps recorded logprobs
+    exact."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     """Divides the logits; 0 takes the most likely token."""

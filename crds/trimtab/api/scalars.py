@@ -1,5 +1,5 @@
-"""The small types the API is built from: names, bounded numbers, durations, quantities, references and whole pod templates.
-Every string and list has an upper bound, because the API server prices CEL rules by them.
+"""The small types the API is built from: names, bounded numbers, durations, quantities, references and whole pod
+templates. Every string and list has an upper bound, because the API server prices CEL rules by them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_REPLICAS = 10_000
 
 LABEL_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 COUNT_OR_PERCENT_PATTERN = r"^([0-9]|[1-9][0-9]|100)%$"
 
 MemberName = Annotated[str, Field(min_length=1, max_length=40, pattern=LABEL_PATTERN)]
@@ -35,20 +35,21 @@ NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 
 Quantity = Annotated[
     int | str,
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 64}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "minimum": 0, "pattern": QUANTITY_PATTERN, "maxLength": 64}),
 ]
 CountOrPercent = Annotated[
     int | str,
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": COUNT_OR_PERCENT_PATTERN, "maxLength": 4}),
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "minimum": 0, "pattern": COUNT_OR_PERCENT_PATTERN, "maxLength": 4}
+    ),
 ]
-FreeForm = Annotated[
-    dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
-]
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
 PodTemplate = FreeForm
 
 
 class SecretKey(ApiModel):
-    """One value in a Secret of the same namespace. The value is read by the pod or operator that needs it and never copied."""
+    """One value in a Secret of the same namespace. The value is read by the pod or operator that needs it and never
+    copied."""
 
     name: ObjectName
     """Name of the Secret."""

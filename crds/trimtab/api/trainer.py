@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.conditions import Conditions, LastError
-from trimtab.api.model import API_VERSION, ApiModel, ObjectMeta
+from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.policy import Model
 from trimtab.api.pool import CHILD_NAME_RULE
 from trimtab.api.rules import Rule, immutable
@@ -69,11 +69,12 @@ class TrainerStatus(ApiModel):
 
 
 class Trainer(ApiModel):
-    """The ranks that train one policy. A job creates one per policy; create one by hand to attach a trainer of your own."""
+    """The ranks that train one policy. A job creates one per policy; create one by hand to attach a trainer of your
+    own."""
 
     rules = (CHILD_NAME_RULE,)
 
-    api_version: Literal["rl.trimtab.dev/v1alpha1"] = API_VERSION
+    api_version: Literal["rl.trimtab.dev/v1alpha1"] = "rl.trimtab.dev/v1alpha1"
     """Always rl.trimtab.dev/v1alpha1."""
     kind: Literal["Trainer"] = "Trainer"
     """Always Trainer."""
@@ -83,5 +84,3 @@ class Trainer(ApiModel):
     """What the trainer should be."""
     status: TrainerStatus | None = None
     """What the trainer is; written by the operator."""
-
-

@@ -41,7 +41,9 @@ class Role(ApiModel):
 class Workflow(ApiModel):
     """What happens in one episode: order of roles, passing of context, assignment of rewards."""
 
-    entrypoint: Annotated[Entrypoint, immutable("entrypoint", why="another workflow means other rewards; create a new RLJob")]
+    entrypoint: Annotated[
+        Entrypoint, immutable("entrypoint", why="another workflow means other rewards; create a new RLJob")
+    ]
     """The workflow class, as `module:Class`."""
     args: FreeForm = Field(default_factory=dict)
     """Keyword arguments for the class, passed as they are."""
@@ -50,4 +52,5 @@ class Workflow(ApiModel):
     roles: Annotated[tuple[Role, ...], ListMap(), Field(max_length=32)] = ()
     """Roles and the policies that fill them; empty, each policy is a role of its own name."""
     episode_timeout_seconds: PositiveSeconds = 600
-    """Seconds one episode may take. After that it has failed: it is retried or quarantined and never becomes a reward."""
+    """Seconds one episode may take. After that it has failed: it is retried or quarantined and never becomes a
+    reward."""

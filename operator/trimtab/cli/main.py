@@ -8,6 +8,7 @@ import click
 
 _COMMANDS = {
     "dev": "trimtab.cli.dev",
+    "run": "trimtab.cli.run",
     "validate": "trimtab.cli.validate",
 }
 

@@ -1,4 +1,4 @@
-"""A child process in a group of its own: it logs to a file, ends by SIGTERM, then SIGKILL, and never outlives its owner."""
+"""A child process in a group of its own: logs to a file, SIGTERM then SIGKILL at its end, never outlives its owner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,11 +61,15 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
-    def stop(self, *, grace_s: float) -> None:
-        """SIGTERM to the leader, SIGKILL to whatever of the group is left after the grace period."""
+    def terminate(self) -> None:
+        """SIGTERM to the leader; the group is for `kill`."""
         if self.alive:
             self._process.terminate()
-            self.wait(grace_s)
+
+    def stop(self, *, grace_s: float) -> None:
+        """SIGTERM to the leader, SIGKILL to whatever of the group is left after the grace period."""
+        self.terminate()
+        self.wait(grace_s)
         self.kill()
 
     def kill(self) -> None:
@@ -84,21 +87,3 @@ def log_tail(path: Path, *, lines: int = 20) -> str:
     except FileNotFoundError:
         return "(no log)"
     return "\n".join(content.decode(errors="replace").splitlines()[-lines:])
-
-
-def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
-    """Whether every process is gone (or a zombie of someone else's) within the time."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if not any(_runs(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -1,5 +1,5 @@
-"""What every embedded server has in common: a data folder, credentials and ports that outlive a restart, a readiness probe,
-and supervision that brings it back after a crash.
+"""What every embedded server has in common: a data folder, credentials and ports that outlive a restart, a readiness
+probe, and supervision that brings it back after a crash.
 """
 
 from __future__ import annotations
@@ -148,15 +148,17 @@ class EmbeddedServer(ABC):
 
     def _wait_ready(self, child: Child) -> None:
         poll_until(
-            self._answers,
+            self.answers,
             timeout_s=self.start_timeout_s,
             give_up=lambda: not child.alive or self._stopping.is_set(),
             failure=lambda: ServerStartError(
-                f"{self.name} {_what_went_wrong(child, self.start_timeout_s)}; end of its log:\n{log_tail(self.log_file)}"
+                f"{self.name} {_what_went_wrong(child, self.start_timeout_s)};"
+                f" end of its log:\n{log_tail(self.log_file)}"
             ),
         )
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether the server serves now."""
         try:
             return self.probe()
         except (ConnectionError, OSError):

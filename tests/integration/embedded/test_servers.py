@@ -1,4 +1,4 @@
-"""Embedded NATS and SeaweedFS: ready in seconds, authenticated, with their data after kill -9, and gone when stopped."""
+"""Embedded NATS and SeaweedFS: ready in seconds, authenticated, their data intact after kill -9, gone when stopped."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_supervised_nats_comes_back_by_itself_on_the_same_port(tmp_path: P
         server.kill()
         await eventually(lambda: server.restarts == 1 and server.pid is not None, timeout_s=10)
         assert server.ports["client"] == port
-        await eventually(server._answers, timeout_s=10)
+        await eventually(server.answers, timeout_s=10)
         client = await connect(server)
         await client.close()
 

@@ -1,4 +1,4 @@
-"""Where etcd, kube-apiserver and kubectl come from: KUBEBUILDER_ASSETS (as in envtest), pip packages, or our build cache."""
+"""Where etcd, kube-apiserver and kubectl come from: KUBEBUILDER_ASSETS, as in envtest; pip; our build cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Builds kube-apiserver from its Go module, because no registry we can count on carries the binary.
 
-Module versions are pinned by apiserver_module/go.sum. The build takes minutes, so its result is cached per user, and a lock
-makes concurrent test runs wait for one build instead of starting three.
+Module versions are pinned by apiserver_module/go.sum. The build takes minutes, so its result is cached per user, and a
+lock makes concurrent test runs wait for one build instead of starting three.
 """
 
 from __future__ import annotations

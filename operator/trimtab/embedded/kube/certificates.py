@@ -1,4 +1,4 @@
-"""The control plane's certificate authority: the API server's certificate, and client certificates for users and groups."""
+"""The control plane's certificate authority: the server's certificate, and client certificates for users and groups."""
 
 from __future__ import annotations
 

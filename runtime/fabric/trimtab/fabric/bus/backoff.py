@@ -1,5 +1,5 @@
-"""Waiting between attempts: exponential ceilings with full jitter, so that a fleet that lost its server together does not
-come back together.
+"""Waiting between attempts: exponential ceilings with full jitter, so that a fleet that lost its server together does
+not come back together.
 """
 
 from __future__ import annotations

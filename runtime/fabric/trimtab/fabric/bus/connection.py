@@ -23,11 +23,12 @@ from trimtab.fabric.bus.errors import (
     BusTimeout,
     BusUnauthenticated,
     BusUnavailable,
+    InvalidName,
     NoResponders,
     PayloadTooLarge,
 )
-from trimtab.fabric.bus.headers import Headers, checked_subject, encoded_size
-from trimtab.fabric.bus.inbox import ReplyInbox, Slot, status_of
+from trimtab.fabric.bus.headers import Headers, encoded_size
+from trimtab.fabric.bus.inbox import CallbackSlot, ReplyInbox, Slot, status_of
 from trimtab.fabric.settings import NatsSettings
 
 log = structlog.get_logger(__name__)
@@ -36,14 +37,23 @@ RECONNECT_BACKOFF = FullJitter(base_s=0.1, cap_s=5.0)
 # A peer that vanished without closing is noticed after three of these.
 PING_INTERVAL_S = 10
 CLOSE_DEADLINE_S = 5.0
-# What may be written ahead of the socket before publishers wait for it.
-OUTBOUND_BUFFER_BYTES = 8 * 1024 * 1024
+# What may be written ahead of the socket before publishers wait for it. More makes bursts, between which the server
+# idles.
+OUTBOUND_BUFFER_BYTES = 2 * 1024 * 1024
 
 
 class BusState(StrEnum):
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
     CLOSED = "closed"
+
+
+async def _stopped(dialling: asyncio.Future[None]) -> None:
+    """Ends a dial that was given up and looks at its outcome, which asyncio would otherwise complain about."""
+    dialling.cancel()
+    await asyncio.wait({dialling}, timeout=1.0)
+    if dialling.done() and not dialling.cancelled():
+        dialling.exception()
 
 
 class Bus:
@@ -113,9 +123,8 @@ class Bus:
             )
         )
         try:
-            await asyncio.wait(
-                {dialling, self._refused}, timeout=settings.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            outcomes: set[asyncio.Future[Any]] = {dialling, self._refused}
+            await asyncio.wait(outcomes, timeout=settings.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._refused.done():
                 raise BusUnauthenticated(f"NATS at {self._servers} refused the connection: {self._refused.result()}")
             if not dialling.done():
@@ -127,8 +136,8 @@ class Bus:
             message = self._redactor.clean(str(error))
             raise BusUnavailable(f"cannot connect to NATS at {self._servers}: {message}") from None
         finally:
-            dialling.cancel()
             self._refused.cancel()
+            await _stopped(dialling)
         await self._inbox.open()
         self._connected.set()
 
@@ -153,6 +162,11 @@ class Bus:
     def max_payload(self) -> int:
         return self._client.max_payload
 
+    def may_wait_to_write(self, size: int) -> bool:
+        """Whether a message of this size could have to wait for the socket, and so needs a timer around it."""
+        # Not the client's own is_connected: that is true again before the inbox has been subscribed to again.
+        return not self._connected.is_set() or self._client.pending_data_size + size > OUTBOUND_BUFFER_BYTES // 2
+
     @property
     def request_timeout_s(self) -> float:
         return self._settings.request_timeout_s
@@ -175,8 +189,9 @@ class Bus:
             raise BusClosed(f"bus {self._name!r} is closed")
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "", headers: Headers | None = None) -> None:
-        """Writes one message. No delivery promise, and no deadline of its own: callers hold it inside theirs."""
-        checked_subject(subject)
+        """Writes one message, without a promise of delivery. It waits while the socket is full, so hold it inside a
+        deadline or use `post`.
+        """
         size = len(payload) + (encoded_size(headers) if headers else 0)
         # The server counts headers too and cuts the connection of whoever exceeds the limit.
         if size > self._client.max_payload:
@@ -192,12 +207,22 @@ class Bus:
             await self._client.publish(subject, payload, reply=reply, headers=headers)
         except nats_errors.ConnectionClosedError:
             raise BusClosed(f"bus {self._name!r} is closed") from None
+        except (nats_errors.BadSubjectError, nats_errors.BadHeaderError) as error:
+            raise InvalidName(f"{subject[:80]!r}: {error}") from None
         except nats_errors.Error as error:
             message = self._redactor.clean(str(error))
             raise BusUnavailable(f"cannot write to NATS at {self._servers}: {message}") from None
         # nats-py swallows a cancellation that arrives while it waits for the socket; a swallowed deadline is a hang.
         if task is not None and task.cancelling() > cancellations:
             raise asyncio.CancelledError
+
+    async def post(self, subject: str, payload: bytes, *, headers: Headers | None = None, deadline_s: float) -> None:
+        """`send` with a deadline of its own."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self.send(subject, payload, headers=headers)
+        except TimeoutError:
+            raise BusTimeout(f"could not write to {subject!r} within {deadline_s:.3g} s") from None
 
     async def ask(
         self, subject: str, payload: bytes = b"", *, headers: Headers | None = None, deadline_s: float
@@ -210,11 +235,12 @@ class Bus:
             if not answer.done():
                 answer.set_result(message)
 
+        end = loop.time() + deadline_s
+        await self.wait_connected(deadline_s=deadline_s)
         reply = ""
         try:
-            async with asyncio.timeout(deadline_s):
-                await self.wait_connected(deadline_s=deadline_s)
-                reply = self.register(Slot(answered=settle, lost=lambda: settle(None)))
+            async with asyncio.timeout_at(end):
+                reply = self.register(CallbackSlot(settle, lambda: settle(None)))
                 await self.send(subject, payload, reply=reply, headers=headers)
                 message = await answer
         except TimeoutError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import nkeys
+import nkeys  # type: ignore[import-untyped]
 from nats.errors import Error as NatsError
 
 from trimtab.fabric.bus.errors import BusUnauthenticated

@@ -1,5 +1,7 @@
 """What can go wrong on the bus. Callers catch BusError or one of these; nothing from nats-py gets past this package."""
 
+# named after what happened, as callers read them in an except clause
+
 from __future__ import annotations
 
 from collections.abc import Sequence

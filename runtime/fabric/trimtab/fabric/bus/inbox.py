@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -27,12 +28,26 @@ def description_of(message: Msg) -> str:
     return (message.headers or {}).get(DESCRIPTION_HEADER, "")
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Protocol):
     """One outstanding question: what to do with each answer, and what when the connection goes."""
 
-    answered: Callable[[Msg], None]
-    lost: Callable[[], None]
+    def answered(self, message: Msg) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+@dataclass(slots=True)
+class CallbackSlot:
+    """A slot made of two functions."""
+
+    on_answer: Callable[[Msg], None]
+    on_lost: Callable[[], None]
+
+    def answered(self, message: Msg) -> None:
+        self.on_answer(message)
+
+    def lost(self) -> None:
+        self.on_lost()
 
 
 class ReplyInbox:

@@ -21,61 +21,61 @@ class WireError(Exception):
         return f"{self.reason}: {self.detail} (at {self.field})"
 
 
-class BadMagic(WireError):
+class MagicError(WireError):
     """The bytes do not start like one of our frames."""
 
     reason = "bad_magic"
 
 
-class WrongKind(WireError):
+class KindError(WireError):
     """A frame of ours, but not the message asked for."""
 
     reason = "wrong_kind"
 
 
-class UnsupportedVersion(WireError):
+class VersionError(WireError):
     """A newer major version, or a flag this reader does not know: upgrade the reader."""
 
     reason = "unsupported_version"
 
 
-class Truncated(WireError):
+class TruncatedError(WireError):
     """The frame ends before the length it declares."""
 
     reason = "truncated"
 
 
-class TrailingBytes(WireError):
+class TrailingBytesError(WireError):
     """The frame goes on after the length it declares."""
 
     reason = "trailing_bytes"
 
 
-class ChecksumMismatch(WireError):
+class ChecksumError(WireError):
     """The bytes changed on their way."""
 
     reason = "checksum_mismatch"
 
 
-class Oversize(WireError):
+class OversizeError(WireError):
     """Larger than this kind of message may be, before or after decompression."""
 
     reason = "oversize"
 
 
-class Malformed(WireError):
+class MalformedError(WireError):
     """The checksum holds but the body is not valid zstd or MessagePack: the sender is broken or hostile."""
 
     reason = "malformed"
 
 
-class TooDeep(WireError):
+class DepthError(WireError):
     """Nested deeper than any reader should have to follow."""
 
     reason = "too_deep"
 
 
-class InvalidField(WireError, ValueError):
+class InvalidFieldError(WireError, ValueError):
     """A value of the wrong type or outside its bounds. Also a ValueError, so that msgspec adds the path to it."""
 
     reason = "invalid_field"

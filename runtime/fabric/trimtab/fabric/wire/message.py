@@ -14,7 +14,8 @@ import msgspec
 import msgspec.inspect
 import msgspec.structs
 
-from trimtab.fabric.wire.errors import InvalidField, Malformed, TooDeep, WireError
+from trimtab.fabric.wire.compression import Buffer
+from trimtab.fabric.wire.errors import DepthError, InvalidFieldError, MalformedError, WireError
 from trimtab.fabric.wire.values import check_plain
 
 MAX_NEWER_FIELDS = 256
@@ -24,26 +25,26 @@ _KEPT = "newer"
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A struct inside a message."""
 
-    newer: dict[str, Any] = {}
+    newer: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.newer:
             if len(self.newer) > MAX_NEWER_FIELDS:
-                raise InvalidField(f"more than {MAX_NEWER_FIELDS} unknown fields", field=_KEPT)
+                raise InvalidFieldError(f"more than {MAX_NEWER_FIELDS} unknown fields", field=_KEPT)
             for name in self.newer:
                 if name in self.__struct_fields__:
-                    raise InvalidField(f"{name} is a known field", field=_KEPT)
+                    raise InvalidFieldError(f"{name} is a known field", field=_KEPT)
             check_plain(self.newer, field=_KEPT)
 
 
 class Message(Part, frozen=True, kw_only=True):
-    """A struct that travels in a frame of its own. Kinds are never reused; a change old readers cannot survive is a new major."""
+    """A struct with a frame of its own. Kinds are never reused; what old readers cannot survive is a new major."""
 
     KIND: ClassVar[int]
     MAJOR: ClassVar[int] = 1
     MINOR: ClassVar[int] = 0
     MAX_BYTES: ClassVar[int] = 1 << 20
-    COMPRESSED: ClassVar[bool] = True
+    COMPRESS_TO: ClassVar[int] = 1 << 32
 
     @classmethod
     def enc_hook(cls, value: Any) -> Any:
@@ -55,74 +56,91 @@ class Message(Part, frozen=True, kw_only=True):
         """How it is read."""
         raise TypeError(f"no field of {cls.__name__} has the type {kind}")
 
+    def own_value(self, kind: Any, value: Any) -> Any:
+        """Reads such a field when this very message is checked before it is sent: its own value will do."""
+        return self.dec_hook(kind, value)
+
 
 M = TypeVar("M", bound=Message)
 
 
 def to_body(message: Message) -> bytes:
-    """The MessagePack body of a message, refused here when a reader would refuse it."""
+    """The MessagePack body of a message, read once to refuse what a reader would: msgspec checks only then."""
     cls = type(message)
     try:
-        keeps_newer = _check(message, cls.dec_hook, "$")
-        tree: object = _flattened(message) if keeps_newer else message
-        return msgspec.msgpack.encode(tree, enc_hook=cls.enc_hook)
+        tree: object = _flattened(message) if _keeps_newer(message) else message
+        body = msgspec.msgpack.encode(tree, enc_hook=cls.enc_hook)
     except RecursionError:
-        raise TooDeep("nested too deeply to encode") from None
-    except WireError:
-        raise
+        raise DepthError("nested too deeply to encode") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidField(f"cannot be encoded: {error}") from None
+        if isinstance(error, WireError):
+            raise
+        raise InvalidFieldError(f"cannot be encoded: {error}") from None
+    _read(body, cls, message.own_value)
+    return body
 
 
-def from_body(body: bytes, cls: type[M]) -> M:
+def from_body(body: Buffer, cls: type[M]) -> M:
     """The message in a MessagePack body, with the fields of newer writers kept."""
+    return _read(body, cls, cls.dec_hook)
+
+
+def _read(body: Buffer, cls: type[M], dec_hook: Callable[[Any, Any], Any]) -> M:
     try:
         try:
-            return _decoder(cls).decode(body)
+            return msgspec.msgpack.decode(body, type=cls, dec_hook=dec_hook)
         except msgspec.ValidationError:
             # Either wrong, or written by a newer minor version: only the slow way can tell.
             tree = msgspec.msgpack.decode(body)
-            return msgspec.convert(_lifted(tree, msgspec.inspect.type_info(cls)), cls, dec_hook=cls.dec_hook)
+            return msgspec.convert(_lifted(tree, _type_info(cls)), cls, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
-        raise _as_invalid_field(error) from None
+        raise as_invalid_field(error) from None
     except RecursionError:
-        raise TooDeep("nested too deeply to decode") from None
+        raise DepthError("nested too deeply to decode") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(str(error)) from None
+        raise MalformedError(str(error)) from None
 
 
 @cache
-def _decoder(cls: type[M]) -> msgspec.msgpack.Decoder[M]:
-    return msgspec.msgpack.Decoder(cls, dec_hook=cls.dec_hook)
+def _type_info(cls: type[Message]) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(cls)
 
 
-def _as_invalid_field(error: msgspec.ValidationError) -> InvalidField:
+def as_invalid_field(error: msgspec.ValidationError, *, root: str = "$") -> InvalidFieldError:
+    """The refusal that msgspec's message amounts to, with the path it names."""
     text, _, path = str(error).partition(" - at ")
-    path = path.replace("`", "") or "$"
+    path = root + path.replace("`", "").removeprefix("$")
     if isinstance(error.__cause__, WireError):
         inner = error.__cause__.field
-        return InvalidField(error.__cause__.detail, field=path if inner == "$" else f"{path}.{inner}")
-    return InvalidField(text, field=path)
+        return InvalidFieldError(error.__cause__.detail, field=path if inner == "$" else f"{path}.{inner}")
+    return InvalidFieldError(text, field=path)
 
 
-def _check(value: msgspec.Struct, dec_hook: Callable[[Any, Any], Any], path: str) -> bool:
-    """Check a struct and those in it field by field, because msgspec checks only what it decodes. True if any keeps newer fields."""
-    cls = type(value)
-    keeps_newer = isinstance(value, Part) and bool(value.newer)
-    fields = {name: getattr(value, name) for name in cls.__struct_fields__}
-    try:
-        msgspec.convert(list(fields.values()) if cls.__struct_config__.array_like else fields, cls, dec_hook=dec_hook)
-    except msgspec.ValidationError as error:
-        refused = _as_invalid_field(error)
-        raise InvalidField(refused.detail, field=path + refused.field.removeprefix("$")) from None
-    for name, inner in fields.items():
-        if isinstance(inner, msgspec.Struct):
-            keeps_newer |= _check(inner, dec_hook, f"{path}.{name}")
-        elif isinstance(inner, tuple):
-            for position, item in enumerate(inner):
-                if isinstance(item, msgspec.Struct):
-                    keeps_newer |= _check(item, dec_hook, f"{path}.{name}[{position}]")
-    return keeps_newer
+@cache
+def _fields_with_parts(cls: type[Part]) -> tuple[str, ...]:
+    """The fields in which other structs may be: directly, or as a tuple of them."""
+
+    def holds_part(kind: msgspec.inspect.Type) -> bool:
+        if isinstance(kind, msgspec.inspect.UnionType):
+            return any(holds_part(choice) for choice in kind.types)
+        if isinstance(kind, msgspec.inspect.VarTupleType):
+            return holds_part(kind.item_type)
+        return isinstance(kind, msgspec.inspect.StructType) and issubclass(kind.cls, Part)
+
+    info = msgspec.inspect.type_info(cls)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return tuple(field.name for field in info.fields if holds_part(field.type))
+
+
+def _keeps_newer(value: Part) -> bool:
+    if value.newer:
+        return True
+    for name in _fields_with_parts(type(value)):
+        inner = getattr(value, name)
+        for part in inner if isinstance(inner, tuple) else (inner,):
+            if isinstance(part, Part) and _keeps_newer(part):
+                return True
+    return False
 
 
 def _flattened(value: Any) -> Any:
@@ -131,9 +149,8 @@ def _flattened(value: Any) -> Any:
         config = value.__struct_config__
         tree = {} if config.tag is None else {config.tag_field: config.tag}
         for field in msgspec.structs.fields(value):
-            inner = getattr(value, field.name)
-            if field.name != _KEPT and not (inner is field.default or inner in ((), {}) and not field.required):
-                tree[field.encode_name] = _flattened(inner)
+            if field.name != _KEPT:
+                tree[field.encode_name] = _flattened(getattr(value, field.name))
         return tree | value.newer
     if isinstance(value, tuple):
         return [_flattened(item) for item in value]

@@ -1,0 +1,213 @@
+"""RLJob: what a researcher writes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
+from trimtab.api.conditions import Conditions, LastError
+from trimtab.api.data import Data
+from trimtab.api.evaluation import Evaluation, EvaluationResult
+from trimtab.api.failure import FailurePolicy
+from trimtab.api.model import ApiModel, ObjectMeta
+from trimtab.api.names import MAX_JOB_AND_MEMBER
+from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
+from trimtab.api.rules import ListMap, Rule, immutable
+from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
+from trimtab.api.workflow import Workflow
+
+MAX_POLICIES = 32
+MAX_POOLS = 128
+
+_KNOWN_POLICY = "self.policies.exists(policy, policy.name == {name})"
+
+
+def _name_fits(members: str) -> Rule:
+    return Rule(
+        f"self.spec.{members}.all(member, size(self.metadata.name) + size(member.name) <= {MAX_JOB_AND_MEMBER})",
+        f"metadata.name and the longest name in spec.{members} must together have at most {MAX_JOB_AND_MEMBER} "
+        "characters: pods are named after both",
+        f".spec.{members}",
+    )
+
+
+class RLJobSpec(ApiModel):
+    """What the job should be."""
+
+    rules = (
+        Rule(
+            "self.pools.all(pool, !has(pool.policies) || pool.policies.all(name, "
+            + _KNOWN_POLICY.format(name="name")
+            + "))",
+            "pools[].policies must name policies of this job",
+            ".pools",
+        ),
+        Rule(
+            "self.policies.all(policy, self.pools.exists(pool, !has(pool.policies) || policy.name in pool.policies))",
+            "every policy needs a pool that serves it: add it to a pool's policies",
+            ".pools",
+        ),
+        Rule(
+            "self.workflow.roles.all(role, " + _KNOWN_POLICY.format(name="role.policy") + ")",
+            "workflow.roles[].policy must name policies of this job",
+            ".workflow.roles",
+        ),
+        Rule(
+            "self.data.mix.all(mix, "
+            + _KNOWN_POLICY.format(name="mix.policy")
+            + " && mix.streams.all(stream, "
+            + _KNOWN_POLICY.format(name="stream.policy")
+            + "))",
+            "data.mix must name policies of this job",
+            ".data.mix",
+        ),
+        Rule(
+            "self.policies.all(policy, policy.trainer.replicas <= self.data.batchSize)",
+            "batchSize must be at least trainer.replicas: every rank needs a sample",
+            ".data.batchSize",
+        ),
+        Rule(
+            "has(self.maxSteps) || has(self.targetReward) || has(self.data.epochs)",
+            "set maxSteps, targetReward or data.epochs: without one the job never ends",
+            ".maxSteps",
+        ),
+    )
+
+    workflow: Workflow
+    """The agent program of an episode."""
+    data: Data
+    """From prompts to batches."""
+    policies: Annotated[
+        tuple[Policy, ...],
+        ListMap(),
+        Field(min_length=1, max_length=MAX_POLICIES),
+        Rule(
+            "size(self) == size(oldSelf) && self.all(policy, oldSelf.exists(old, old.name == policy.name))",
+            "policies can be neither added, removed nor renamed: create a new RLJob",
+        ),
+    ]
+    """The models that learn, each with a trainer of its own and no barrier between them."""
+    pools: Annotated[tuple[JobPool, ...], ListMap(), Field(min_length=1, max_length=MAX_POOLS)]
+    """The rollout fleets. They can be added and removed while the job runs."""
+    autoscaling: Autoscaling = Autoscaling()
+    """Sizing of the fleets."""
+    evaluation: Evaluation | None = None
+    """Evaluation on held-out prompts; absent, there is none."""
+    max_steps: PositiveCount | None = None
+    """Trainer steps after which a policy has succeeded; the job ends when all have."""
+    target_reward: float | None = None
+    """Mean reward over a window of autoscaling.windowSteps at which a policy has succeeded; the job ends when all
+    have."""
+    suspend: bool = False
+    """Checkpoint, drain and delete all pods. What was learned stays, and false resumes from it."""
+    ttl_seconds_after_finished: Seconds | None = None
+    """Seconds after its end at which the job is deleted, with its pods and without its weights; absent, it stays."""
+    managed_by: Annotated[
+        Literal["rl.trimtab.dev/operator", "kueue.x-k8s.io/multikueue"],
+        immutable("managedBy", why="two controllers would fight; create a new RLJob"),
+    ] = "rl.trimtab.dev/operator"
+    """Who runs the job. The operator leaves jobs managed by others alone."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """What happens when pods fail."""
+
+
+class PolicyStatus(ApiModel):
+    """How one policy is doing."""
+
+    name: MemberName
+    """Name of the policy."""
+    step: Count = 0
+    """Trainer steps done."""
+    version: Count = 0
+    """Latest published weight version."""
+    reward: float | None = None
+    """Mean reward of the last window."""
+    waiting_fraction: Fraction | None = None
+    """Share of the last window its trainer spent waiting for samples."""
+    staleness: NonNegative | None = None
+    """Mean staleness, in versions, of the samples of the last window."""
+    evaluation: Annotated[tuple[EvaluationResult, ...], ListMap("benchmark"), Field(max_length=32)] = ()
+    """Latest score on each benchmark."""
+
+
+class PoolStatus(ApiModel):
+    """How one pool is doing."""
+
+    name: MemberName
+    """Name of the pool in the job; the name of the RolloutPool for one made by hand."""
+    replicas: Count = 0
+    """Pods that exist."""
+    ready_replicas: Count = 0
+    """Pods that take tasks."""
+    desired_replicas: Count = 0
+    """Pods wanted."""
+
+
+class RLJobStatus(ApiModel):
+    """What the job is."""
+
+    observed_generation: Count | None = None
+    """The metadata.generation this status was made for."""
+    conditions: Conditions = ()
+    """Succeeded (the summary; its reason says what the job is doing), Accepted, Suspended, and the scaling
+    conditions."""
+    start_time: datetime | None = None
+    """When the first pod was created."""
+    completion_time: datetime | None = None
+    """When the job succeeded or failed."""
+    step: Count = 0
+    """Trainer steps done by the policy that is furthest behind."""
+    reward: float | None = None
+    """Mean reward of the last window, averaged over policies."""
+    waiting_fraction: Fraction | None = None
+    """Largest waiting fraction of the policies."""
+    staleness: NonNegative | None = None
+    """Largest mean staleness of the policies, in versions."""
+    replicas: Count = 0
+    """Rollout pods that exist, over all pools."""
+    ready_replicas: Count = 0
+    """Rollout pods that take tasks, over all pools."""
+    restarts: Count = 0
+    """Restarts of trainer groups and dataflow pods for any reason."""
+    restarts_counted: Count = 0
+    """Restarts that count against failurePolicy.maxRestarts."""
+    quarantined_tasks: Count = 0
+    """Tasks given up after data.tasks.maxDeliveries attempts."""
+    policies: Annotated[tuple[PolicyStatus, ...], ListMap(), Field(max_length=MAX_POLICIES)] = ()
+    """Policy by policy."""
+    pools: Annotated[tuple[PoolStatus, ...], ListMap(), Field(max_length=1024)] = ()
+    """Pool by pool, those made by hand included."""
+    autoscaling: AutoscalingStatus | None = None
+    """The latest scaling decision."""
+    last_error: LastError | None = None
+    """The latest failure."""
+
+
+class RLJob(ApiModel):
+    """One asynchronous RL post-training run: its workflow, data, policies and rollout fleets."""
+
+    rules = (
+        Rule(
+            f"size(self.metadata.name) < {MAX_JOB_AND_MEMBER} && self.metadata.name.matches('{LABEL_PATTERN}')",
+            f"metadata.name must have fewer than {MAX_JOB_AND_MEMBER} lower-case letters, digits and dashes and start "
+            "with a letter: pods are named after it",
+            ".metadata.name",
+        ),
+        _name_fits("policies"),
+        _name_fits("pools"),
+    )
+
+    api_version: Literal["rl.trimtab.dev/v1alpha1"] = "rl.trimtab.dev/v1alpha1"
+    """Always rl.trimtab.dev/v1alpha1."""
+    kind: Literal["RLJob"] = "RLJob"
+    """Always RLJob."""
+    metadata: ObjectMeta
+    """Standard object metadata."""
+    spec: RLJobSpec
+    """What the job should be."""
+    status: RLJobStatus | None = None
+    """What the job is; written by the operator."""

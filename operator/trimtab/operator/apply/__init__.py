@@ -1,0 +1,1 @@
+"""Executors: what touches the world."""

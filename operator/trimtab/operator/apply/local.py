@@ -1,0 +1,249 @@
+"""Runs planned pods as processes of this machine: environment, logs, restarts with backoff, SIGTERM then SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from trimtab.embedded.child import Child, Command, log_tail
+from trimtab.embedded.ports import LOOPBACK, free_ports
+from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
+
+_log = structlog.get_logger(__name__)
+_VARIABLE = re.compile(r"\$\(([A-Z0-9_]+)\)")
+_BACKOFF_FIRST_S = 0.5
+_BACKOFF_MAX_S = 30.0
+_STABLE_AFTER_S = 30.0
+# What a Python process needs to find itself; everything else a pod gets is in its plan.
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "SSL_CERT_FILE",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+class _Container:
+    """One container's process, started again by itself when the pod says so."""
+
+    def __init__(self, plan: ContainerPlan, command: Command, *, restart: Restart, clock: Callable[[], float]) -> None:
+        self.plan = plan
+        self._command = command
+        self._restart = restart
+        self._clock = clock
+        self._child = Child(command)
+        self._started = clock()
+        self._restart_at: float | None = None
+        self._delay = _BACKOFF_FIRST_S
+        self._terminated = False
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child.alive else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs or is about to be started again."""
+        return None if self._restart is Restart.ALWAYS else self._child.exit_code
+
+    @property
+    def log_file(self) -> Path:
+        return self._command.log_file
+
+    def tend(self) -> None:
+        """Start it again if it has died and its backoff is over."""
+        if self._restart is Restart.NEVER or self._child.alive:
+            return
+        now = self._clock()
+        if self._restart_at is None:
+            if now - self._started > _STABLE_AFTER_S:
+                self._delay = _BACKOFF_FIRST_S
+            self._restart_at = now + self._delay
+            self._delay = min(self._delay * 2, _BACKOFF_MAX_S)
+            _log.warning("container_died", container=self.plan.name, exit_code=self._child.exit_code)
+            self._child.kill()  # what is left of its process group
+        elif now >= self._restart_at:
+            self._child = Child(self._command)
+            self._started, self._restart_at = now, None
+            self.restarts += 1
+
+    def terminate(self) -> None:
+        """Once: a second SIGTERM is how people say that they do not want to wait."""
+        if not self._terminated:
+            self._terminated = True
+            self._restart = Restart.NEVER
+            self._child.terminate()
+
+    def kill(self) -> None:
+        self._restart = Restart.NEVER
+        self._child.kill()
+
+    @property
+    def gone(self) -> bool:
+        return not self._child.alive
+
+
+class _Pod:
+    def __init__(self, plan: PodPlan, containers: Sequence[_Container]) -> None:
+        self.plan = plan
+        self.containers = containers
+        self.stop_by: float | None = None
+        self.finished_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.finished_at is not None
+
+
+class LocalExecutor:
+    """The kubelet of one machine. `tend` must be called often: it restarts, kills what overstays, and notices ends."""
+
+    def __init__(
+        self, folder: Path, *, job_file: Path, environment: Mapping[str, str], clock: Callable[[], float]
+    ) -> None:
+        self._folder = folder
+        self._job_file = job_file.resolve()
+        self._environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(environment)
+        self._clock = clock
+        self._pods: dict[str, _Pod] = {}
+        self._rendezvous: dict[tuple[str, int], int] = {}
+        self.attempts: dict[str, int] = {}
+
+    def observe(self) -> list[ObservedPod]:
+        return [self._observed(pod) for pod in self._pods.values()]
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case StartPod(pod=pod):
+                    self._start(pod)
+                case StopPod(name=name, reason=reason):
+                    self._stop(self._pods[name], reason=reason)
+                case RemovePod(name=name):
+                    del self._pods[name]
+
+    def tend(self) -> None:
+        now = self._clock()
+        for pod in self._pods.values():
+            if pod.ended:
+                continue
+            for container in pod.containers:
+                container.tend()
+            if pod.stop_by is not None:
+                self._terminate(pod)
+                if now >= pod.stop_by:
+                    for container in pod.containers:
+                        container.kill()
+            codes = [container.exit_code for container in pod.containers]
+            if all(code is not None for code in codes) or (
+                pod.stop_by is not None and all(c.gone for c in pod.containers)
+            ):
+                for container in pod.containers:
+                    container.kill()  # grandchildren that outlived the leader
+                pod.finished_at = now
+
+    def pids(self) -> dict[str, int]:
+        """By pod/container, for people and for tests that kill them."""
+        return {
+            f"{pod.plan.name}/{container.plan.name}": container.pid
+            for pod in self._pods.values()
+            for container in pod.containers
+            if container.pid is not None
+        }
+
+    def restarts(self) -> dict[str, int]:
+        return {
+            f"{pod.plan.name}/{container.plan.name}": container.restarts
+            for pod in self._pods.values()
+            for container in pod.containers
+        }
+
+    def kill_all(self) -> None:
+        for pod in self._pods.values():
+            for container in pod.containers:
+                container.kill()
+
+    def _start(self, plan: PodPlan) -> None:
+        scratch = self._folder / "pods" / plan.name
+        scratch.mkdir(parents=True, exist_ok=True)
+        variables = self._variables(plan, scratch)
+        containers = []
+        for container in plan.containers:
+            environment = self._environment | {
+                name: _expanded(value, variables) for name, value in container.environment.items()
+            }
+            command = Command(
+                arguments=[_expanded(argument, variables) for argument in _interpreted(container.command)],
+                environment=environment,
+                log_file=self._folder / "logs" / f"{plan.name}.{container.name}.log",
+                folder=scratch,
+            )
+            containers.append(_Container(container, command, restart=plan.restart, clock=self._clock))
+        self._pods[plan.name] = _Pod(plan, containers)
+        if plan.group is not None:
+            self.attempts[plan.group] = max(self.attempts.get(plan.group, -1), plan.attempt)
+        _log.info("pod_started", pod=plan.name, attempt=plan.attempt)
+
+    def _variables(self, plan: PodPlan, scratch: Path) -> dict[str, str]:
+        names = [port for container in plan.containers for port in container.ports]
+        variables = {name: str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
+        variables |= {
+            "JOB_FILE": str(self._job_file),
+            "JOB_FOLDER": str(self._job_file.parent),
+            "SCRATCH": str(scratch),
+        }
+        if plan.group is not None:
+            key = (plan.group, plan.attempt)
+            if key not in self._rendezvous:
+                self._rendezvous[key] = free_ports(1)[0]
+            variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(self._rendezvous[key])}
+        return variables
+
+    def _stop(self, pod: _Pod, *, reason: str) -> None:
+        if pod.stop_by is None and not pod.ended:
+            _log.info("pod_stopping", pod=pod.plan.name, reason=reason)
+            pod.stop_by = self._clock() + pod.plan.grace_s
+            self._terminate(pod)
+
+    def _terminate(self, pod: _Pod) -> None:
+        """First the containers proper; when they are gone, the sidecars."""
+        proper = [container for container in pod.containers if not container.plan.sidecar]
+        for container in proper if any(not container.gone for container in proper) else pod.containers:
+            container.terminate()
+
+    def _observed(self, pod: _Pod) -> ObservedPod:
+        failed = [container for container in pod.containers if container.exit_code not in (None, 0)]
+        phase = Phase.RUNNING if not pod.ended else Phase.FAILED if failed else Phase.SUCCEEDED
+        return ObservedPod(
+            name=pod.plan.name,
+            phase=phase,
+            attempt=pod.plan.attempt,
+            group=pod.plan.group,
+            finished_at=pod.finished_at,
+            stopping=pod.stop_by is not None,
+            message="".join(
+                f"{container.plan.name} exited with {container.exit_code}: {log_tail(container.log_file, lines=3)}"
+                for container in failed[:1]
+            ),
+        )
+
+
+def _interpreted(command: Sequence[str]) -> list[str]:
+    """`python` is the one we run in."""
+    return [sys.executable, *command[1:]] if command[0] == "python" else list(command)
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text)

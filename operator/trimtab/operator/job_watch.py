@@ -1,0 +1,69 @@
+"""Follows what a running job says of itself on the bus: steps, balance reports, members, weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import Entry, KeyValue
+from trimtab.fabric.bus.kv_watch import KvWatch
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.members import MemberTable
+from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.weights import WeightPointer
+
+_DEADLINE_S = 30.0
+_HISTORY = 10_000
+
+
+@dataclass
+class PolicyView:
+    """What is known of one policy."""
+
+    steps: deque[StepProgress] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    report: BalanceReport | None = None
+    weights: WeightPointer | None = None
+
+
+class JobWatch:
+    """Keeps the latest of everything; readers look whenever they like."""
+
+    def __init__(self, bus: Bus, topology: JobTopology, policies: list[str]) -> None:
+        self._bus = bus
+        self._topology = topology
+        self.policies = {policy: PolicyView() for policy in policies}
+        self.members = MemberTable()
+        self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
+        self._report_keys = {topology.report_key(policy): policy for policy in policies}
+
+    async def run(self) -> None:
+        await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
+        balance = await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DEADLINE_S)
+        weights = await KeyValue.declare(self._bus, self._topology.weights, deadline_s=_DEADLINE_S)
+        members = await KeyValue.declare(self._bus, self._topology.members, deadline_s=_DEADLINE_S)
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._follow_balance(balance))
+            loops.create_task(self._follow_weights(weights))
+            loops.create_task(self.members.follow(members))
+
+    async def _follow_balance(self, balance: KeyValue) -> None:
+        async with KvWatch(balance) as watch:
+            async for change in watch:
+                if not isinstance(change, Entry):
+                    continue
+                if change.key in self._progress_keys:
+                    view = self.policies[self._progress_keys[change.key]]
+                    view.steps.append(decode(change.value, StepProgress))
+                elif change.key in self._report_keys:
+                    self.policies[self._report_keys[change.key]].report = decode(change.value, BalanceReport)
+
+    async def _follow_weights(self, weights: KeyValue) -> None:
+        async with KvWatch(weights) as watch:
+            async for change in watch:
+                if isinstance(change, Entry) and change.key in self.policies:
+                    self.policies[change.key].weights = decode(change.value, WeightPointer)

@@ -1,0 +1,130 @@
+"""One RLJob on this machine: embedded servers, the same plan as in a cluster, pods as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel
+
+from trimtab.api.job import RLJob
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.settings import (
+    LogSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    ProbeSettings,
+    environment_for,
+    write_secrets,
+)
+from trimtab.operator.apply.local import LocalExecutor
+from trimtab.operator.job_watch import JobWatch
+from trimtab.operator.plan.job import Observed, Plan, plan
+from trimtab.operator.plan.pods import Phase
+
+_log = structlog.get_logger(__name__)
+_TURN_S = 0.1
+
+
+class JobFailed(RuntimeError):
+    """The job was given up; the message says why."""
+
+
+class _Surroundings(BaseModel):
+    """The part of a pod's settings that is the same for all pods of the job."""
+
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    logs: LogSettings
+    probes: ProbeSettings
+
+
+class LocalJob:
+    """Everything that runs for a job on one machine. Enter it, `run` it, and leave it with nothing behind."""
+
+    def __init__(self, job: RLJob, *, job_file: Path, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self.nats = EmbeddedNats(folder / "nats")
+        self.store = EmbeddedSeaweed(folder / "seaweedfs")
+        self._job_file = job_file
+        self._executor: LocalExecutor | None = None
+        self.watch: JobWatch | None = None
+
+    @property
+    def executor(self) -> LocalExecutor:
+        assert self._executor is not None, "the job is not running"
+        return self._executor
+
+    @property
+    def topology(self) -> JobTopology:
+        return JobTopology(self.job.metadata.namespace or "default", self.job.metadata.name)
+
+    async def run(self, stopping: asyncio.Event) -> Plan:
+        """Until the job ends or `stopping` is set; either way all pods have ended when it returns.
+
+        Raises JobFailed when the job is given up.
+        """
+        await asyncio.gather(asyncio.to_thread(self.nats.start), asyncio.to_thread(self.store.start))
+        try:
+            bus = await Bus.connect(self.nats.settings, name="trimtab-run")
+            watch = JobWatch(bus, self.topology, [policy.name for policy in self.job.spec.policies])
+            watching = asyncio.create_task(watch.run())
+            self.watch = watch
+            self._executor = self._make_executor()
+            try:
+                return await self._reconcile(stopping, watching)
+            finally:
+                self._executor.kill_all()
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await bus.close()
+        finally:
+            await asyncio.gather(asyncio.to_thread(self.nats.stop), asyncio.to_thread(self.store.stop))
+
+    async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> Plan:
+        executor = self.executor
+        while True:
+            executor.tend()
+            pods = executor.observe()
+            if stopping.is_set():
+                suspended = self.job.spec.model_copy(update={"suspend": True})
+                decided = plan(
+                    self.job.model_copy(update={"spec": suspended}), Observed(pods=pods), now=time.monotonic()
+                )
+                if not any(pod.phase is Phase.RUNNING for pod in pods):
+                    return decided
+            else:
+                decided = plan(self.job, Observed(pods=pods, attempts=executor.attempts), now=time.monotonic())
+            executor.apply(decided.actions)
+            if decided.failure is not None and not any(pod.phase is Phase.RUNNING for pod in pods):
+                raise JobFailed(decided.failure)
+            if decided.succeeded:
+                return decided
+            if watching.done():
+                watching.result()
+            await asyncio.sleep(_TURN_S)
+
+    def _make_executor(self) -> LocalExecutor:
+        secrets = self.folder / "secrets"
+        shutil.rmtree(secrets, ignore_errors=True)
+        surroundings = _Surroundings(
+            nats=self.nats.settings,
+            object_store=self.store.settings.model_copy(
+                update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
+            ),
+            logs=LogSettings(format="json"),
+            # Any free port, and for this machine only.
+            probes=ProbeSettings(host="127.0.0.1", port=0),
+        )
+        write_secrets(surroundings, secrets)
+        environment = environment_for(surroundings, secrets_dir=secrets)
+        # Pods share two cores here: more threads than that only get in each other's way.
+        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.monotonic)

@@ -1,0 +1,1 @@
+"""Pure decisions: what should run, given what was asked for and what is there."""

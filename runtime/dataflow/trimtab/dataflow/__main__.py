@@ -1,0 +1,37 @@
+"""`python -m trimtab.dataflow`: the dataflow pod of one job."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+import uuid
+
+from trimtab.dataflow.service import run_dataflow
+from trimtab.fabric.pod import JobPodSettings, pod_settings, running_pod
+
+
+async def _main(settings: JobPodSettings) -> None:
+    async with running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)) as pod:
+        service = asyncio.create_task(
+            run_dataflow(
+                pod.job,
+                pod.bus,
+                pod.topology,
+                folder=pod.folder,
+                member_id=settings.pod.name,
+                incarnation=uuid.uuid4().hex,
+                clock=time.time,
+            )
+        )
+        stop = asyncio.create_task(pod.stopping.wait())
+        # Whatever is under way may be cut off: the ledger knows everything that anyone was told.
+        done, _ = await asyncio.wait({service, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if service in done:
+            service.result()
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(pod_settings(JobPodSettings)))

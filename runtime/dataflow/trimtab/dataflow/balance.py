@@ -1,0 +1,131 @@
+"""Makes the balance report of a window of trainer steps, and the progress line of each step, from the books."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.api.job import RLJob
+from trimtab.dataflow.ledger.groups import Group
+from trimtab.dataflow.ledger.ledger import Ledger, PolicyBooks
+from trimtab.dataflow.three_zones import three_zones
+from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
+from trimtab.fabric.wire.member import MemberHeartbeat, Role
+from trimtab.fabric.wire.progress import StepProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Counters of a policy at the end of a window; the next window counts from here."""
+
+    step: int
+    produced_groups: int
+    produced_tokens: int
+    accepted_groups: int
+    consumed_tokens: int
+    dropped_groups: int
+    at: float
+
+    @classmethod
+    def of(cls, books: PolicyBooks, *, now: float) -> Mark:
+        return cls(
+            step=books.trained_steps,
+            produced_groups=books.finished_groups,
+            produced_tokens=books.produced_tokens,
+            accepted_groups=books.accepted_groups,
+            consumed_tokens=books.consumed_tokens,
+            dropped_groups=books.dropped_groups,
+            at=now,
+        )
+
+
+def waiting(books: PolicyBooks, *, first_step: int, last_step: int) -> tuple[float, float]:
+    """Seconds waited and seconds in all, summed over the ranks and steps of the window."""
+    times = [rank for step in range(first_step, last_step + 1) for rank in books.times.get(step, {}).values()]
+    return sum(time.wait_s for time in times), sum(time.step_s for time in times)
+
+
+def step_progress(
+    ledger: Ledger, job: RLJob, *, policy: str, step: int, groups: Sequence[Group], now: float
+) -> StepProgress:
+    books = ledger.policies[policy]
+    headers = [sample.header for group in groups for sample in group.samples.values()]
+    # A trainer that resumed from a checkpoint may get samples of versions it has not reached again yet.
+    staleness = [max(0, step - (header.oldest_version or 0)) for header in headers]
+    wait_s, step_s = waiting(books, first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
+    size = job.spec.data.group_size
+    return StepProgress(
+        job=job.metadata.name,
+        policy=policy,
+        step=step,
+        reward=sum(header.reward or 0.0 for header in headers) / len(headers),
+        staleness=sum(staleness) / len(staleness),
+        max_staleness=max(staleness),
+        wait_fraction=min(1.0, wait_s / step_s) if step_s else 0.0,
+        samples=(step + 1) * job.spec.data.batch_size,
+        buffered=len(books.buffered) * size,
+        running=max(0, ledger.issued - books.finished_groups) * size,
+        dropped=books.dropped_groups * size,
+        finished=books.finished is not None,
+        at=now,
+    )
+
+
+def balance_report(
+    ledger: Ledger, job: RLJob, *, policy: str, since: Mark, until: Mark, members: Sequence[MemberHeartbeat]
+) -> BalanceReport:
+    """The window between two marks. Instances are the rollout pods that serve the policy."""
+    books = ledger.policies[policy]
+    scaling = job.spec.autoscaling
+    wait_s, step_s = waiting(books, first_step=since.step, last_step=until.step - 1)
+    wait_fraction = min(1.0, wait_s / step_s) if step_s else 0.0
+    instances = tuple(
+        _instance(member, policy, version=books.trained_steps) for member in members if member.role is Role.ROLLOUT
+    )
+    size = job.spec.data.group_size
+    accepted = (until.accepted_groups - since.accepted_groups) * size
+    consumed = (until.step - since.step) * job.spec.data.batch_size
+    branch, target = three_zones(
+        wait_fraction=wait_fraction,
+        current=len(instances),
+        accepted=accepted,
+        consumed=consumed,
+        tau_low=scaling.tau_low,
+        tau_high=scaling.tau_high,
+        shrink_margin=scaling.shrink_margin,
+    )
+    return BalanceReport(
+        job=job.metadata.name,
+        policy=policy,
+        version=books.trained_steps,
+        first_step=since.step,
+        last_step=max(since.step, until.step - 1),
+        wall_seconds=max(0.0, until.at - since.at),
+        wait_seconds=wait_s,
+        step_seconds=max(step_s, wait_s),
+        wait_fraction=wait_fraction,
+        produced=Volume(
+            samples=(until.produced_groups - since.produced_groups) * size,
+            tokens=until.produced_tokens - since.produced_tokens,
+        ),
+        accepted=Volume(samples=max(0, accepted)),
+        consumed=Volume(samples=consumed, tokens=until.consumed_tokens - since.consumed_tokens),
+        stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
+        instances=instances,
+        branch=branch,
+        current=len(instances),
+        target=target,
+        at=until.at,
+    )
+
+
+def _instance(member: MemberHeartbeat, policy: str, *, version: int) -> Instance:
+    return Instance(
+        member_id=member.member_id,
+        pool=member.pool or "",
+        state=member.state,
+        samples_per_second=member.samples_per_second,
+        tokens_per_second=member.tokens_per_second,
+        version_lag=max(0, version - member.versions.get(policy, 0)),
+        in_flight=member.in_flight,
+    )

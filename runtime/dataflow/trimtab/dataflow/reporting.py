@@ -1,0 +1,77 @@
+"""Tells the world how the job is doing: progress after every grant, a balance report after every window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from trimtab.api.job import RLJob
+from trimtab.dataflow.balance import Mark, balance_report, step_progress
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.records import StepGranted
+from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.members import MemberTable
+from trimtab.fabric.wire.envelope import encode
+
+_log = structlog.get_logger(__name__)
+_IDLE_S = 5.0
+_PUT_DEADLINE_S = 5.0
+
+
+class Reporter:
+    """Reports are advice: one that cannot be written is logged and the next one follows."""
+
+    def __init__(
+        self, books: Bookkeeper, job: RLJob, balance: KeyValue, members: MemberTable, *, clock: Callable[[], float]
+    ) -> None:
+        self._books = books
+        self._job = job
+        self._balance = balance
+        self._members = members
+        self._clock = clock
+        self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
+        self._marks = {name: Mark.of(policy, now=clock()) for name, policy in books.ledger.policies.items()}
+
+    def granted(self, record: StepGranted) -> None:
+        self._pending.put_nowait(record)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_IDLE_S):
+                    record = await self._pending.get()
+            except TimeoutError:
+                continue
+            await self._report_step(record)
+            await self._report_window(record.policy)
+
+    async def _report_step(self, record: StepGranted) -> None:
+        groups = self._books.ledger.policies[record.policy].granted.get(record.step)
+        if not groups:
+            return
+        progress = step_progress(
+            self._books.ledger, self._job, policy=record.policy, step=record.step, groups=groups, now=self._clock()
+        )
+        await self._put(JobTopology.progress_key(record.policy), encode(progress))
+
+    async def _report_window(self, policy: str) -> None:
+        books = self._books.ledger.policies[policy]
+        since = self._marks[policy]
+        if books.trained_steps - since.step < self._job.spec.autoscaling.window_steps:
+            return
+        until = Mark.of(books, now=self._clock())
+        self._marks[policy] = until
+        report = balance_report(
+            self._books.ledger, self._job, policy=policy, since=since, until=until, members=self._members.present
+        )
+        await self._put(JobTopology.report_key(policy), encode(report))
+
+    async def _put(self, key: str, value: bytes) -> None:
+        try:
+            await self._balance.put(key, value, deadline_s=_PUT_DEADLINE_S)
+        except BusError as error:
+            _log.warning("report_not_written", key=key, error=str(error))

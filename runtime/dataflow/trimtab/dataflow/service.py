@@ -1,0 +1,107 @@
+"""The dataflow of one job, from recovery to its loops. Each loop is small and meets the others only in the books."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from trimtab.api.job import RLJob
+from trimtab.dataflow.batches import BatchDesk
+from trimtab.dataflow.finishing import finish
+from trimtab.dataflow.intake import Intake
+from trimtab.dataflow.issuing import Issuer
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.journal import Journal
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.prompts import PromptOrder, PromptSourceError, read_jsonl
+from trimtab.dataflow.reporting import Reporter
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.requests import serve
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.members import MemberTable, beat
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+
+_log = structlog.get_logger(__name__)
+_DECLARE_DEADLINE_S = 30.0
+_HEARTBEAT_S = 3.0
+_DESK_CONCURRENCY = 256
+
+
+async def run_dataflow(
+    job: RLJob,
+    bus: Bus,
+    topology: JobTopology,
+    *,
+    folder: Path,
+    member_id: str,
+    incarnation: str,
+    clock: Callable[[], float],
+) -> None:
+    """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to."""
+    prompts = read_prompts(job, folder=folder)
+    await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
+    data = job.spec.data
+    ledger = Ledger(
+        [policy.name for policy in job.spec.policies],
+        group_size=data.group_size,
+        batch_size=data.batch_size,
+        max_staleness=data.max_staleness,
+    )
+    journal = Journal(bus, topology, incarnation=incarnation)
+    seen = await journal.recover(ledger)
+    books = Bookkeeper(ledger, journal)
+    _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.policies.items()})
+
+    members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
+    balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
+    members = MemberTable()
+    reporter = Reporter(books, job, balance_bucket, members, clock=clock)
+    desk = BatchDesk(
+        books,
+        stream=topology.trajectories.name,
+        clock=clock,
+        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec),
+        on_grant=reporter.granted,
+    )
+    started = clock()
+
+    def heartbeat() -> MemberHeartbeat:
+        return MemberHeartbeat(
+            member_id=member_id,
+            job=job.metadata.name,
+            role=Role.DATAFLOW,
+            state=State.READY,
+            started_at=started,
+            sent_at=clock(),
+        )
+
+    async with asyncio.TaskGroup() as loops:
+        for policy in job.spec.policies:
+            await serve(
+                bus,
+                topology.batch_subject(policy.name),
+                desk.answer,
+                queue_group="dataflow",
+                concurrency=_DESK_CONCURRENCY,
+                handler_deadline_s=60.0,
+            )
+        loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
+        loops.create_task(Issuer(bus, topology, job, prompts, books, clock=clock).run())
+        loops.create_task(reporter.run())
+        loops.create_task(members.follow(members_bucket))
+        loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
+
+
+def read_prompts(job: RLJob, *, folder: Path) -> PromptOrder:
+    data = job.spec.data
+    if len(data.prompts) != 1 or data.prompts[0].jsonl is None:
+        raise PromptSourceError("data.prompts: this version reads exactly one source, and only jsonl")
+    source = data.prompts[0]
+    assert source.jsonl is not None
+    prompts = read_jsonl(folder / source.jsonl.uri, source=source.name, prompt_column=source.prompt_column)
+    return PromptOrder(prompts, seed=data.seed, shuffle=data.shuffle)

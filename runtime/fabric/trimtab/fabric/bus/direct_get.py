@@ -1,0 +1,192 @@
+"""Reading messages of a stream by sequence, without a consumer: how trainer ranks fetch the rows of a batch.
+
+Neighbouring sequences travel in one batched request. The bytes in flight are bounded over all parallel requests
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, NoResponders
+from trimtab.fabric.bus.headers import Headers
+from trimtab.fabric.bus.inbox import CallbackSlot, description_of, status_of
+from trimtab.fabric.bus.retry import until_deadline
+
+DEFAULT_MAX_BYTES = 16 * 1024 * 1024
+MAX_RUN = 256
+_SERVER_HEADERS = frozenset(
+    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence"}
+)
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    subject: str
+    payload: bytes
+    headers: Headers
+    sequence: int
+    timestamp: str
+
+    @classmethod
+    def from_message(cls, message: Msg) -> StoredMessage:
+        headers = message.headers or {}
+        return cls(
+            subject=headers["Nats-Subject"],
+            payload=message.data,
+            headers={name: value for name, value in headers.items() if name not in _SERVER_HEADERS},
+            sequence=int(headers["Nats-Sequence"]),
+            timestamp=headers["Nats-Time-Stamp"],
+        )
+
+
+@dataclass(frozen=True)
+class StoredMessages:
+    """What was asked for: the messages that exist by sequence, and the sequences that do not."""
+
+    messages: dict[int, StoredMessage]
+    missing: tuple[int, ...]
+
+    def complete(self) -> dict[int, StoredMessage]:
+        if self.missing:
+            shown = ", ".join(map(str, self.missing[:10]))
+            raise BusNotFound(f"{len(self.missing)} messages are gone: {shown}", sequences=self.missing)
+        return self.messages
+
+
+def contiguous_runs(sequences: Iterable[int], *, max_run: int = MAX_RUN) -> list[tuple[int, int]]:
+    """(first, count) of the runs of neighbours, in order, duplicates folded, none longer than max_run."""
+    runs: list[tuple[int, int]] = []
+    for sequence in sorted(set(sequences)):
+        if runs and sequence == runs[-1][0] + runs[-1][1] and runs[-1][1] < max_run:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((sequence, 1))
+    return runs
+
+
+async def get_message(bus: Bus, stream: str, sequence: int, *, deadline_s: float) -> StoredMessage:
+    async def attempt(timeout_s: float) -> StoredMessage:
+        body = json.dumps({"seq": sequence}).encode()
+        message = await bus.ask(f"$JS.API.DIRECT.GET.{stream}", body, deadline_s=timeout_s)
+        status = status_of(message)
+        if status == "404":
+            raise BusNotFound(f"stream {stream!r} has no message {sequence}", sequences=(sequence,))
+        if status is not None:
+            raise _refusal(stream, status, description_of(message))
+        return StoredMessage.from_message(message)
+
+    return await until_deadline(attempt, deadline_s=deadline_s)
+
+
+async def get_messages(
+    bus: Bus,
+    stream: str,
+    sequences: Sequence[int],
+    *,
+    deadline_s: float,
+    parallel: int = 4,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> StoredMessages:
+    """All of them, up to `parallel` requests at a time. `max_bytes` in flight may be exceeded by one message a
+    request.
+    """
+    found: dict[int, StoredMessage] = {}
+    turn = asyncio.Semaphore(parallel)
+    share = max(1, max_bytes // parallel)
+
+    async def read(first: int, count: int) -> None:
+        async with turn:
+            await _read_run(bus, stream, first=first, count=count, max_bytes=share, found=found)
+
+    try:
+        async with asyncio.timeout(deadline_s):
+            await _all_or_first_error([read(first, count) for first, count in contiguous_runs(sequences)])
+    except TimeoutError:
+        raise BusTimeout(f"reading {len(sequences)} messages of {stream!r} took over {deadline_s:.3g} s") from None
+    return StoredMessages(messages=found, missing=tuple(s for s in sorted(set(sequences)) if s not in found))
+
+
+async def _all_or_first_error(reads: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Unlike a TaskGroup it raises the error itself, not a group; like one it leaves nothing running behind."""
+    tasks = [asyncio.create_task(read) for read in reads]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read_run(
+    bus: Bus, stream: str, *, first: int, count: int, max_bytes: int, found: dict[int, StoredMessage]
+) -> None:
+    end = first + count
+    following = first
+
+    async def attempt(timeout_s: float) -> int:
+        """Reads one batch of the run; returns the sequence to go on from."""
+        batch = await _request_batch(
+            bus, stream, first=following, count=end - following, max_bytes=max_bytes, timeout_s=timeout_s
+        )
+        for message in batch:
+            # A batch skips over deleted messages and goes on past the run; those were not asked for.
+            if message.sequence < end:
+                found[message.sequence] = message
+        return batch[-1].sequence + 1 if batch else end
+
+    while following < end:
+        # The caller's deadline ends this from outside; here it only bounds the repeats.
+        following = await until_deadline(attempt, deadline_s=bus.request_timeout_s)
+
+
+async def _request_batch(
+    bus: Bus, stream: str, *, first: int, count: int, max_bytes: int, timeout_s: float
+) -> list[StoredMessage]:
+    messages: list[StoredMessage] = []
+    ended: asyncio.Future[BusError | None] = asyncio.get_running_loop().create_future()
+
+    def answered(message: Msg) -> None:
+        if ended.done():
+            return
+        status = status_of(message)
+        if status is None:
+            messages.append(StoredMessage.from_message(message))
+        elif status in ("204", "404"):
+            ended.set_result(None)
+        else:
+            ended.set_result(_refusal(stream, status, description_of(message)))
+
+    def lost() -> None:
+        if not ended.done():
+            ended.set_result(BusUnavailable(f"the connection was lost while reading {stream!r}"))
+
+    body = json.dumps({"seq": first, "batch": count, "max_bytes": max_bytes}).encode()
+    end = asyncio.get_running_loop().time() + timeout_s
+    await bus.wait_connected(deadline_s=timeout_s)
+    reply = ""
+    try:
+        async with asyncio.timeout_at(end):
+            reply = bus.register(CallbackSlot(answered, lost))
+            await bus.send(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
+            error = await ended
+    except TimeoutError:
+        raise BusTimeout(f"stream {stream!r} did not end a batch within {timeout_s:.3g} s") from None
+    finally:
+        bus.release(reply)
+    if error is not None:
+        raise error
+    return messages
+
+
+def _refusal(stream: str, status: str, description: str) -> BusError:
+    if status == "503":
+        return NoResponders(f"stream {stream!r} does not exist or does not allow direct reads")
+    return BusRefused(f"direct read of {stream!r}: {description}", code=int(status), err_code=0)

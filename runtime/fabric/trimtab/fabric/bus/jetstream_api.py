@@ -1,0 +1,66 @@
+"""JetStream's JSON API: one request, one answer, and its error codes as our types."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+import msgspec
+
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import (
+    BusConflict,
+    BusError,
+    BusNotFound,
+    BusRefused,
+    BusUnavailable,
+    PayloadTooLarge,
+    StreamFull,
+)
+from trimtab.fabric.bus.retry import until_deadline
+
+Json = dict[str, Any]
+
+_NOT_FOUND = frozenset({10059, 10014, 10037})
+_WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
+_TOO_LARGE = 10054
+_STORE_FAILED = 10077
+_SEQUENCE_AT_END = re.compile(r"(\d+)\s*$")
+
+
+class ApiFault(msgspec.Struct, frozen=True):
+    """The `error` member of a JetStream answer."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+def error_from(fault: ApiFault, *, doing: str, size: int = 0) -> BusError:
+    message = f"{doing}: {fault.description}"
+    if fault.err_code in _NOT_FOUND:
+        return BusNotFound(message)
+    if fault.err_code in _WRONG_LAST_SEQUENCE:
+        found = _SEQUENCE_AT_END.search(fault.description)
+        return BusConflict(message, revision=int(found.group(1)) if found else 0)
+    if fault.err_code == _TOO_LARGE:
+        return PayloadTooLarge(message, size=size, limit=size - 1)
+    if fault.err_code == _STORE_FAILED and "maximum" in fault.description:
+        return StreamFull(message)
+    if fault.code == 503:
+        return BusUnavailable(message)
+    return BusRefused(message, code=fault.code, err_code=fault.err_code)
+
+
+async def api_call(bus: Bus, operation: str, body: Json | None = None, *, deadline_s: float) -> Json:
+    """One call to `$JS.API.<operation>`. Repeated while nobody answers, so only for operations that may run twice."""
+    payload = json.dumps(body).encode() if body is not None else b""
+
+    async def attempt(timeout_s: float) -> bytes:
+        return (await bus.ask(f"$JS.API.{operation}", payload, deadline_s=timeout_s)).data
+
+    answer = cast(Json, json.loads(await until_deadline(attempt, deadline_s=deadline_s)))
+    if "error" in answer:
+        raise error_from(msgspec.convert(answer["error"], ApiFault), doing=f"JetStream {operation}")
+    return answer

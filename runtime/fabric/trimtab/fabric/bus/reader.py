@@ -1,0 +1,120 @@
+"""Reading a stream in order, each message once, through lost connections and server restarts.
+
+It reads through a throw-away consumer of its own. Whenever that may have missed something (a lost connection, a gap in
+its numbering, the consumer gone) it makes a new one that starts behind the last message it has handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.puller import Puller
+from trimtab.fabric.bus.retry import RETRY_BACKOFF
+
+_GONE_AFTER_S = 60.0
+
+
+class StreamReader:
+    """Nothing is acknowledged: where to begin is the reader's own business."""
+
+    def __init__(
+        self, bus: Bus, *, stream: str, subject: str | None = None, after_sequence: int = 0, headers_only: bool = False
+    ) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._subject = subject
+        self._headers_only = headers_only
+        self._puller: Puller | None = None
+        self._consumer = ""
+        self._epoch = -1
+        self._consumer_sequence = 0
+        self.last_sequence = after_sequence
+        self.caught_up = False
+        """Whether everything that was in the stream at the last read has been handed out."""
+
+    async def read(self, *, batch: int, wait_s: float) -> list[Delivery]:
+        """The next messages, empty when none came in time. Lost connections are ridden out while the time lasts."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + wait_s
+        failures = 0
+        while True:
+            try:
+                return await self._read(batch=batch, wait_s=max(0.001, end - clock()))
+            except (BusTimeout, BusUnavailable, BusNotFound, BusRefused) as error:
+                await self._drop_consumer()
+                delay = RETRY_BACKOFF.delay_s(failures)
+                failures += 1
+                if clock() + delay >= end:
+                    raise BusTimeout(f"reading {self._stream!r} could not go on: {error}") from error
+                await asyncio.sleep(delay)
+
+    async def _read(self, *, batch: int, wait_s: float) -> list[Delivery]:
+        if self._puller is None or self._epoch != self._bus.epoch:
+            await self._make_consumer(deadline_s=max(1.0, wait_s))
+            if self.caught_up:
+                return []
+        assert self._puller is not None
+        deliveries = await self._puller.fetch(batch=batch, wait_s=wait_s)
+        for delivery in deliveries:
+            self._consumer_sequence += 1
+            if delivery.consumer_sequence != self._consumer_sequence:
+                raise BusUnavailable("the reader's consumer skipped a message")
+            self.last_sequence = delivery.sequence
+            self.caught_up = delivery.pending == 0
+        return deliveries
+
+    async def _make_consumer(self, *, deadline_s: float) -> None:
+        await self._drop_consumer()
+        epoch = self._bus.epoch
+        name = f"reader-{uuid.uuid4().hex}"
+        config: dict[str, Any] = {
+            "name": name,
+            "ack_policy": "none",
+            "headers_only": self._headers_only,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": round(_GONE_AFTER_S * 1e9),
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self.last_sequence + 1,
+        }
+        operation = f"CONSUMER.CREATE.{self._stream}.{name}"
+        if self._subject is not None:
+            config["filter_subject"] = self._subject
+            operation += f".{self._subject}"
+        body = {"stream_name": self._stream, "config": config}
+        info = await api_call(self._bus, operation, body, deadline_s=deadline_s)
+        self._puller = await Puller.open(self._bus, stream=self._stream, consumer=name)
+        self._consumer = name
+        self._consumer_sequence = 0
+        self._epoch = epoch
+        self.caught_up = info.get("num_pending", 0) == 0
+
+    async def _drop_consumer(self) -> None:
+        puller, self._puller = self._puller, None
+        self._consumer = ""
+        if puller is not None:
+            await puller.close()
+
+    async def close(self) -> None:
+        consumer = self._consumer
+        await self._drop_consumer()
+        if consumer:
+            try:
+                await api_call(self._bus, f"CONSUMER.DELETE.{self._stream}.{consumer}", deadline_s=1.0)
+            except BusError:
+                return  # it removes itself after a time of inactivity
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,38 @@
+"""Repeating a call that is safe to repeat, for as long as its deadline allows and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, StreamFull
+
+Result = TypeVar("Result")
+
+ATTEMPT_TIMEOUT_S = 2.0
+RETRY_BACKOFF = FullJitter(base_s=0.05, cap_s=1.0)
+
+
+def is_worth_repeating(error: BusError) -> bool:
+    """A lost or unanswered call is; a refusal is not, and a full stream is for the caller to slow down for."""
+    return isinstance(error, BusTimeout | BusUnavailable) and not isinstance(error, StreamFull)
+
+
+async def until_deadline(
+    attempt: Callable[[float], Awaitable[Result]], *, deadline_s: float, backoff: FullJitter = RETRY_BACKOFF
+) -> Result:
+    """Awaits `attempt(seconds_left_for_it)` until it succeeds; at the end raises what the last attempt raised."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + deadline_s
+    failures = 0
+    while True:
+        try:
+            return await attempt(max(0.001, min(ATTEMPT_TIMEOUT_S, end - clock())))
+        except BusError as error:
+            delay = backoff.delay_s(failures)
+            failures += 1
+            if not is_worth_repeating(error) or clock() + delay >= end:
+                raise
+            await asyncio.sleep(delay)

@@ -1,0 +1,221 @@
+"""The streams, consumers and buckets of one job, as data. Nothing here talks to a server; streams.py declares it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trimtab.fabric.bus.names import SEPARATOR, escape_token
+
+_NANOSECONDS = 1_000_000_000
+
+
+class Retention(StrEnum):
+    LIMITS = "limits"
+    WORK_QUEUE = "workqueue"
+
+
+class Storage(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
+
+
+class Discard(StrEnum):
+    """What a full stream does: refuse the new message, or drop the oldest."""
+
+    NEW = "new"
+    OLD = "old"
+
+
+class DeliverFrom(StrEnum):
+    ALL = "all"
+    NEW = "new"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSpec:
+    name: str
+    subjects: tuple[str, ...]
+    retention: Retention = Retention.LIMITS
+    storage: Storage = Storage.FILE
+    discard: Discard = Discard.NEW
+    duplicate_window_s: float = 120.0
+    max_bytes: int = -1
+    max_age_s: float = 0.0
+    allow_direct: bool = False
+    replicas: int = 1
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "retention": self.retention.value,
+            "storage": self.storage.value,
+            "discard": self.discard.value,
+            "duplicate_window": round(self.duplicate_window_s * _NANOSECONDS),
+            "max_bytes": self.max_bytes,
+            "max_age": round(self.max_age_s * _NANOSECONDS),
+            "allow_direct": self.allow_direct,
+            "num_replicas": self.replicas,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketSpec:
+    """A key-value bucket, stored the way every NATS client stores one. With a TTL, keys that expire leave a marker for
+    as long again, so that watchers learn of it.
+    """
+
+    name: str
+    ttl_s: float = 0.0
+    history: int = 1
+    storage: Storage = Storage.FILE
+    replicas: int = 1
+
+    @property
+    def stream(self) -> str:
+        return f"KV_{self.name}"
+
+    def config(self) -> dict[str, Any]:
+        window_s = min(120.0, self.ttl_s) if self.ttl_s else 120.0
+        config = {
+            "name": self.stream,
+            "subjects": [f"$KV.{self.name}.>"],
+            "retention": Retention.LIMITS.value,
+            "storage": self.storage.value,
+            "discard": Discard.NEW.value,
+            "duplicate_window": round(window_s * _NANOSECONDS),
+            "max_msgs_per_subject": self.history,
+            "max_age": round(self.ttl_s * _NANOSECONDS),
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "num_replicas": self.replicas,
+        }
+        if self.ttl_s:
+            config["allow_msg_ttl"] = True
+            # The server takes no marker lifetime below one second.
+            config["subject_delete_marker_ttl"] = round(max(1.0, self.ttl_s) * _NANOSECONDS)
+        return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSpec:
+    """A durable pull consumer with explicit acknowledgement."""
+
+    name: str
+    stream: str
+    filter_subjects: tuple[str, ...] = ()
+    ack_wait_s: float = 30.0
+    max_deliver: int = -1
+    max_ack_pending: int = 1000
+    headers_only: bool = False
+    deliver_from: DeliverFrom = DeliverFrom.ALL
+
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "name": self.name,
+            "durable_name": self.name,
+            "deliver_policy": self.deliver_from.value,
+            "ack_policy": "explicit",
+            "ack_wait": round(self.ack_wait_s * _NANOSECONDS),
+            "max_deliver": self.max_deliver,
+            "max_ack_pending": self.max_ack_pending,
+            "headers_only": self.headers_only,
+        }
+        if len(self.filter_subjects) == 1:
+            config["filter_subject"] = self.filter_subjects[0]
+        elif self.filter_subjects:
+            config["filter_subjects"] = list(self.filter_subjects)
+        return config
+
+
+@dataclass(frozen=True)
+class JobTopology:
+    """Everything one job has on the bus, named after its namespace and name."""
+
+    namespace: str
+    job: str
+    replicas: int = 1
+    tasks_max_bytes: int = -1
+    trajectories_max_bytes: int = -1
+    member_ttl_s: float = 15.0
+    _root: str = field(init=False, repr=False)
+    _stem: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tokens = (escape_token(self.namespace), escape_token(self.job))
+        object.__setattr__(self, "_root", ".".join(("trimtab", *tokens)))
+        object.__setattr__(self, "_stem", SEPARATOR.join(tokens))
+
+    @property
+    def tasks(self) -> StreamSpec:
+        return StreamSpec(
+            name=f"{self._stem}{SEPARATOR}TASKS",
+            subjects=(f"{self._root}.tasks.>",),
+            retention=Retention.WORK_QUEUE,
+            max_bytes=self.tasks_max_bytes,
+            replicas=self.replicas,
+        )
+
+    @property
+    def trajectories(self) -> StreamSpec:
+        """Refuses new messages when full: dropping the oldest would lose what a worker was told is safe."""
+        return StreamSpec(
+            name=f"{self._stem}{SEPARATOR}TRAJECTORIES",
+            subjects=(f"{self._root}.trajectories.>",),
+            max_bytes=self.trajectories_max_bytes,
+            allow_direct=True,
+            replicas=self.replicas,
+        )
+
+    @property
+    def weights(self) -> BucketSpec:
+        return BucketSpec(name=f"{self._stem}{SEPARATOR}weights", replicas=self.replicas)
+
+    @property
+    def members(self) -> BucketSpec:
+        return BucketSpec(name=f"{self._stem}{SEPARATOR}members", ttl_s=self.member_ttl_s, replicas=self.replicas)
+
+    @property
+    def balance(self) -> BucketSpec:
+        return BucketSpec(name=f"{self._stem}{SEPARATOR}balance", history=10, replicas=self.replicas)
+
+    @property
+    def ledger(self) -> StreamSpec:
+        """The dataflow's own record of its decisions."""
+        return StreamSpec(
+            name=f"{self._stem}{SEPARATOR}LEDGER", subjects=(self.ledger_subject,), replicas=self.replicas
+        )
+
+    @property
+    def ledger_subject(self) -> str:
+        return f"{self._root}.ledger"
+
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (self.tasks, self.trajectories, self.ledger)
+
+    @property
+    def buckets(self) -> tuple[BucketSpec, ...]:
+        return (self.weights, self.members, self.balance)
+
+    def task_subject(self, queue: str) -> str:
+        return f"{self._root}.tasks.{escape_token(queue)}"
+
+    def trajectory_subject(self, policy: str) -> str:
+        return f"{self._root}.trajectories.{escape_token(policy)}"
+
+    @staticmethod
+    def progress_key(policy: str) -> str:
+        """Where the balance bucket holds a policy's latest step."""
+        return f"{escape_token(policy)}.progress"
+
+    @staticmethod
+    def report_key(policy: str) -> str:
+        """Where the balance bucket holds a policy's latest balance report."""
+        return f"{escape_token(policy)}.report"
+
+    def batch_subject(self, policy: str, *, shard: int = 0) -> str:
+        return f"{self._root}.batches.{escape_token(policy)}.{shard}"

@@ -1,0 +1,252 @@
+"""The object store of a job: boto3 in a bounded pool of threads behind an async face, every call with a deadline.
+
+boto3's own retries are off, because they know neither our deadline nor which writes may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import boto3
+from botocore.config import Config
+
+from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
+from trimtab.fabric.objects.errors import ObjectTooLarge, StoreTimeout, StoreUnavailable
+from trimtab.fabric.objects.faults import STORE_FAULTS, translated
+from trimtab.fabric.objects.keys import full_key, relative_key
+from trimtab.fabric.settings import ObjectStoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+Result = TypeVar("Result")
+
+DIGEST_METADATA = "trimtab-xxh3"
+WRITE_METADATA = "trimtab-write"
+DEFAULT_DEADLINE_S = 60.0
+MAX_ATTEMPTS = 6
+RETRY_BACKOFF = FullJitter(base_s=0.1, cap_s=3.0)
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """`digest` is the XXH3 the writer left, None for objects written by something else."""
+
+    key: str
+    size: int
+    etag: str
+    digest: str | None = None
+    write_id: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    info: ObjectInfo
+    body: bytes
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class ObjectStore:
+    """`ObjectStore(settings)` dials nothing; close it, or use it as an async context manager."""
+
+    def __init__(
+        self,
+        settings: ObjectStoreSettings,
+        *,
+        threads: int = 16,
+        backoff: FullJitter = RETRY_BACKOFF,
+        new_id: Callable[[], str] = _new_id,
+    ) -> None:
+        self._settings = settings
+        self._backoff = backoff
+        self.new_write_id = new_id
+        self._secret = settings.secret_access_key.get_secret_value() if settings.secret_access_key else None
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="objects")
+        self.s3: S3Client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=settings.endpoint_url,
+            region_name=settings.region,
+            aws_access_key_id=settings.access_key_id.get_secret_value() if settings.access_key_id else None,
+            aws_secret_access_key=self._secret,
+            verify=str(settings.ca_file) if settings.ca_file else None,
+            config=Config(
+                connect_timeout=settings.connect_timeout_s,
+                read_timeout=settings.read_timeout_s,
+                max_pool_connections=threads,
+                retries={"total_max_attempts": 1},
+                # We send a checksum with everything we write and check what we read ourselves.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={"addressing_style": "path"} if settings.endpoint_url else {},
+            ),
+        )
+
+    @property
+    def bucket(self) -> str:
+        return self._settings.bucket
+
+    def __repr__(self) -> str:
+        bucket, prefix, endpoint = self._settings.bucket, self._settings.prefix, self._settings.endpoint_url
+        return f"ObjectStore(bucket={bucket!r}, prefix={prefix!r}, endpoint={endpoint!r})"
+
+    def full_key(self, key: str) -> str:
+        return full_key(self._settings.prefix, key)
+
+    def where(self, key: str) -> str:
+        return f"s3://{self._settings.bucket}/{self.full_key(key)}"
+
+    async def get(self, key: str, *, max_bytes: int, deadline_s: float = DEFAULT_DEADLINE_S) -> StoredObject:
+        """The whole object, verified. One that is larger than `max_bytes` is refused before it is read."""
+        target = self.full_key(key)
+
+        def read() -> StoredObject:
+            answer = self.s3.get_object(Bucket=self.bucket, Key=target)
+            info = self.info_from(key, answer)
+            with answer["Body"] as body:
+                if info.size > max_bytes:
+                    message = f"{self.where(key)} has {info.size} bytes, more than the {max_bytes} asked for"
+                    raise ObjectTooLarge(message, size=info.size, limit=max_bytes)
+                content = body.read()
+            if len(content) != info.size:
+                raise StoreUnavailable(f"{self.where(key)} ended after {len(content)} of {info.size} bytes")
+            verify(digest_of(content), expected=info.digest, where=self.where(key))
+            return StoredObject(info=info, body=content)
+
+        return await self.call(read, doing=f"get {self.where(key)}", deadline_s=deadline_s)
+
+    async def head(self, key: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> ObjectInfo:
+        target = self.full_key(key)
+
+        def look() -> ObjectInfo:
+            return self.info_from(key, self.s3.head_object(Bucket=self.bucket, Key=target))
+
+        return await self.call(look, doing=f"head {self.where(key)}", deadline_s=deadline_s)
+
+    async def put(self, key: str, body: bytes, *, deadline_s: float = DEFAULT_DEADLINE_S) -> ObjectInfo:
+        """Writes whatever was there before. For a body of many megabytes use upload.py."""
+        digest, write_id = digest_of(body), self.new_write_id()
+        return await self.call(
+            lambda: self.put_once(key, body, digest=digest, write_id=write_id),
+            doing=f"put {self.where(key)}",
+            deadline_s=deadline_s,
+        )
+
+    async def delete(self, key: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        """Deleting what does not exist is no error."""
+        target = self.full_key(key)
+        await self.call(
+            lambda: self.s3.delete_object(Bucket=self.bucket, Key=target),
+            doing=f"delete {self.where(key)}",
+            deadline_s=deadline_s,
+        )
+
+    async def scan(
+        self, prefix: str = "", *, page: int = 1000, deadline_s: float = DEFAULT_DEADLINE_S
+    ) -> AsyncIterator[ObjectInfo]:
+        """Objects whose key begins with `prefix`, in the store's order; the deadline is for each page."""
+        stem = self._settings.prefix.strip("/")
+        whole = f"{stem}/{prefix}" if stem else prefix
+        token: str | None = None
+        while True:
+            more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+            answer = await self.call(
+                lambda more=more: self.s3.list_objects_v2(  # type: ignore[misc]
+                    Bucket=self.bucket, Prefix=whole, MaxKeys=page, **more
+                ),
+                doing=f"list s3://{self.bucket}/{whole}",
+                deadline_s=deadline_s,
+            )
+            for item in answer.get("Contents", []):
+                relative = relative_key(self._settings.prefix, item["Key"])
+                yield ObjectInfo(key=relative, size=item["Size"], etag=item["ETag"])
+            token = answer.get("NextContinuationToken")
+            if not token:
+                return
+
+    def put_once(self, key: str, body: bytes, *, digest: str, write_id: str, **condition: Any) -> ObjectInfo:
+        """One attempt, in the calling thread."""
+        answer = self.s3.put_object(
+            Bucket=self.bucket,
+            Key=self.full_key(key),
+            Body=body,
+            ChecksumCRC32=crc32_header(body),
+            Metadata=self.metadata(digest=digest, write_id=write_id),
+            **condition,
+        )
+        return ObjectInfo(key=key, size=len(body), etag=answer["ETag"], digest=digest, write_id=write_id)
+
+    @staticmethod
+    def metadata(*, digest: str, write_id: str) -> dict[str, str]:
+        return {DIGEST_METADATA: digest, WRITE_METADATA: write_id}
+
+    @staticmethod
+    def info_from(key: str, answer: Any) -> ObjectInfo:
+        metadata = answer.get("Metadata", {})
+        return ObjectInfo(
+            key=key,
+            size=answer["ContentLength"],
+            etag=answer["ETag"],
+            digest=metadata.get(DIGEST_METADATA),
+            write_id=metadata.get(WRITE_METADATA),
+        )
+
+    async def call(
+        self,
+        action: Callable[[], Result],
+        *,
+        doing: str,
+        deadline_s: float,
+        on_repeat: Callable[[], None] = lambda: None,
+    ) -> Result:
+        """Runs `action` in a thread until it succeeds, fails for good, or time or attempts are used up.
+
+        Past the deadline the thread is left to its socket timeouts; its result is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline_s
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                async with asyncio.timeout_at(end):
+                    return await loop.run_in_executor(self._pool, action)
+            except TimeoutError:
+                raise StoreTimeout(f"{doing}: not done within {deadline_s:.3g} s") from None
+            except StoreUnavailable as error:
+                failure: StoreUnavailable = error
+            except STORE_FAULTS as fault:
+                outcome = translated(fault, doing=doing)
+                outcome.args = (self._clean(str(outcome)), *outcome.args[1:])
+                if not isinstance(outcome, StoreUnavailable):
+                    raise outcome from None
+                failure = outcome
+            delay = self._backoff.delay_s(attempt)
+            if attempt + 1 == MAX_ATTEMPTS or loop.time() + delay >= end:
+                raise failure from None
+            on_repeat()
+            await asyncio.sleep(delay)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _clean(self, text: str) -> str:
+        return text.replace(self._secret, "***") if self._secret else text
+
+    async def close(self) -> None:
+        """Does not wait for abandoned calls; they end with their socket timeouts."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.s3.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

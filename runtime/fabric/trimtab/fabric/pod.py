@@ -1,0 +1,119 @@
+"""What every pod does before and after its own work: settings, logs, the manifest, a bus, probes, a signal to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from trimtab.api.job import RLJob
+from trimtab.api.manifest import read_manifest
+from trimtab.api.validation import parse
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.logs import REDACTOR, configure_logs
+from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.probes import Probes
+from trimtab.fabric.settings import Settings, SettingsError, load_settings, secret_values
+
+_LIVENESS_BEAT_S = 1.0
+
+
+class JobPodSettings(Settings):
+    """Settings of a pod that works for a job: all of them know its manifest."""
+
+    job_file: Path
+
+
+S = TypeVar("S", bound=JobPodSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod(Generic[S]):
+    """A running pod's connections."""
+
+    settings: S
+    job: RLJob
+    bus: Bus
+    topology: JobTopology
+    metrics: Metrics
+    probes: Probes
+    stopping: asyncio.Event
+    """Set by SIGTERM and SIGINT: finish or hand back what is under way, and go."""
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths in the manifest are relative to."""
+        return self.settings.job_file.parent
+
+
+def pod_settings(kind: type[S]) -> S:
+    """The settings, with logs configured; ends the process with a readable list when they are wrong."""
+    try:
+        settings = load_settings(os.environ, kind)
+    except SettingsError as error:
+        sys.exit(str(error))
+    configure_logs(
+        settings.logs,
+        stream=sys.stderr,
+        secrets=secret_values(settings),
+        job=settings.pod.job,
+        role=settings.pod.role,
+        pod=settings.pod.name,
+    )
+    return settings
+
+
+def read_job(path: Path) -> RLJob:
+    """The one RLJob in the file. Raises InvalidManifestError or UnreadableManifestError."""
+    jobs = [parse(document.value) for document in read_manifest(path.read_bytes())]
+    if len(jobs) != 1 or not isinstance(jobs[0], RLJob):
+        raise ValueError(f"{path.name}: expected exactly one RLJob")
+    return jobs[0]
+
+
+def topology_of(settings: Settings) -> JobTopology:
+    return JobTopology(settings.pod.namespace, settings.pod.job)
+
+
+@asynccontextmanager
+async def running_pod(settings: S, *, signals: Sequence[signal.Signals]) -> AsyncIterator[Pod[S]]:
+    """Connect everything and serve probes; on the way out, close in the opposite order."""
+    stopping = asyncio.Event()
+    for signum in signals:
+        asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
+    metrics = Metrics()
+    probes = Probes(settings.probes, metrics, REDACTOR, clock=time.monotonic)
+    bus = await Bus.connect(settings.nats, name=settings.pod.name)
+    probes.add_check("nats", lambda: None if bus.state == "connected" else f"NATS: {bus.state}")
+    try:
+        async with probes:
+            alive = asyncio.create_task(_beat(probes))
+            try:
+                yield Pod(
+                    settings=settings,
+                    job=read_job(settings.job_file),
+                    bus=bus,
+                    topology=topology_of(settings),
+                    metrics=metrics,
+                    probes=probes,
+                    stopping=stopping,
+                )
+            finally:
+                alive.cancel()
+    finally:
+        await bus.close()
+
+
+async def _beat(probes: Probes) -> None:
+    """The loop is alive as long as this task gets its turn."""
+    while True:
+        probes.beat()
+        await asyncio.sleep(_LIVENESS_BEAT_S)

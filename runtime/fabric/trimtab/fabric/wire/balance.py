@@ -1,0 +1,73 @@
+"""The balance report: does a policy's trainer wait for rollouts or the other way round, over a window of steps."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from trimtab.fabric.wire.errors import InvalidFieldError
+from trimtab.fabric.wire.member import State
+from trimtab.fabric.wire.message import Message, Part
+from trimtab.fabric.wire.values import Count, Fraction, Name, Rate, Seconds, Token, UnixSeconds, Version
+
+
+class Branch(StrEnum):
+    """Which of the three zones the waiting fraction fell into."""
+
+    GROW = "grow"
+    HOLD = "hold"
+    SHRINK = "shrink"
+
+
+class Volume(Part, frozen=True, kw_only=True):
+    samples: Count = 0
+    tokens: Count = 0
+
+
+class Instance(Part, frozen=True, kw_only=True):
+    """One rollout instance in the window."""
+
+    member_id: Token
+    pool: Name
+    state: State
+    samples_per_second: Rate = 0.0
+    tokens_per_second: Rate = 0.0
+    availability: Fraction = 1.0
+    """The share of the window in which it was ready."""
+    version_lag: Count = 0
+    in_flight: Count = 0
+
+
+class BalanceReport(Message, frozen=True, kw_only=True):
+    """What autoscaling is decided on, and what `trimtab balance` shows."""
+
+    KIND: ClassVar[int] = 12
+    MAX_BYTES: ClassVar[int] = 4 << 20
+
+    job: Name
+    policy: Name
+    version: Version
+    first_step: Count
+    last_step: Count
+    wall_seconds: Seconds
+    wait_seconds: Seconds
+    step_seconds: Seconds
+    wait_fraction: Fraction
+    """w: wait_seconds over step_seconds, 0 for an empty window."""
+    produced: Volume
+    accepted: Volume
+    consumed: Volume
+    stale_skipped: Count = 0
+    instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
+    branch: Branch
+    current: Count
+    target: Count
+    """How many instances the three-zone rule asks for; advice, which the operator bounds."""
+    at: UnixSeconds
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last_step < self.first_step:
+            raise InvalidFieldError("before first_step", field="last_step")

@@ -1,0 +1,62 @@
+"""The heartbeat every pod leaves in the member bucket: who it is, what it does, how fast."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+from trimtab.fabric.wire.errors import InvalidFieldError
+from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.values import Count, Name, Rate, Tally, Token, UnixSeconds, Versions
+
+
+class Role(StrEnum):
+    """What a pod is."""
+
+    DATAFLOW = "dataflow"
+    ROLLOUT = "rollout"
+    TRAINER = "trainer"
+
+
+class State(StrEnum):
+    """What a pod is ready for. Suspect and gone are judgements of the reader, never claims of the member."""
+
+    STARTING = "starting"
+    READY = "ready"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+
+
+class MemberHeartbeat(Message, frozen=True, kw_only=True):
+    """One sign of life. Counters run since started_at, rates over the time since the last heartbeat."""
+
+    KIND: ClassVar[int] = 11
+    MAX_BYTES: ClassVar[int] = 1 << 18
+
+    member_id: Token
+    job: Name
+    role: Role
+    pool: Name | None = None
+    state: State
+    versions: Versions = msgspec.field(default_factory=dict)
+    """Per policy, the weights it serves or trains."""
+    in_flight: Count = 0
+    capacity: Count = 0
+    """How many tasks it would run at once."""
+    samples_per_second: Rate = 0.0
+    tokens_per_second: Rate = 0.0
+    completed: Count = 0
+    failures: Tally = msgspec.field(default_factory=dict)
+    """By kind of failure."""
+    started_at: UnixSeconds
+    sent_at: UnixSeconds
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.role is Role.ROLLOUT) != (self.pool is not None):
+            raise InvalidFieldError(
+                f"{self.role} with pool {self.pool!r}: rollout pods, and only they, have one", field="pool"
+            )

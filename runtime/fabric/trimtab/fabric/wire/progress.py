@@ -1,0 +1,34 @@
+"""What one trainer step looked like from the dataflow: what people watch while a job learns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.values import Count, Finite, Fraction, Name, UnixSeconds
+
+
+class StepProgress(Message, frozen=True, kw_only=True):
+    """Written when a step's batch is granted, so it describes the samples the step learns from."""
+
+    KIND: ClassVar[int] = 13
+    MAX_BYTES: ClassVar[int] = 1 << 14
+
+    job: Name
+    policy: Name
+    step: Count
+    reward: Finite
+    """Mean over the batch."""
+    staleness: Finite
+    """Mean over the batch, in versions, judged on each sample's oldest trained token."""
+    max_staleness: Count
+    wait_fraction: Fraction
+    """Of the latest steps that the trainer has reported."""
+    samples: Count
+    """Consumed since the job began, this step included."""
+    buffered: Count
+    running: Count
+    dropped: Count
+    finished: bool
+    """The policy needs no more batches."""
+    at: UnixSeconds

@@ -1,0 +1,188 @@
+"""What a worker sends back: the tokens of one sample of one role, and either its reward or its failure, never both.
+
+`outcome` is a Scored or a Failed. Failed has no place for a reward and Scored none for an error, so a failed generation
+cannot reach a trainer as a zero.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from trimtab.fabric.wire import arrays
+from trimtab.fabric.wire.errors import InvalidFieldError
+from trimtab.fabric.wire.message import Message, Part
+from trimtab.fabric.wire.purpose import Purpose, check_benchmark
+from trimtab.fabric.wire.spans import (
+    MAX_TOKENS,
+    Producer,
+    Spans,
+    model_length,
+    model_mask,
+    model_versions,
+    total_length,
+)
+from trimtab.fabric.wire.values import Finite, Identifier, Index, Measures, Name, Slug, Text, Token, UnixSeconds
+
+TokenIds = npt.NDArray[np.int32]
+Logprobs = npt.NDArray[np.float32]
+
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+# Rounding in an engine's log-softmax may lift a certain token this far above zero.
+_LOGPROB_SLACK = 1e-3
+
+
+class Finish(StrEnum):
+    """Why a scored trajectory ended. There is no `abort`: what was aborted has no reward and is a Failed."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TURNS = "turns"
+
+
+class Scored(Part, frozen=True, kw_only=True, tag_field="status", tag="scored"):
+    """A finished trajectory with its reward, and the named parts the reward was made of."""
+
+    reward: Finite
+    finish: Finish
+    reward_parts: Measures = msgspec.field(default_factory=dict)
+
+
+class Failed(Part, frozen=True, kw_only=True, tag_field="status", tag="failed"):
+    """A trajectory that came to nothing: the kind of error, a sentence for people, and whether to try again."""
+
+    error: Slug
+    message: Text = ""
+    retryable: bool = True
+
+
+class Trajectory(Message, frozen=True, kw_only=True, eq=False):
+    """One sample. Decoded arrays are read-only; logprobs has one entry per model token, since others have none."""
+
+    KIND: ClassVar[int] = 2
+    MAX_BYTES: ClassVar[int] = 64 << 20
+    COMPRESS_TO: ClassVar[int] = 4 * (2 * arrays.PLANES_FROM) + 4096  # in longer ones the arrays are compressed already
+
+    trajectory_id: Token
+    """Decides duplicates: the same sample published twice has the same id."""
+    job: Name
+    policy: Name
+    role: Name
+    task_id: Token
+    prompt_id: Identifier
+    group_id: Token
+    """Samples whose rewards are compared with each other: one prompt, one role."""
+    group_index: Index
+    group_size: Annotated[int, Meta(ge=1, le=65536)]
+    part: Index = 0
+    """Which of the `parts` trajectories of this role in this one episode: retries and branches make several."""
+    parts: Annotated[int, Meta(ge=1, le=65536)] = 1
+    purpose: Purpose = Purpose.TRAIN
+    benchmark: Name | None = None
+    outcome: Scored | Failed
+    token_ids: TokenIds
+    logprobs: Logprobs
+    spans: Spans
+    turns: Index = 1
+    worker: Name
+    pool: Name
+    engine: Name
+    started_at: UnixSeconds
+    finished_at: UnixSeconds
+    metrics: Measures = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def enc_hook(cls, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return arrays.pack(value)
+        return super().enc_hook(value)
+
+    @classmethod
+    def dec_hook(cls, kind: Any, value: Any) -> Any:
+        if not isinstance(value, bytes):
+            raise InvalidFieldError(f"expected a packed array, got {type(value).__name__}")
+        if kind == TokenIds:
+            return arrays.unpack(value, _INT32, max_items=MAX_TOKENS, field="token_ids")
+        return arrays.unpack(value, _FLOAT32, max_items=MAX_TOKENS, field="logprobs")
+
+    def own_value(self, kind: Any, value: Any) -> Any:
+        return self.token_ids if kind == TokenIds else self.logprobs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_benchmark(self.purpose, self.benchmark)
+        if self.group_index >= self.group_size:
+            raise InvalidFieldError(f"{self.group_index} in a group of {self.group_size}", field="group_index")
+        if self.part >= self.parts:
+            raise InvalidFieldError(f"{self.part} of {self.parts} parts", field="part")
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        ids, logprobs = self.token_ids, self.logprobs
+        if ids.dtype != np.int32 or ids.ndim != 1 or len(ids) > MAX_TOKENS:
+            raise InvalidFieldError(
+                f"expected at most {MAX_TOKENS} int32, got {ids.shape} {ids.dtype}", field="token_ids"
+            )
+        if logprobs.dtype != np.float32 or logprobs.ndim != 1:
+            raise InvalidFieldError(f"expected float32, got {logprobs.shape} {logprobs.dtype}", field="logprobs")
+        covered = total_length(self.spans)
+        if covered != len(ids):
+            raise InvalidFieldError(f"spans cover {covered} of {len(ids)} tokens", field="spans")
+        # The ufuncs themselves: numpy's min() and max() take twice as long on arrays of this size.
+        if len(ids) and np.minimum.reduce(ids) < 0:
+            raise InvalidFieldError("negative token id", field="token_ids")
+        trained = self.trained_tokens
+        if len(logprobs) != trained:
+            raise InvalidFieldError(f"{len(logprobs)} logprobs for {trained} model tokens", field="logprobs")
+        # Both reductions hand a NaN on, and no comparison admits one.
+        if trained and not (np.minimum.reduce(logprobs) > -np.inf and np.maximum.reduce(logprobs) <= _LOGPROB_SLACK):
+            raise InvalidFieldError("a logprob is not finite, or above zero", field="logprobs")
+        if not trained and isinstance(self.outcome, Scored) and self.purpose is Purpose.TRAIN:
+            raise InvalidFieldError("scored for training, but the model wrote no token", field="spans")
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(span.length for span in self.spans if span.producer is Producer.PROMPT)
+
+    @property
+    def response_tokens(self) -> int:
+        """Everything after the prompt, the environment's words included."""
+        return len(self.token_ids) - self.prompt_tokens
+
+    @property
+    def trained_tokens(self) -> int:
+        return model_length(self.spans)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The version staleness is judged on: that of the oldest trained token."""
+        versions = model_versions(self.spans)
+        return versions[0] if versions else None
+
+    @property
+    def newest_version(self) -> int | None:
+        versions = model_versions(self.spans)
+        return versions[1] if versions else None
+
+    def token_logprobs(self) -> Logprobs:
+        """One logprob per token, 0 where the model did not write it: aligned with token_ids."""
+        aligned = np.zeros(len(self.token_ids), dtype=np.float32)
+        aligned[model_mask(self.spans)] = self.logprobs
+        return aligned
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return all(
+            np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else bool(mine == theirs)
+            for mine, theirs in ((getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.trajectory_id)

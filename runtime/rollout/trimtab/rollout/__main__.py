@@ -1,0 +1,183 @@
+"""`python -m trimtab.rollout`: the worker of a rollout pod. Its engines run beside it and are reached over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+from transformers import AutoTokenizer
+
+from trimtab.api.job import RLJob
+from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.members import beat
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
+from trimtab.fabric.settings import PodSettings
+from trimtab.fabric.wire.member import MemberHeartbeat, State
+from trimtab.fabric.wire.member import Role as MemberRole
+from trimtab.rollout.engines.client import EngineClient, SamplingSettings
+from trimtab.rollout.episodes import GroupRunner, Origin
+from trimtab.rollout.sampler import PolicySampler
+from trimtab.rollout.throughput import Throughput
+from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.weight_refresh import WeightRefresh
+from trimtab.rollout.worker import Worker
+from trimtab.rollout.workflows.loading import load_workflow
+from trimtab.rollout.workflows.team import Role, Tokenizer
+from trimtab.weights.puller import WeightPuller
+
+_log = structlog.get_logger(__name__)
+_HEARTBEAT_S = 3.0
+_DECLARE_DEADLINE_S = 30.0
+
+
+class RolloutPodSettings(JobPodSettings):
+    """`engines` gives each policy's engine, as policy=url pairs with commas between them."""
+
+    engines: str
+    scratch: Path
+
+    def engine_urls(self) -> dict[str, str]:
+        pairs = (pair.partition("=") for pair in self.engines.split(",") if pair)
+        return {policy: url for policy, _, url in pairs}
+
+
+class PolicySeat:
+    """One policy in this pod: its engine, and what keeps the engine's weights fresh."""
+
+    def __init__(
+        self, pod: Pod[RolloutPodSettings], policy: Policy, store: ObjectStore, pointers: KeyValue, engine: EngineClient
+    ) -> None:
+        pool = pool_of(pod.job, pod.settings.pod)
+        model = pod.folder / policy.model.uri
+        self.policy = policy
+        self.gate = VersionGate(0)
+        self.sampler = PolicySampler(engine, self.gate)
+        self.refresh = WeightRefresh(
+            engine,
+            self.gate,
+            self.sampler,
+            WeightPuller(store, pod.settings.scratch / policy.name),
+            pointers,
+            policy=policy.name,
+            base_model=model,
+            engine_start_timeout_s=pool.engine.startup_timeout_seconds,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+        self.tokenizer = Tokenizer(
+            encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            decode=lambda token_ids: str(tokenizer.decode(token_ids, skip_special_tokens=True)),
+        )
+
+    def role(self, name: str) -> Role:
+        sampling = self.policy.sampling
+        return Role(
+            name=name,
+            policy=self.policy.name,
+            tokenizer=self.tokenizer,
+            sampler=self.sampler,
+            sampling=SamplingSettings(
+                max_new_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+            ),
+        )
+
+
+def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
+    return next(pool for pool in job.spec.pools if pool.name == pod.pool)
+
+
+async def _main(settings: RolloutPodSettings) -> None:
+    async with AsyncExitStack() as stack:
+        pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
+        store = await stack.enter_async_context(ObjectStore(settings.object_store))
+        await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
+        pointers = await KeyValue.declare(pod.bus, pod.topology.weights, deadline_s=_DECLARE_DEADLINE_S)
+        members = await KeyValue.declare(pod.bus, pod.topology.members, deadline_s=_DECLARE_DEADLINE_S)
+        pool = pool_of(pod.job, settings.pod)
+        seats: dict[str, PolicySeat] = {}
+        for policy in pod.job.spec.policies:
+            url = settings.engine_urls().get(policy.name)
+            if url is not None:
+                engine = EngineClient(url, request_timeout_s=pool.engine.request_timeout_seconds)
+                await stack.enter_async_context(engine)
+                seats[policy.name] = PolicySeat(pod, policy, store, pointers, engine)
+        await _serve(pod, pool, seats, members)
+
+
+async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, PolicySeat], members: KeyValue) -> None:
+    spec = pod.job.spec
+    named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
+    runner = GroupRunner(
+        load_workflow(spec.workflow, folder=pod.folder),
+        {name: seats[policy].role(name) for name, policy in named.items()},
+        Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name),
+        episode_timeout_s=spec.workflow.episode_timeout_seconds,
+        clock=time.time,
+    )
+    worker = Worker(
+        pod.bus,
+        pod.topology,
+        runner,
+        max_tasks=max(1, pool.max_concurrency // spec.data.group_size),
+        lease_s=spec.data.tasks.lease_seconds,
+        max_deliveries=spec.data.tasks.max_deliveries,
+        grace_s=pool.grace_period_seconds,
+    )
+    throughput = Throughput(clock=time.monotonic)
+    started = time.time()
+
+    def heartbeat() -> MemberHeartbeat:
+        ready = all(seat.refresh.ready.is_set() for seat in seats.values())
+        tokens = sum(seat.sampler.sampled_tokens for seat in seats.values())
+        rates = throughput.since_last(samples=worker.completed, tokens=tokens)
+        return MemberHeartbeat(
+            member_id=pod.settings.pod.name,
+            job=pod.settings.pod.job,
+            role=MemberRole.ROLLOUT,
+            pool=pool.name,
+            state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
+            versions={name: seat.gate.version for name, seat in seats.items()},
+            in_flight=worker.in_flight,
+            capacity=max(1, pool.max_concurrency // spec.data.group_size),
+            samples_per_second=rates.samples,
+            tokens_per_second=rates.tokens,
+            completed=worker.completed,
+            failures=dict(worker.failures),
+            started_at=started,
+            sent_at=time.time(),
+        )
+
+    pod.probes.add_check(
+        "weights", lambda: None if all(seat.refresh.ready.is_set() for seat in seats.values()) else "engine not ready"
+    )
+    async with asyncio.TaskGroup() as loops:
+        background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
+        background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
+        await _until_ready(seats, pod.stopping)
+        await worker.run(pod.stopping)
+        for task in background:
+            task.cancel()
+
+
+async def _until_ready(seats: dict[str, PolicySeat], stopping: asyncio.Event) -> None:
+    """Take no task before the engines serve: it would only wait here instead of going to someone who is ready."""
+    stop = asyncio.create_task(stopping.wait())
+    for seat in seats.values():
+        ready = asyncio.create_task(seat.refresh.ready.wait())
+        await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+    stop.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(pod_settings(RolloutPodSettings)))

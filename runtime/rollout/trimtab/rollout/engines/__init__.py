@@ -1,0 +1,1 @@
+"""Engines behind one HTTP contract, and the client that speaks it."""

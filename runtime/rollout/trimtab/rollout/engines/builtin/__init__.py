@@ -1,0 +1,1 @@
+"""The built-in torch engine: SGLang's HTTP surface for small models, on the CPU or a GPU."""

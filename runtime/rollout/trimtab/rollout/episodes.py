@@ -1,0 +1,136 @@
+"""Runs the episodes of one prompt group, and turns what they bring into trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimtab.fabric.wire.task import Task
+from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
+from trimtab.rollout.engines.client import EngineError
+from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team, Workflow
+
+
+class EpisodeFailed(RuntimeError):
+    """An episode came to nothing. `kind` is what trajectories and metrics call it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Who made a trajectory."""
+
+    worker: str
+    pool: str
+    engine: str
+
+
+class GroupRunner:
+    """Runs groups with one workflow object. Each of an episode's roles gives one trajectory for its policy."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        roles: Mapping[str, Role],
+        origin: Origin,
+        *,
+        episode_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._workflow = workflow
+        self._roles = roles
+        self._origin = origin
+        self._episode_timeout_s = episode_timeout_s
+        self._clock = clock
+
+    async def run(self, task: Task) -> list[Trajectory]:
+        """All trajectories of the group. Raises EpisodeFailed if any episode fails: half a group teaches nothing."""
+        episodes: list[asyncio.Task[list[Trajectory]]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                episodes = [group.create_task(self._episode(task, index)) for index in range(task.group_size)]
+        except* EpisodeFailed as failures:
+            raise failures.exceptions[0] from None
+        return [trajectory for episode in episodes for trajectory in episode.result()]
+
+    def failed(self, task: Task, failure: EpisodeFailed) -> list[Trajectory]:
+        """What is published for a group that is given up: failures, which have no reward to be mistaken for one."""
+        now = self._clock()
+        return [
+            Trajectory(
+                **self._identity(task, role, index),
+                outcome=Failed(error=failure.kind, message=str(failure)[:4000], retryable=False),
+                token_ids=np.zeros(0, dtype=np.int32),
+                logprobs=np.zeros(0, dtype=np.float32),
+                spans=(),
+                turns=0,
+                started_at=now,
+                finished_at=now,
+            )
+            for role in self._roles.values()
+            for index in range(task.group_size)
+        ]
+
+    async def _episode(self, task: Task, index: int) -> list[Trajectory]:
+        started = self._clock()
+        assignment = Assignment(
+            prompt=task.prompt,
+            seed=(task.seed * 1_000_003 + index) % (1 << 31),
+            request_id=f"{task.task_id}.{index}",
+            deadline_s=self._episode_timeout_s,
+        )
+        episode = await self._carried_out(assignment)
+        finished = self._clock()
+        return [self._trajectory(task, index, scored, started=started, finished=finished) for scored in episode.scored]
+
+    async def _carried_out(self, assignment: Assignment) -> Episode:
+        try:
+            async with asyncio.timeout(self._episode_timeout_s):
+                return await self._workflow.run(assignment, Team(self._roles, assignment))
+        except TimeoutError:
+            raise EpisodeFailed("episode-timeout", f"not finished within {self._episode_timeout_s:.0f} s") from None
+        except EngineError as error:
+            raise EpisodeFailed(error.kind, str(error)) from error
+        except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
+            raise EpisodeFailed("workflow-error", f"{type(error).__name__}: {error}") from error
+
+    def _trajectory(
+        self, task: Task, index: int, scored: ScoredConversation, *, started: float, finished: float
+    ) -> Trajectory:
+        conversation = scored.conversation
+        return Trajectory(
+            **self._identity(task, conversation.role, index),
+            outcome=Scored(reward=float(scored.reward), finish=conversation.finish, reward_parts=dict(scored.parts)),
+            token_ids=np.array(conversation.token_ids, dtype=np.int32),
+            logprobs=np.minimum(np.array(conversation.logprobs, dtype=np.float32), 0.0),
+            spans=conversation.merged_spans(),
+            turns=conversation.turns,
+            started_at=started,
+            finished_at=finished,
+        )
+
+    def _identity(self, task: Task, role: Role, index: int) -> dict[str, Any]:
+        group_id = f"{task.task_id}.{role.name}"
+        return {
+            "trajectory_id": f"{group_id}.{index}",
+            "job": task.job,
+            "policy": role.policy,
+            "role": role.name,
+            "task_id": task.task_id,
+            "prompt_id": task.prompt_id,
+            "group_id": group_id,
+            "group_index": index,
+            "group_size": task.group_size,
+            "purpose": task.purpose,
+            "benchmark": task.benchmark,
+            "worker": self._origin.worker,
+            "pool": self._origin.pool,
+            "engine": self._origin.engine,
+        }

@@ -1,0 +1,1 @@
+"""Agent programs: what happens in one episode."""

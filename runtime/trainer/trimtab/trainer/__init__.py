@@ -1,0 +1,1 @@
+"""Batches in, weights out: knows no rollout worker and no other trainer."""

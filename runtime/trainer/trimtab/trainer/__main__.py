@@ -1,0 +1,157 @@
+"""`torchrun … -m trimtab.trainer`: one rank of a policy's trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from types import FrameType
+
+import structlog
+import torch
+import torch.distributed as dist
+
+from trimtab.api.policy import Policy
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.members import beat
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.trainer.background import Background
+from trimtab.trainer.batch_stream import BatchStream, RankIdentity
+from trimtab.trainer.checkpoint import CheckpointStore, restore
+from trimtab.trainer.learner import Learner
+from trimtab.trainer.loop import TrainingLoop
+from trimtab.weights.publisher import WeightPublisher
+
+_log = structlog.get_logger(__name__)
+_DECLARE_DEADLINE_S = 30.0
+_HEARTBEAT_S = 3.0
+_COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+class TrainerPodSettings(JobPodSettings):
+    """`attempt` counts the restarts of the rank group: the dataflow refuses ranks of an older one."""
+
+    attempt: int = 0
+    threads: int = 1
+
+
+class Connections:
+    """What the background loop holds open while the main thread trains."""
+
+    def __init__(self, pod: Pod[TrainerPodSettings], store: ObjectStore, pointers: KeyValue, members: KeyValue) -> None:
+        self.pod = pod
+        self.store = store
+        self.pointers = pointers
+        self.members = members
+
+
+async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Connections:
+    # Signals belong to the main thread, which asks `stopping` between steps.
+    pod = await stack.enter_async_context(running_pod(settings, signals=()))
+    store = await stack.enter_async_context(ObjectStore(settings.object_store))
+    await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
+    pointers = await KeyValue.declare(pod.bus, pod.topology.weights, deadline_s=_DECLARE_DEADLINE_S)
+    members = await KeyValue.declare(pod.bus, pod.topology.members, deadline_s=_DECLARE_DEADLINE_S)
+    return Connections(pod, store, pointers, members)
+
+
+def main() -> None:
+    settings = pod_settings(TrainerPodSettings)
+    stop = threading.Event()
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    torch.set_num_threads(settings.threads)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size > 1:
+        dist.init_process_group("gloo", timeout=_COLLECTIVE_TIMEOUT)
+    with Background() as background:
+        stack = AsyncExitStack()
+        connections = background.run(_connect(settings, stack))
+        try:
+            _train(settings, connections, background, rank=rank, world_size=world_size, stop=stop)
+        finally:
+            background.run(stack.aclose())
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+def _train(
+    settings: TrainerPodSettings,
+    connections: Connections,
+    background: Background,
+    *,
+    rank: int,
+    world_size: int,
+    stop: threading.Event,
+) -> None:
+    pod = connections.pod
+    policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
+    learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+    checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
+    newest = background.run(checkpoints.newest())
+    if newest is not None:
+        pointer, body = newest
+        restore(learner, body, step=pointer.step)
+        _log.info("resumed", step=pointer.step)
+    stream = BatchStream(
+        pod.bus,
+        pod.topology.batch_subject(policy.name),
+        RankIdentity(
+            job=settings.pod.job, policy=policy.name, rank=rank, world_size=world_size, attempt=settings.attempt
+        ),
+        normalize_group_rewards=policy.algorithm.normalize_group_rewards is not False,
+        clock=time.time,
+    )
+    started = time.time()
+
+    def heartbeat() -> MemberHeartbeat:
+        return MemberHeartbeat(
+            member_id=settings.pod.name,
+            job=settings.pod.job,
+            role=Role.TRAINER,
+            state=State.STOPPING if stop.is_set() else State.READY,
+            versions={policy.name: learner.step},
+            started_at=started,
+            sent_at=time.time(),
+        )
+
+    beating = background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S))
+    loop = TrainingLoop(
+        learner,
+        stream,
+        checkpoints,
+        background.run(_publisher(connections, policy, settings)) if rank == 0 else None,
+        background,
+        policy=policy,
+        stopping=stop.is_set,
+    )
+    try:
+        loop.run()
+    finally:
+        beating.cancel()
+
+
+async def _publisher(connections: Connections, policy: Policy, settings: TrainerPodSettings) -> WeightPublisher:
+    return await WeightPublisher.open(
+        connections.store,
+        connections.pointers,
+        job=settings.pod.job,
+        policy=policy.name,
+        keep_versions=policy.trainer.publish.keep_versions,
+        clock=time.time,
+        deadline_s=60.0,
+    )
+
+
+if __name__ == "__main__":
+    main()

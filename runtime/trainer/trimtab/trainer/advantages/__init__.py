@@ -1,0 +1,1 @@
+"""Advantages, one pure file each."""

@@ -1,0 +1,163 @@
+"""The corpus that never ends: leases from the dataflow, rows straight from the stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
+from trimtab.fabric.bus.requests import request
+from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.lease import (
+    BatchLease,
+    BatchNotReady,
+    BatchRequest,
+    LeaseAck,
+    LeaseAcked,
+    LeaseRefused,
+    Refusal,
+    StepTiming,
+)
+from trimtab.fabric.wire.spans import model_mask
+from trimtab.fabric.wire.trajectory import Trajectory
+from trimtab.trainer.advantages.group import group_advantage
+from trimtab.trainer.batch import Row, StepBatch
+
+_log = structlog.get_logger(__name__)
+_WAIT_HINT_S = 2.0
+_REQUEST_DEADLINE_S = 15.0
+_ROWS_DEADLINE_S = 120.0
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_MAX_S = 2.0
+
+
+class StepRefused(RuntimeError):
+    """The dataflow will never grant this step."""
+
+    def __init__(self, refused: LeaseRefused) -> None:
+        super().__init__(f"{refused.refusal}: {refused.message}")
+        self.refusal = refused.refusal
+        self.next_step = refused.next_step
+
+
+class RowMismatch(RuntimeError):
+    """The stream holds another trajectory under a sequence than the lease names: a broken ledger, never trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankIdentity:
+    """Who asks."""
+
+    job: str
+    policy: str
+    rank: int
+    world_size: int
+    attempt: int
+
+
+class BatchStream:
+    """What any trainer needs, ours or not: `next` for the rows of a step, `acknowledge` when it is durable."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        subject: str,
+        identity: RankIdentity,
+        *,
+        normalize_group_rewards: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._identity = identity
+        self._normalize = normalize_group_rewards
+        self._clock = clock
+
+    async def next(self, step: int, *, previous: StepTiming | None, stopping: Callable[[], bool]) -> StepBatch | None:
+        """This rank's rows of the step once there are enough; None when the policy is finished or we should stop."""
+        delay = _BACKOFF_FIRST_S
+        while not stopping():
+            try:
+                answer = await self._ask(step, previous=previous)
+            except (BusTimeout, BusUnavailable, RemoteError) as error:
+                # The dataflow may be restarting. It knows the step by heart, so asking again is all there is to do.
+                _log.warning("batch_request_repeated", step=step, error=str(error), delay_s=delay)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _BACKOFF_MAX_S)
+                continue
+            delay = _BACKOFF_FIRST_S
+            if isinstance(answer, BatchLease):
+                return await self._rows(answer)
+            if isinstance(answer, LeaseRefused):
+                if answer.refusal is Refusal.FINISHED:
+                    return None
+                raise StepRefused(answer)
+            await asyncio.sleep(answer.retry_after)
+        return None
+
+    async def _ask(self, step: int, *, previous: StepTiming | None) -> BatchLease | BatchNotReady | LeaseRefused:
+        identity = self._identity
+        question = BatchRequest(
+            job=identity.job,
+            policy=identity.policy,
+            step=step,
+            rank=identity.rank,
+            world_size=identity.world_size,
+            attempt=identity.attempt,
+            previous=previous,
+            wait_hint=_WAIT_HINT_S,
+        )
+        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+        answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
+        assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
+        return answer
+
+    async def _rows(self, lease: BatchLease) -> StepBatch:
+        sequences = [sample.sequence for sample in lease.samples]
+        stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
+        rows = []
+        for sample in lease.samples:
+            trajectory = decode(stored[sample.sequence].payload, Trajectory)
+            if trajectory.trajectory_id != sample.trajectory_id:
+                raise RowMismatch(
+                    f"sequence {sample.sequence} holds {trajectory.trajectory_id}, leased was {sample.trajectory_id}"
+                )
+            rewards = lease.groups[sample.group].rewards
+            rows.append(
+                Row(
+                    token_ids=trajectory.token_ids,
+                    logprobs=trajectory.token_logprobs(),
+                    mask=model_mask(trajectory.spans),
+                    advantage=group_advantage(sample.reward, rewards, normalize=self._normalize),
+                )
+            )
+        assert lease.totals is not None
+        return StepBatch(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+
+    async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:
+        """Tell the dataflow that the step is durable. What is lost here is said again with the next durable step."""
+        identity = self._identity
+        ack = LeaseAck(
+            lease_id=lease_id,
+            job=identity.job,
+            policy=identity.policy,
+            step=step,
+            rank=identity.rank,
+            world_size=identity.world_size,
+            attempt=identity.attempt,
+            weight_version=weight_version,
+            acked_at=self._clock(),
+        )
+        try:
+            reply = await request(self._bus, self._subject, encode(ack), deadline_s=_REQUEST_DEADLINE_S)
+        except BusError as error:
+            _log.warning("acknowledgement_not_sent", step=step, error=str(error))
+            return
+        answer = decode(reply.payload, LeaseAcked, LeaseRefused)
+        if isinstance(answer, LeaseRefused):
+            raise StepRefused(answer)

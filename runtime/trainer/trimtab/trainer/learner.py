@@ -1,0 +1,152 @@
+"""Model and optimiser of one rank: a step's rows in, an update out, the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save
+from transformers import AutoModelForCausalLM
+
+from trimtab.api.policy import Policy
+from trimtab.trainer.batch import MicroBatch, StepBatch, micro_batches
+from trimtab.trainer.losses.grpo import grpo_loss
+from trimtab.trainer.schedule import rate_factor
+
+_DEFAULT_CLIP = 0.2
+
+
+class UnsupportedAlgorithm(ValueError):
+    """The manifest asks for something this trainer does not do; the message names the field."""
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a loss or gradient that was not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome:
+    """What an update looked like."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool
+
+
+class Learner:
+    """Replicated weights, summed gradients. `step` counts the updates made: it is the version of the weights."""
+
+    def __init__(self, policy: Policy, *, model_path: Path) -> None:
+        _check_supported(policy)
+        self._policy = policy
+        self.model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, local_files_only=True)
+        self.model.train()
+        optimizer = policy.algorithm.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=optimizer.learning_rate,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+        )
+        self.step = 0
+        self._skipped_in_a_row = 0
+
+    def train(self, batch: StepBatch) -> StepOutcome:
+        """One update from one step's rows. All ranks call it together."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
+        for micro in micro_batches(batch.rows, max_tokens=self._policy.trainer.micro_batch_tokens):
+            share = self._loss(micro, step_samples=batch.totals.samples)
+            share.backward()  # type: ignore[no-untyped-call]
+            loss += share.item()
+        loss = self._sum_over_ranks(loss)
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self._policy.algorithm.optimizer.max_grad_norm
+        ).item()
+        skipped = not (math.isfinite(loss) and math.isfinite(norm))
+        self._count_skipped(skipped=skipped, step=batch.step)
+        if not skipped:
+            factor = rate_factor(self._policy.algorithm.schedule, self.step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._policy.algorithm.optimizer.learning_rate * factor
+            self.optimizer.step()
+        self.step += 1
+        return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped)
+
+    def weights(self) -> bytes:
+        """The weights as pools load them: a safetensors file with Hugging Face names, in the model's published type."""
+        dtype = getattr(torch, self._policy.trainer.dtype)
+        return save({name: tensor.to(dtype).contiguous() for name, tensor in self._unique_state().items()})
+
+    def _unique_state(self) -> dict[str, torch.Tensor]:
+        """Each tensor once: tied ones go under the first of their names, as save_pretrained does."""
+        seen: set[int] = set()
+        unique: dict[str, torch.Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            if tensor.data_ptr() not in seen:
+                seen.add(tensor.data_ptr())
+                unique[name] = tensor.detach()
+        return unique
+
+    def _loss(self, micro: MicroBatch, *, step_samples: int) -> torch.Tensor:
+        logits = self.model(input_ids=micro.token_ids, attention_mask=micro.attention_mask, use_cache=False).logits[
+            :, :-1
+        ]
+        logprobs = torch.log_softmax(logits.float() / self._policy.sampling.temperature, dim=-1)
+        chosen = logprobs.gather(-1, micro.token_ids[:, 1:, None])[..., 0]
+        clip = self._policy.algorithm.clip
+        return grpo_loss(
+            chosen,
+            sampled_logprobs=micro.logprobs[:, 1:],
+            advantages=micro.advantages,
+            mask=micro.mask[:, 1:],
+            step_samples=step_samples,
+            clip_low=clip.low if clip and clip.low is not None else _DEFAULT_CLIP,
+            clip_high=clip.high if clip and clip.high is not None else _DEFAULT_CLIP,
+        )
+
+    def _sum_over_ranks(self, loss: float) -> float:
+        """Sum gradients and loss over the ranks: each computed its share of the step's mean."""
+        if not dist.is_initialized():
+            return loss
+        gradients = []
+        for parameter in self.model.parameters():
+            if parameter.grad is None:  # a rank without rows still takes part
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients] + [torch.tensor([loss])])
+        dist.all_reduce(flat)
+        offset = 0
+        for gradient in gradients:
+            gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+            offset += gradient.numel()
+        return float(flat[-1])
+
+    def _count_skipped(self, *, skipped: bool, step: int) -> None:
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        if self._skipped_in_a_row > self._policy.trainer.max_skipped_steps:
+            raise TrainingDiverged(
+                f"step {step}: loss or gradient not finite for {self._skipped_in_a_row} steps in a row;"
+                " lower policies[].algorithm.optimizer.learningRate or maxGradNorm"
+            )
+
+
+def _check_supported(policy: Policy) -> None:
+    algorithm = policy.algorithm
+    where = f"policies[{policy.name}].algorithm"
+    if algorithm.name != "grpo":
+        raise UnsupportedAlgorithm(f"{where}.name: this version trains grpo, not {algorithm.name}")
+    for field, asked in (
+        ("kl.coefficient", algorithm.kl.coefficient > 0),
+        ("overlong", algorithm.overlong is not None),
+        ("entropyCoefficient", algorithm.entropy_coefficient > 0),
+        ("updatesPerBatch", algorithm.updates_per_batch > 1),
+        ("normalizeBatchAdvantages", algorithm.normalize_batch_advantages),
+        ("clip.dual", algorithm.clip is not None and algorithm.clip.dual is not None),
+    ):
+        if asked:
+            raise UnsupportedAlgorithm(f"{where}.{field}: this version does not do that yet; leave it out")

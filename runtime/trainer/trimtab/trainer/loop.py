@@ -1,0 +1,96 @@
+"""The trainer's loop: rows in, an update, weights out, until the dataflow says that it is enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+import torch
+import torch.distributed as dist
+
+from trimtab.api.policy import Policy
+from trimtab.fabric.wire.lease import StepTiming
+from trimtab.trainer.background import Background
+from trimtab.trainer.batch_stream import BatchStream
+from trimtab.trainer.checkpoint import CheckpointStore, snapshot
+from trimtab.trainer.learner import Learner
+from trimtab.trainer.outbox import Outbox
+from trimtab.weights.publisher import WeightPublisher
+
+_log = structlog.get_logger(__name__)
+_PUBLISH_DEADLINE_S = 120.0
+
+
+class TrainingLoop:
+    """One rank. Rank 0 also publishes and writes checkpoints: `publisher` is None on all others."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        stream: BatchStream,
+        checkpoints: CheckpointStore,
+        publisher: WeightPublisher | None,
+        background: Background,
+        *,
+        policy: Policy,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._learner = learner
+        self._stream = stream
+        self._checkpoints = checkpoints
+        self._publisher = publisher
+        self._background = background
+        self._policy = policy
+        self._stopping = stopping
+        self._published = Outbox(background)
+        self._saved_step = learner.step
+        self._lease_id = ""
+
+    def run(self) -> None:
+        timing: StepTiming | None = None
+        self._publish()
+        while not self._any_rank_stops():
+            started = time.monotonic()
+            step = self._learner.step
+            batch = self._background.run(self._stream.next(step, previous=timing, stopping=self._stopping))
+            if self._any_rank_stops(batch is None) or batch is None:
+                break
+            waited = time.monotonic() - started
+            outcome = self._learner.train(batch)
+            self._lease_id = batch.lease_id
+            _log.info("step", step=step, loss=outcome.loss, grad_norm=outcome.grad_norm, waited_s=round(waited, 4))
+            if self._learner.step % self._policy.trainer.publish.every_steps == 0:
+                self._publish()
+            if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
+                self._checkpoint()
+            timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
+        self._checkpoint()
+        self._publish()
+        self._published.flush()
+
+    def _publish(self) -> None:
+        if self._publisher is not None:
+            self._published.send(self._send_weights(self._publisher, self._learner.step, self._learner.weights()))
+
+    async def _send_weights(self, publisher: WeightPublisher, version: int, weights: bytes) -> None:
+        await publisher.publish(version, weights, deadline_s=_PUBLISH_DEADLINE_S)
+
+    def _checkpoint(self) -> None:
+        """Durable before acknowledged: an acknowledged step is never asked for again."""
+        step = self._learner.step
+        if step == self._saved_step:
+            return
+        if self._publisher is not None:
+            self._background.run(self._checkpoints.write(step, snapshot(self._learner)))
+            self._background.run(self._stream.acknowledge(step - 1, lease_id=self._lease_id, weight_version=step))
+        self._saved_step = step
+
+    def _any_rank_stops(self, stop: bool = False) -> bool:
+        """Ranks leave together: one that went alone would leave the others hanging in the next sum."""
+        stop = stop or self._stopping()
+        if not dist.is_initialized():
+            return stop
+        flag = torch.tensor([int(stop)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())

@@ -1,0 +1,1 @@
+"""Losses, one pure file each."""

@@ -1,0 +1,1 @@
+"""Weights on their way from trainers to pools: immutable objects, a manifest, and a pointer to the newest."""

@@ -1,0 +1,218 @@
+"""Good manifests of every kind, and the one table of bad ones that the offline checker and the API server must both
+refuse."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+Manifest = dict[str, Any]
+
+REMOVED = object()
+
+
+def job(name: str = "arithmetic") -> Manifest:
+    return _object(
+        "RLJob",
+        name,
+        {
+            "maxSteps": 100,
+            "workflow": {"entrypoint": "team.workflows:SolverVerifier"},
+            "data": {"prompts": [{"name": "train", "jsonl": {"uri": "s3://prompts/train.jsonl"}}]},
+            "policies": [
+                {"name": "solver", "model": {"uri": "s3://models/solver"}},
+                {"name": "verifier", "model": {"uri": "s3://models/verifier"}},
+            ],
+            "pools": [{"name": "home", "replicas": 2}, {"name": "spot", "policies": ["solver"]}],
+        },
+    )
+
+
+def pool(name: str = "arithmetic-burst") -> Manifest:
+    return _object("RolloutPool", name, {"jobRef": {"name": "arithmetic"}, "replicas": 2})
+
+
+def trainer(name: str = "arithmetic-solver") -> Manifest:
+    return _object("Trainer", name, {"jobRef": {"name": "arithmetic"}, "policy": "solver"})
+
+
+def changed(manifest: Manifest, changes: dict[str, Any]) -> Manifest:
+    """A copy with fields set, or REMOVED, by dotted path; a number in a path is a place in a list."""
+    out = copy.deepcopy(manifest)
+    for path, value in changes.items():
+        *parents, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+        target: Any = out
+        for step in parents:
+            target = target[step] if isinstance(step, int) else target.setdefault(step, {})
+        if value is REMOVED:
+            del target[last]
+        else:
+            target[last] = value
+    return out
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A manifest that must be refused with a message that names `field`."""
+
+    id: str
+    field: str
+    manifest: Manifest
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> Manifest:
+    return {"apiVersion": "rl.trimtab.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _job(case: str, field: str, changes: dict[str, Any]) -> Bad:
+    return Bad(case, field, changed(job(), changes))
+
+
+def _pool(case: str, field: str, changes: dict[str, Any]) -> Bad:
+    return Bad(case, field, changed(pool(), changes))
+
+
+def _trainer(case: str, field: str, changes: dict[str, Any]) -> Bad:
+    return Bad(case, field, changed(trainer(), changes))
+
+
+_TWO_SELECTIONS = {"selection": {"entrypoint": "a:B"}, "replay": {"ratio": 0.5}}
+_SECRET = {"name": "keys", "key": "token"}
+
+BAD_MANIFESTS = [
+    # What must be there.
+    _job("no-spec", "spec", {"spec": REMOVED}),
+    _job("no-workflow", "spec.workflow", {"spec.workflow": REMOVED}),
+    _job("no-entrypoint", "spec.workflow.entrypoint", {"spec.workflow": {"args": {}}}),
+    _job("no-prompts", "spec.data.prompts", {"spec.data.prompts": []}),
+    _job("no-policies", "spec.policies", {"spec.policies": []}),
+    _job("no-pools", "spec.pools", {"spec.pools": []}),
+    _job("no-model", "spec.policies[0].model", {"spec.policies.0.model": REMOVED}),
+    _job("no-end", "spec.maxSteps", {"spec.maxSteps": REMOVED}),
+    _pool("pool-no-job", "spec.jobRef", {"spec.jobRef": REMOVED}),
+    _trainer("trainer-no-policy", "spec.policy", {"spec.policy": REMOVED}),
+    # Fields nobody knows.
+    _job("unknown-top", "spec.polices", {"spec.polices": []}),
+    _job("unknown-nested", "spec.data.groupsize", {"spec.data.groupsize": 8}),
+    _job("unknown-in-list", "spec.pools[0].engine.nmae", {"spec.pools.0.engine.nmae": "sglang"}),
+    # Types, ranges and forms of single fields.
+    _job("text-for-number", "spec.data.groupSize", {"spec.data.groupSize": "8"}),
+    _job("number-for-text", "spec.workflow.entrypoint", {"spec.workflow.entrypoint": 7}),
+    _job("text-for-boolean", "spec.suspend", {"spec.suspend": "true"}),
+    _job("part-of-a-step", "spec.maxSteps", {"spec.maxSteps": 1.5}),
+    _job("list-for-mapping", "spec.data", {"spec.data": []}),
+    _job("mapping-for-list", "spec.pools", {"spec.pools": {"name": "home"}}),
+    _job("null-step", "spec.maxSteps", {"spec.maxSteps": None}),
+    _job("entrypoint-form", "spec.workflow.entrypoint", {"spec.workflow.entrypoint": "team/workflows.py"}),
+    _job("negative-staleness", "spec.data.maxStaleness", {"spec.data.maxStaleness": -1}),
+    _job("zero-batch", "spec.data.batchSize", {"spec.data.batchSize": 0}),
+    _job("unknown-algorithm", "spec.policies[0].algorithm.name", {"spec.policies.0.algorithm.name": "trpo"}),
+    _job("zero-rate", "learningRate", {"spec.policies.0.algorithm.optimizer.learningRate": 0}),
+    _job("unknown-engine", "spec.pools[0].engine.name", {"spec.pools.0.engine.name": "tgi"}),
+    _job("negative-replicas", "spec.pools[0].replicas", {"spec.pools.0.replicas": -1}),
+    _job("too-many-replicas", "spec.pools[0].replicas", {"spec.pools.0.replicas": 10_001}),
+    _job("no-ranks", "spec.policies[0].trainer.replicas", {"spec.policies.0.trainer.replicas": 0}),
+    _job("unknown-mode", "spec.autoscaling.mode", {"spec.autoscaling.mode": "On"}),
+    _job("foreign-manager", "spec.managedBy", {"spec.managedBy": "example.com/other"}),
+    _job("bad-quantity", "spec.pools[0].resources.limits", {"spec.pools.0.resources.limits": {"memory": "16 GB"}}),
+    _job("bad-percent", "spec.pools[0].update.maxUnavailable", {"spec.pools.0.update.maxUnavailable": "120%"}),
+    _job("negative-surge", "spec.pools[0].update.maxSurge", {"spec.pools.0.update.maxSurge": -1}),
+    _job("negative-memory", "spec.pools[0].resources.limits", {"spec.pools.0.resources.limits": {"memory": "-1Gi"}}),
+    _job("upper-case-member", "spec.policies[0].name", {"spec.policies.0.name": "Solver"}),
+    _job("long-member", "spec.pools[0].name", {"spec.pools.0.name": "p" * 41}),
+    _job("temperature", "spec.policies[0].sampling.temperature", {"spec.policies.0.sampling.temperature": -0.1}),
+    _job("top-p", "spec.policies[0].sampling.topP", {"spec.policies.0.sampling.topP": 0}),
+    _job("replay-all", "spec.data.replay.ratio", {"spec.data.replay.ratio": 1}),
+    _job("shrink-margin", "spec.autoscaling.shrinkMargin", {"spec.autoscaling.shrinkMargin": 0.9}),
+    _job(
+        "exit-code",
+        "spec.failurePolicy.onExit[0].exitCodes",
+        {"spec.failurePolicy.onExit": [{"exitCodes": [0], "action": "Fail"}]},
+    ),
+    _pool("pool-url-form", "spec.engine.url", {"spec.engine": {"name": "sglang", "url": "sglang:30000"}}),
+    # Names and references.
+    _job("twice-a-policy", "spec.policies[1]", {"spec.policies.1.name": "solver", "spec.pools.1.policies": ["solver"]}),
+    _job("twice-a-pool", "spec.pools[1]", {"spec.pools.1.name": "home"}),
+    _job("twice-in-a-set", "spec.pools[1].policies[1]", {"spec.pools.1.policies": ["solver", "solver"]}),
+    _job(
+        "reserved-policy",
+        "spec.policies[0].name",
+        {"spec.policies.0.name": "dataflow", "spec.pools.1": {"name": "spot"}},
+    ),
+    _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
+    _job("unknown-policy", "spec.pools", {"spec.pools.1.policies": ["slover"]}),
+    _job("unserved-policy", "spec.pools", {"spec.pools": [{"name": "home", "policies": ["solver"]}]}),
+    _job(
+        "unknown-role-policy", "spec.workflow.roles", {"spec.workflow.roles": [{"name": "critic", "policy": "critic"}]}
+    ),
+    _job(
+        "unknown-mix-policy",
+        "spec.data.mix",
+        {"spec.data.mix": [{"policy": "critic", "streams": [{"policy": "solver"}]}]},
+    ),
+    _job(
+        "unknown-mix-stream",
+        "spec.data.mix",
+        {"spec.data.mix": [{"policy": "solver", "streams": [{"policy": "critic"}]}]},
+    ),
+    _job("dotted-name", "metadata.name", {"metadata.name": "my.job"}),
+    _job("digit-first-name", "metadata.name", {"metadata.name": "7b-run"}),
+    _job("upper-case-name", "metadata.name", {"metadata.name": "MyJob"}),
+    _job("long-name", "metadata.name", {"metadata.name": "j" * 48}),
+    _job("long-name-and-pool", "spec.pools", {"metadata.name": "j" * 20, "spec.pools.0.name": "p" * 29}),
+    _job("long-name-and-policy", "spec.policies", {"metadata.name": "j" * 42}),
+    _pool("pool-long-name", "metadata.name", {"metadata.name": "p" * 50}),
+    _trainer("trainer-long-name", "metadata.name", {"metadata.name": "t" * 50}),
+    # Fields that must agree.
+    _job("split-group", "spec.data.batchSize", {"spec.data.groupSize": 7}),
+    _job("idle-ranks", "spec.data.batchSize", {"spec.policies.0.trainer.replicas": 512}),
+    _job("tau", "spec.autoscaling.tauLow", {"spec.autoscaling.tauLow": 0.2}),
+    _job("fleet-bounds", "spec.autoscaling.minReplicas", {"spec.autoscaling": {"minReplicas": 9, "maxReplicas": 8}}),
+    _job("auto-without-bound", "spec.autoscaling.maxReplicas", {"spec.autoscaling.mode": "Auto"}),
+    _job("agent-missing", "spec.autoscaling.maintainer.agent", {"spec.autoscaling.maintainer.type": "Agent"}),
+    _job(
+        "agent-unused",
+        "spec.autoscaling.maintainer.agent",
+        {"spec.autoscaling.maintainer.agent": {"model": "claude", "apiKeySecret": _SECRET}},
+    ),
+    _job("pool-bounds", "spec.pools[0].minReplicas", {"spec.pools.0.minReplicas": 5, "spec.pools.0.maxReplicas": 4}),
+    _job("replicas-above", "spec.pools[0].replicas", {"spec.pools.0.replicas": 5, "spec.pools.0.maxReplicas": 4}),
+    _pool("replicas-below", "spec.replicas", {"spec.minReplicas": 3}),
+    _pool("nothing-may-move", "spec.update", {"spec.update": {"maxUnavailable": 0, "maxSurge": "0%"}}),
+    _job(
+        "length-filter",
+        "spec.data.filter.length.minTokens",
+        {"spec.data.filter.length": {"minTokens": 9, "maxTokens": 8}},
+    ),
+    _job(
+        "schedule",
+        "spec.policies[0].algorithm.schedule.decaySteps",
+        {"spec.policies.0.algorithm.schedule.type": "Cosine"},
+    ),
+    _job("m2-elsewhere", "m2Threshold", {"spec.policies.0.algorithm": {"name": "grpo", "m2Threshold": 0.01}}),
+    _job("clip-elsewhere", "spec.policies[0].algorithm.clip", {"spec.policies.0.algorithm": {"clip": {"low": 0.2}}}),
+    _trainer("correction", "spec.algorithm.correction.low", {"spec.algorithm.correction": {"low": 3, "high": 2}}),
+    _job("backoff", "spec.failurePolicy.backoffSeconds", {"spec.failurePolicy.backoffSeconds": 301}),
+    _job("two-selections", "spec.data.selection", {"spec.data": {**job()["spec"]["data"], **_TWO_SELECTIONS}}),
+    # Unions and engines.
+    _job("two-sources-in-one", "spec.data.prompts[0]", {"spec.data.prompts.0.parquet": {"uri": "b.parquet"}}),
+    _job("no-source-in-one", "spec.data.prompts[0]", {"spec.data.prompts": [{"name": "train"}]}),
+    _job("empty-benchmark", "spec.evaluation.benchmarks[0]", {"spec.evaluation.benchmarks": [{"name": "gsm8k"}]}),
+    _job("two-curators", "spec.data.curator", {"spec.data.curator": {"greso": {}, "curriculum": {}}}),
+    _job("code-from-nowhere", "spec.workflow.source", {"spec.workflow.source": {}}),
+    _job("openai-no-url", "spec.pools[0].engine.url", {"spec.pools.0.engine": {"name": "openai", "model": "m"}}),
+    _job(
+        "openai-no-model",
+        "spec.pools[0].engine.model",
+        {"spec.pools.0.engine": {"name": "openai", "url": "https://llm"}},
+    ),
+    _job("builtin-url", "spec.pools[0].engine.url", {"spec.pools.0.engine.url": "http://engine:30000"}),
+    _job("builtin-args", "spec.pools[0].engine.args", {"spec.pools.0.engine.args": ["--tp-size=2"]}),
+    _pool("key-without-url", "spec.engine.apiKeySecret", {"spec.engine": {"name": "sglang", "apiKeySecret": _SECRET}}),
+    _pool(
+        "interpreter-with-url",
+        "spec.engine.interpreter",
+        {"spec.engine": {"name": "vllm", "url": "http://e", "interpreter": "python3"}},
+    ),
+]

@@ -1,0 +1,118 @@
+"""The bus's pure parts: backoff, retry, runs, error envelopes and what must not be printed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.bus.credentials import Redactor, wants_tls, without_userinfo
+from trimtab.fabric.bus.direct_get import contiguous_runs
+from trimtab.fabric.bus.errors import (
+    BusConflict,
+    BusError,
+    BusNotFound,
+    BusRefused,
+    BusTimeout,
+    BusUnavailable,
+    PayloadTooLarge,
+    RemoteError,
+    StreamFull,
+)
+from trimtab.fabric.bus.headers import checked_headers
+from trimtab.fabric.bus.jetstream_api import ApiFault, error_from
+from trimtab.fabric.bus.requests import error_headers, error_in
+from trimtab.fabric.bus.retry import until_deadline
+from trimtab.fabric.settings import NatsSettings
+
+NO_WAIT = FullJitter(base_s=0.0, cap_s=0.0)
+
+
+@given(st.integers(0, 10_000))
+def test_full_jitter_stays_under_its_ceiling(attempt: int) -> None:
+    highest = FullJitter(base_s=0.1, cap_s=5.0, uniform=lambda low, high: high).delay_s(attempt)
+    assert highest == min(5.0, 0.1 * 2 ** min(attempt, 60))
+    assert FullJitter(base_s=0.1, cap_s=5.0, uniform=lambda low, high: low).delay_s(attempt) == 0.0
+
+
+@given(st.lists(st.integers(1, 300), max_size=200), st.integers(1, 20))
+def test_runs_cover_exactly_what_was_asked(sequences: list[int], max_run: int) -> None:
+    runs = contiguous_runs(sequences, max_run=max_run)
+    assert [s for first, count in runs for s in range(first, first + count)] == sorted(set(sequences))
+    assert all(count <= max_run for _, count in runs)
+
+
+async def test_only_what_may_help_is_repeated() -> None:
+    outcomes: list[BusError | int] = [BusTimeout(""), BusUnavailable(""), 7]
+
+    async def attempt(_: float) -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, BusError):
+            raise outcome
+        return outcome
+
+    assert await until_deadline(attempt, deadline_s=5.0, backoff=NO_WAIT) == 7
+    for final in (StreamFull(""), BusNotFound(""), BusConflict("", revision=1)):
+        outcomes[:] = [final, 7]
+        with pytest.raises(type(final)):
+            await until_deadline(attempt, deadline_s=5.0, backoff=NO_WAIT)
+
+
+async def test_repeating_ends_with_the_deadline() -> None:
+    attempts = 0
+
+    async def attempt(timeout_s: float) -> None:
+        nonlocal attempts
+        attempts += 1
+        await asyncio.sleep(0.01)
+        raise BusUnavailable("still")
+
+    with pytest.raises(BusUnavailable, match="still"):
+        await until_deadline(attempt, deadline_s=0.1, backoff=FullJitter(base_s=0.01, cap_s=0.01))
+    assert 2 < attempts < 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (ApiFault(404, 10059, "stream not found"), BusNotFound),
+        (ApiFault(400, 10071, "wrong last sequence: 19"), BusConflict),
+        (ApiFault(400, 10054, "message size exceeds maximum allowed"), PayloadTooLarge),
+        (ApiFault(503, 10077, "maximum bytes exceeded"), StreamFull),
+        (ApiFault(503, 10008, "jetstream system temporarily unavailable"), BusUnavailable),
+        (ApiFault(400, 10003, "bad request"), BusRefused),
+    ],
+)
+def test_jetstream_errors_get_types(fault: ApiFault, expected: type[BusError]) -> None:
+    error = error_from(fault, doing="x", size=10)
+    assert type(error) is expected
+    if isinstance(error, BusConflict):
+        assert error.revision == 19
+
+
+@given(message=st.text(max_size=2000), retryable=st.booleans())
+def test_an_error_travels_in_headers(message: str, *, retryable: bool) -> None:
+    headers = error_headers(RemoteError(message, kind="stale", retryable=retryable))
+    back = error_in(checked_headers(headers))
+    assert back is not None
+    assert (back.kind, back.retryable) == ("stale", retryable)
+    assert back.message == " ".join(message.split())[:500].strip()
+    assert error_in({"Other": "x"}) is None
+
+
+def test_secrets_are_cut_out_of_text() -> None:
+    settings = NatsSettings(
+        servers=("nats://u:in-url@h:1", "nats://h:2"), user="u", password=SecretStr("in-url-and-more")
+    )
+    assert Redactor(settings).clean("x in-url-and-more y in-url z") == "x *** y *** z"
+    assert without_userinfo(settings.servers) == "h:1, nats://h:2"
+
+
+def test_tls_is_wanted_by_scheme_or_file() -> None:
+    assert not wants_tls(NatsSettings(servers=("nats://h:1",)))
+    assert wants_tls(NatsSettings(servers=("tls://h:1",)))
+    assert wants_tls(NatsSettings.model_validate({"servers": ["nats://h:1"], "tls_ca_file": "/ca.pem"}))

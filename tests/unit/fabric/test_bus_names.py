@@ -1,0 +1,121 @@
+"""Names, subjects and topology: pure, so tried with anything a user could type."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.fabric.bus.errors import InvalidName, TopologyMismatch
+from trimtab.fabric.bus.headers import checked_headers, checked_subject, encoded_size
+from trimtab.fabric.bus.keyvalue import checked_key
+from trimtab.fabric.bus.names import MAX_TOKEN_CHARS, SEPARATOR, escape_token, unescape_token
+from trimtab.fabric.bus.streams import STREAM_FIXED, differing_fields, reconciled
+from trimtab.fabric.bus.topology import JobTopology
+
+names = st.text(min_size=1, max_size=80)
+
+
+@given(names)
+def test_an_escaped_name_is_valid_everywhere(name: str) -> None:
+    token = escape_token(name)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,63}", token)
+    assert SEPARATOR not in token
+    assert len(token) <= MAX_TOKEN_CHARS
+    checked_subject(f"a.{token}.b")
+    checked_key(token)
+
+
+@given(names, names)
+def test_different_names_stay_different(one: str, other: str) -> None:
+    assert (escape_token(one) == escape_token(other)) == (one == other)
+
+
+@given(st.text(min_size=1, max_size=5))
+def test_what_was_not_shortened_can_be_read_back(name: str) -> None:
+    assert unescape_token(escape_token(name)) == name
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_what_has_no_bytes_is_refused(name: str) -> None:
+    with pytest.raises(InvalidName):
+        escape_token(name)
+
+
+def test_long_names_keep_their_start_and_do_not_break_an_escape() -> None:
+    token = escape_token("a" * 40 + "." * 300)
+    assert token.startswith("a" * 40 + "_h")
+    assert token != escape_token("a" * 40 + "." * 301)
+    with pytest.raises(InvalidName):
+        unescape_token(token)
+
+
+@given(names, names, names, names)
+def test_two_jobs_never_share_a_name(ns_a: str, job_a: str, ns_b: str, job_b: str) -> None:
+    a, b = JobTopology(ns_a, job_a), JobTopology(ns_b, job_b)
+    same = (ns_a, job_a) == (ns_b, job_b)
+    stored = {spec.config()["name"] for spec in (*a.streams, *a.buckets)}
+    assert len(stored) == len(a.streams) + len(a.buckets)
+    assert bool(stored & {spec.config()["name"] for spec in (*b.streams, *b.buckets)}) == same
+    assert (a.batch_subject("p") == b.batch_subject("p")) == same
+    assert all(len(name) < 200 for name in stored)
+
+
+@given(names, names, names)
+def test_subjects_fall_into_their_stream(namespace: str, job: str, policy: str) -> None:
+    topology = JobTopology(namespace, job)
+    assert checked_subject(topology.task_subject(policy)).startswith(topology.tasks.subjects[0][:-1])
+    assert checked_subject(topology.trajectory_subject(policy)).startswith(topology.trajectories.subjects[0][:-1])
+    assert not checked_subject(topology.batch_subject(policy, shard=3)).startswith(topology.tasks.subjects[0][:-1])
+
+
+def test_the_topology_of_a_job() -> None:
+    topology = JobTopology("team", "math.v2", member_ttl_s=9.0)
+    assert topology.tasks.config()["name"] == "team__math_2ev2__TASKS"
+    assert topology.tasks.config()["retention"] == "workqueue"
+    trajectories = topology.trajectories.config()
+    assert (trajectories["allow_direct"], trajectories["discard"]) == (True, "new")
+    assert trajectories["duplicate_window"] == 120_000_000_000
+    assert topology.members.config()["max_age"] == 9_000_000_000
+    assert topology.trajectory_subject("solver") == "trimtab.team.math_2ev2.trajectories.solver"
+
+
+@pytest.mark.parametrize("subject", ["", ".a", "a.", "a..b", "a b", "a.*", "a.>", "a\r\nPUB x", "x" * 1025])
+def test_subjects_nobody_can_publish_to(subject: str) -> None:
+    with pytest.raises(InvalidName):
+        checked_subject(subject)
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Za-z-]{1,20}", fullmatch=True), st.text(max_size=30), max_size=5))
+def test_headers_are_refused_or_carried_unchanged(headers: dict[str, str]) -> None:
+    try:
+        checked_headers(headers)
+    except InvalidName:
+        return
+    try:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        assert encoded_size(headers) == len(f"NATS/1.0\r\n{lines}\r\n".encode())
+    except UnicodeEncodeError:
+        pytest.fail("a header that cannot be encoded was accepted")
+
+
+@pytest.mark.parametrize("key", ["", ".a", "a.", "a..b", "a b", "a*", ">", "é", "a" * 513])
+def test_bad_keys(key: str) -> None:
+    with pytest.raises(InvalidName):
+        checked_key(key)
+
+
+def test_what_the_server_leaves_out_equals_what_is_empty() -> None:
+    assert differing_fields({"a": False, "b": 0, "c": 3, "d": "x"}, {"c": 3, "d": "y", "more": 1}) == ["d"]
+
+
+def test_reconciling_keeps_what_we_do_not_set_and_names_what_is_fixed() -> None:
+    wanted = {"name": "S", "storage": "file", "max_age": 5}
+    assert reconciled("stream", wanted, {**wanted, "metadata": {"x": "y"}}, fixed=STREAM_FIXED) is None
+    present = {"name": "S", "storage": "file", "max_age": 1, "metadata": {"x": "y"}}
+    assert reconciled("stream", wanted, present, fixed=STREAM_FIXED) == {**present, "max_age": 5}
+    with pytest.raises(TopologyMismatch, match="storage='memory', wanted 'file'") as mismatch:
+        reconciled("stream", wanted, {**present, "storage": "memory"}, fixed=STREAM_FIXED)
+    assert mismatch.value.field == "storage"

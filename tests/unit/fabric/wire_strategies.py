@@ -1,0 +1,482 @@
+"""Any valid message, for hypothesis; and one fixed specimen of each, for tables and for the fuzz run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.lease import (
+    BatchLease,
+    BatchNotReady,
+    BatchRequest,
+    Group,
+    LeaseAck,
+    LeaseAcked,
+    LeaseRefused,
+    Refusal,
+    SampleReference,
+    StepTiming,
+    StepTotals,
+)
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
+from trimtab.fabric.wire.task import Task
+from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.weights import WeightPointer
+
+identifiers = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+names = identifiers
+tokens = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+slugs = st.from_regex(r"\A[a-z][a-z0-9_.-]{0,20}\Z")
+digests = st.from_regex(r"\Asha256:[0-9a-f]{64}\Z")
+counts = st.integers(0, 2**53)
+indices = st.integers(0, 2**31 - 1)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+durations = st.floats(0, 1e9)
+rates = st.floats(0, 1e15)
+times = st.floats(0, 1e11)
+versions = st.dictionaries(names, counts, max_size=3)
+measures = st.dictionaries(names, finite, max_size=3)
+tallies = st.dictionaries(slugs, counts, max_size=3)
+plain: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | finite | st.text(max_size=8) | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+mappings = st.dictionaries(st.text(max_size=8), plain, max_size=3)
+purposes = st.one_of(
+    st.just({"purpose": Purpose.TRAIN}),
+    names.map(lambda name: {"purpose": Purpose.EVALUATION, "benchmark": name}),
+)
+ranks = st.integers(1, 1 << 20).flatmap(
+    lambda size: st.integers(0, size - 1).map(lambda rank: {"rank": rank, "world_size": size})
+)
+spans = st.one_of(
+    st.builds(Span, st.integers(1, 700), st.sampled_from([Producer.PROMPT, Producer.ENVIRONMENT])),
+    st.builds(Span, st.integers(1, 700), st.just(Producer.MODEL), counts),
+)
+
+
+def _ordered(values: st.SearchStrategy[Any], low: str, high: str) -> st.SearchStrategy[dict[str, Any]]:
+    return st.tuples(values, values).map(lambda pair: {low: min(pair), high: max(pair)})
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    targets = draw(versions)
+    created_at = draw(times)
+    return Task(
+        task_id=draw(tokens),
+        job=draw(names),
+        prompt_id=draw(identifiers),
+        prompt=draw(mappings),
+        group_size=draw(st.integers(1, 65536)),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        workflow_args=draw(mappings),
+        sampling=draw(mappings),
+        target_versions=targets,
+        minimum_versions={policy: draw(st.integers(0, version)) for policy, version in targets.items()},
+        attempt=draw(indices),
+        created_at=created_at,
+        deadline=draw(st.none() | st.floats(created_at, 1e11)),
+        **draw(purposes),
+    )
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    purpose = draw(purposes)
+    drawn = tuple(draw(st.lists(spans, max_size=6)))
+    scorable = model_length(drawn) > 0 or purpose["purpose"] is Purpose.EVALUATION
+    failed = st.builds(Failed, error=slugs, message=st.text(max_size=20), retryable=st.booleans())
+    scored = st.builds(Scored, reward=finite, finish=st.sampled_from(Finish), reward_parts=measures)
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    group_size = draw(st.integers(1, 65536))
+    parts = draw(st.integers(1, 65536))
+    return Trajectory(
+        trajectory_id=draw(tokens),
+        job=draw(names),
+        policy=draw(names),
+        role=draw(names),
+        task_id=draw(tokens),
+        prompt_id=draw(identifiers),
+        group_id=draw(tokens),
+        group_index=draw(st.integers(0, group_size - 1)),
+        group_size=group_size,
+        part=draw(st.integers(0, parts - 1)),
+        parts=parts,
+        outcome=draw(failed | scored if scorable else failed),
+        token_ids=random.integers(0, draw(st.sampled_from([2, 150_000, 2**31])), total_length(drawn), dtype=np.int32),
+        logprobs=-random.exponential(draw(st.sampled_from([0.0, 1.0, 1e30])), model_length(drawn)).astype(np.float32),
+        spans=drawn,
+        turns=draw(indices),
+        worker=draw(names),
+        pool=draw(names),
+        engine=draw(names),
+        metrics=draw(measures),
+        **purpose,
+        **draw(_ordered(times, "started_at", "finished_at")),
+    )
+
+
+@st.composite
+def sample_references(draw: st.DrawFn, *, trajectory_id: str, groups: int) -> SampleReference:
+    response = draw(counts)
+    return SampleReference(
+        sequence=draw(st.integers(1, 2**63 - 1)),
+        trajectory_id=trajectory_id,
+        group=draw(st.integers(0, groups - 1)),
+        group_index=draw(indices),
+        reward=draw(finite),
+        prompt_tokens=draw(counts),
+        response_tokens=response,
+        trained_tokens=draw(st.integers(0, response)),
+        uses=draw(indices),
+        **draw(_ordered(counts, "oldest_version", "newest_version")),
+    )
+
+
+@st.composite
+def batch_leases(draw: st.DrawFn) -> BatchLease:
+    rewards = st.lists(finite, min_size=1, max_size=4).map(tuple)
+    groups = tuple(
+        draw(
+            st.lists(st.builds(Group, group_id=tokens, prompt_id=identifiers, rewards=rewards), min_size=1, max_size=3)
+        )
+    )
+    samples = tuple(
+        draw(sample_references(trajectory_id=trajectory_id, groups=len(groups)))
+        for trajectory_id in draw(st.lists(tokens, max_size=4, unique=True))
+    )
+    totals = st.builds(
+        StepTotals, samples=st.integers(len(samples), 2**53), groups=counts, tokens=counts, trained_tokens=counts
+    )
+    return BatchLease(
+        lease_id=draw(tokens),
+        job=draw(names),
+        policy=draw(names),
+        step=draw(counts),
+        stream=draw(names),
+        groups=groups,
+        samples=samples,
+        chunk=draw(indices),
+        totals=draw(st.none() | totals),
+        **draw(ranks),
+        **draw(_ordered(times, "issued_at", "expires_at")),
+    )
+
+
+@st.composite
+def weight_pointers(draw: st.DrawFn) -> WeightPointer:
+    version = draw(counts)
+    return WeightPointer(
+        job=draw(names),
+        policy=draw(names),
+        version=version,
+        epoch=draw(counts),
+        manifest_key=draw(identifiers),
+        manifest_digest=draw(digests),
+        base_version=draw(st.none() if version == 0 else st.none() | st.integers(0, version - 1)),
+        size_bytes=draw(counts),
+        published_at=draw(times),
+    )
+
+
+@st.composite
+def heartbeats(draw: st.DrawFn) -> MemberHeartbeat:
+    role = draw(st.sampled_from(Role))
+    return MemberHeartbeat(
+        member_id=draw(tokens),
+        job=draw(names),
+        role=role,
+        pool=draw(names) if role is Role.ROLLOUT else None,
+        state=draw(st.sampled_from(State)),
+        versions=draw(versions),
+        in_flight=draw(counts),
+        capacity=draw(counts),
+        samples_per_second=draw(rates),
+        tokens_per_second=draw(rates),
+        completed=draw(counts),
+        failures=draw(tallies),
+        **draw(_ordered(times, "started_at", "sent_at")),
+    )
+
+
+instances = st.builds(
+    Instance,
+    member_id=tokens,
+    pool=names,
+    state=st.sampled_from(State),
+    samples_per_second=rates,
+    tokens_per_second=rates,
+    availability=st.floats(0, 1),
+    version_lag=counts,
+    in_flight=counts,
+)
+
+
+@st.composite
+def balance_reports(draw: st.DrawFn) -> BalanceReport:
+    volumes = st.builds(Volume, samples=counts, tokens=counts)
+    return BalanceReport(
+        job=draw(names),
+        policy=draw(names),
+        version=draw(counts),
+        wall_seconds=draw(durations),
+        wait_fraction=draw(st.floats(0, 1)),
+        produced=draw(volumes),
+        accepted=draw(volumes),
+        consumed=draw(volumes),
+        stale_skipped=draw(counts),
+        instances=tuple(draw(st.lists(instances, max_size=3))),
+        branch=draw(st.sampled_from(Branch)),
+        current=draw(counts),
+        target=draw(counts),
+        at=draw(times),
+        **draw(_ordered(counts, "first_step", "last_step")),
+        **draw(_ordered(durations, "wait_seconds", "step_seconds")),
+    )
+
+
+def _with(cls: type[Message], extra: st.SearchStrategy[dict[str, Any]], **fields: Any) -> st.SearchStrategy[Any]:
+    return st.tuples(extra, st.fixed_dictionaries(fields)).map(lambda pair: cls(**pair[0], **pair[1]))
+
+
+MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
+    Task: tasks(),
+    Trajectory: trajectories(),
+    ClaimCheck: st.builds(ClaimCheck, trajectory_id=tokens, object_key=identifiers, size_bytes=counts, digest=digests),
+    BatchRequest: _with(
+        BatchRequest,
+        ranks,
+        job=names,
+        policy=names,
+        step=counts,
+        chunk=indices,
+        attempt=indices,
+        previous=st.none() | st.builds(StepTiming, wait_seconds=durations, step_seconds=durations),
+        wait_hint=durations,
+    ),
+    BatchLease: batch_leases(),
+    BatchNotReady: st.builds(
+        BatchNotReady, policy=names, step=counts, reason=slugs, retry_after=durations, message=st.text(max_size=20)
+    ),
+    LeaseAck: _with(
+        LeaseAck,
+        ranks,
+        lease_id=tokens,
+        job=names,
+        policy=names,
+        step=counts,
+        attempt=indices,
+        weight_version=counts,
+        acked_at=times,
+    ),
+    LeaseAcked: st.builds(LeaseAcked, lease_id=tokens, step=counts),
+    LeaseRefused: st.builds(
+        LeaseRefused, refusal=st.sampled_from(Refusal), message=st.text(max_size=20), next_step=st.none() | counts
+    ),
+    WeightPointer: weight_pointers(),
+    MemberHeartbeat: heartbeats(),
+    BalanceReport: balance_reports(),
+    StepProgress: st.builds(
+        StepProgress,
+        job=names,
+        policy=names,
+        step=counts,
+        reward=finite,
+        staleness=finite,
+        max_staleness=counts,
+        wait_fraction=st.floats(0, 1),
+        samples=counts,
+        buffered=counts,
+        running=counts,
+        dropped=counts,
+        finished=st.booleans(),
+        at=times,
+        newer=st.just({}),
+    ),
+}
+
+
+def trajectory(**changes: Any) -> Trajectory:
+    """A two-turn trajectory across a weight swap, long enough for byte planes unless told otherwise."""
+    random = np.random.default_rng(7)
+    runs = (
+        Span(300, Producer.PROMPT),
+        Span(700, Producer.MODEL, 7),
+        Span(50, Producer.ENVIRONMENT),
+        Span(450, Producer.MODEL, 8),
+    )
+    fields: dict[str, Any] = {
+        "trajectory_id": "job-1.t-42.3.0",
+        "job": "quickstart",
+        "policy": "solver",
+        "role": "solver",
+        "task_id": "t-42",
+        "prompt_id": "gsm8k/train/17",
+        "group_id": "t-42/solver",
+        "group_index": 3,
+        "group_size": 8,
+        "outcome": Scored(reward=0.75, finish=Finish.STOP, reward_parts={"answer": 1.0, "length": -0.25}),
+        "token_ids": (random.zipf(1.3, 1500) % 150_000).astype(np.int32),
+        "logprobs": -random.exponential(0.5, 1150).astype(np.float32),
+        "spans": runs,
+        "turns": 2,
+        "worker": "quickstart-pool-a-0",
+        "pool": "pool-a",
+        "engine": "builtin",
+        "started_at": 1_700_000_000.25,
+        "finished_at": 1_700_000_004.5,
+        "metrics": {"queue_seconds": 0.125},
+    }
+    return Trajectory(**fields | changes)
+
+
+def short_trajectory(**changes: Any) -> Trajectory:
+    few = {
+        "token_ids": np.array([1, 2, 3], dtype=np.int32),
+        "logprobs": np.array([-0.5], dtype=np.float32),
+        "spans": (Span(2, Producer.PROMPT), Span(1, Producer.MODEL, 4)),
+    }
+    return trajectory(**few | changes)
+
+
+def task(**changes: Any) -> Task:
+    fields: dict[str, Any] = {
+        "task_id": "t-42",
+        "job": "quickstart",
+        "prompt_id": "gsm8k/train/17",
+        "prompt": {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "answer": 42},
+        "group_size": 8,
+        "seed": 1234,
+        "sampling": {"temperature": 1.0},
+        "target_versions": {"solver": 8},
+        "minimum_versions": {"solver": 4},
+        "created_at": 1_700_000_000.0,
+        "deadline": 1_700_000_600.0,
+    }
+    return Task(**fields | changes)
+
+
+def lease(**changes: Any) -> BatchLease:
+    fields: dict[str, Any] = {
+        "lease_id": "solver.12.0.0",
+        "job": "quickstart",
+        "policy": "solver",
+        "step": 12,
+        "rank": 0,
+        "world_size": 2,
+        "stream": "TRAJECTORIES",
+        "groups": (Group(group_id="t-42/solver", prompt_id="gsm8k/train/17", rewards=(0.0, 1.0)),),
+        "samples": tuple(
+            SampleReference(
+                sequence=100 + index,
+                trajectory_id=f"job-1.t-42.{index}.0",
+                group=0,
+                group_index=index,
+                reward=float(index),
+                prompt_tokens=300,
+                response_tokens=1200,
+                trained_tokens=1150,
+                oldest_version=7,
+                newest_version=8,
+            )
+            for index in range(2)
+        ),
+        "totals": StepTotals(samples=4, groups=2, tokens=6000, trained_tokens=4600),
+        "issued_at": 1_700_000_000.0,
+        "expires_at": 1_700_000_060.0,
+    }
+    return BatchLease(**fields | changes)
+
+
+SPECIMENS: tuple[Message, ...] = (
+    task(),
+    trajectory(),
+    short_trajectory(),
+    short_trajectory(outcome=Failed(error="engine.timeout", message="no answer in 30 s")),
+    ClaimCheck(trajectory_id="x", object_key="claims/x", size_bytes=9 << 20, digest="sha256:" + "ab" * 32),
+    BatchRequest(job="quickstart", policy="solver", step=12, rank=0, world_size=2, wait_hint=1.0),
+    lease(),
+    BatchNotReady(policy="solver", step=12, reason="filling", retry_after=0.5),
+    LeaseAck(
+        lease_id="solver.12.0.0",
+        job="quickstart",
+        policy="solver",
+        step=12,
+        rank=0,
+        world_size=2,
+        weight_version=13,
+        acked_at=1_700_000_002.0,
+    ),
+    LeaseAcked(lease_id="solver.12.0.0", step=12),
+    LeaseRefused(refusal=Refusal.STEP_CONSUMED, message="step 11 was acknowledged", next_step=12),
+    WeightPointer(
+        job="quickstart",
+        policy="solver",
+        version=13,
+        epoch=2,
+        manifest_key="weights/solver/13.json",
+        manifest_digest="sha256:" + "cd" * 32,
+        base_version=12,
+        size_bytes=1 << 20,
+        published_at=1_700_000_002.0,
+    ),
+    MemberHeartbeat(
+        member_id="quickstart-pool-a-0",
+        job="quickstart",
+        role=Role.ROLLOUT,
+        pool="pool-a",
+        state=State.READY,
+        versions={"solver": 13},
+        in_flight=4,
+        capacity=16,
+        samples_per_second=2.5,
+        tokens_per_second=3000.0,
+        failures={"engine.timeout": 1},
+        started_at=1_700_000_000.0,
+        sent_at=1_700_000_030.0,
+    ),
+    BalanceReport(
+        job="quickstart",
+        policy="solver",
+        version=13,
+        first_step=3,
+        last_step=12,
+        wall_seconds=20.0,
+        wait_seconds=3.0,
+        step_seconds=20.0,
+        wait_fraction=0.15,
+        produced=Volume(samples=80, tokens=80_000),
+        accepted=Volume(samples=64, tokens=64_000),
+        consumed=Volume(samples=60, tokens=60_000),
+        instances=tuple(Instance(member_id=f"w-{n}", pool="pool-a", state=State.READY) for n in range(8)),
+        branch=Branch.GROW,
+        current=6,
+        target=8,
+        at=1_700_000_002.0,
+    ),
+    StepProgress(
+        job="quickstart",
+        policy="solver",
+        step=12,
+        reward=0.5,
+        staleness=0.75,
+        max_staleness=2,
+        wait_fraction=0.15,
+        samples=96,
+        buffered=8,
+        running=16,
+        dropped=0,
+        finished=False,
+        at=1_700_000_002.0,
+    ),
+)
