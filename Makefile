@@ -17,7 +17,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trimtab needs Python 3.11 or newer; set PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
-	@echo "installing into $(VENV) (about a minute the first time)"
+	@echo "installing into $(VENV) (torch comes along: a few minutes the first time)"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	@touch $@
 

@@ -29,9 +29,9 @@ def make_model(folder: Path, *, seed: int) -> None:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(CHARACTERS),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=64,

@@ -44,6 +44,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     try:
         ended = asyncio.run(_run(job, file, folder, console))
@@ -72,7 +73,6 @@ def _check_paths(job: RLJob, folder: Path) -> None:
 
 
 async def _run(job: RLJob, file: Path, folder: Path, console: Console) -> Plan:
-    folder.mkdir(parents=True, exist_ok=True)
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)

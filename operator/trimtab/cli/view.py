@@ -44,7 +44,7 @@ def render(
     curves = []
     for name, view in policies.items():
         if not view.steps:
-            table.add_row(name, *["–"] * 8)
+            table.add_row(name, *["-"] * 8)
             continue
         last = view.steps[-1]
         table.add_row(
@@ -52,7 +52,7 @@ def render(
             f"{last.step + 1}/{max_steps or '∞'}",
             f"{last.reward:.3f}",
             f"{last.wait_fraction:.0%}",
-            str(view.weights.version) if view.weights else "–",
+            str(view.weights.version) if view.weights else "-",
             f"{last.staleness:.1f} (max {last.max_staleness})",
             str(last.buffered),
             str(last.running),

@@ -315,6 +315,32 @@ def test_an_oversize_message_cannot_be_sent() -> None:
         encode(task(prompt={"text": "x" * (9 << 20)}))
 
 
+@pytest.mark.parametrize("keys", [(b"\xa2zz",), (b"\xa2zz", b"\xa2zz"), (b"\xa5newer",), (b"\xa5spans",)])
+def test_a_body_that_would_become_a_hundred_times_its_size_is_refused_unread(keys: tuple[bytes, ...]) -> None:
+    many = b"\xdd" + (5 << 20).to_bytes(4, "big") + b"\x80" * (5 << 20)
+    last = many if len(keys) == 1 else b"\xc4\x00"
+    body = bytes([0x80 + len(keys)]) + keys[0] + many + (keys[-1] + last if len(keys) > 1 else b"")
+    with pytest.raises(OversizeError, match="outside arrays"):
+        decode(framed(Trajectory, body), Trajectory)
+
+
+def test_a_trajectory_is_compressed_only_where_its_writer_would() -> None:
+    body = b"\x81\xa2zz\xdd" + (60 << 20).to_bytes(4, "big") + b"\x80" * (60 << 20)
+    with pytest.raises(OversizeError, match="compressed"):
+        decode(framed(Trajectory, zstandard.compress(body), flags=FLAG_ZSTD, length=len(body)), Trajectory)
+
+
+def test_a_trajectory_of_a_million_tokens_passes() -> None:
+    random = np.random.default_rng(1)
+    count = 1 << 20
+    message = trajectory(
+        token_ids=random.integers(0, 150_000, count, dtype=np.int32),
+        logprobs=-random.random(count, dtype=np.float32),
+        spans=(Span(count, Producer.MODEL, 1),),
+    )
+    assert decode(encode(message), Trajectory) == message
+
+
 def test_an_error_names_reason_detail_and_field() -> None:
     with pytest.raises(InvalidFieldError) as refused:
         lease(rank=2)

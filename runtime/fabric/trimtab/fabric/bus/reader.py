@@ -62,10 +62,14 @@ class StreamReader:
                 return []
         assert self._puller is not None
         deliveries = await self._puller.fetch(batch=batch, wait_s=wait_s)
-        for delivery in deliveries:
+        for position, delivery in enumerate(deliveries):
             self._consumer_sequence += 1
             if delivery.consumer_sequence != self._consumer_sequence:
-                raise BusUnavailable("the reader's consumer skipped a message")
+                if position == 0:
+                    raise BusUnavailable("the reader's consumer skipped a message")
+                # What came before the gap is handed out now; the next read begins behind it with a new consumer.
+                await self._drop_consumer()
+                return deliveries[:position]
             self.last_sequence = delivery.sequence
             self.caught_up = delivery.pending == 0
         return deliveries

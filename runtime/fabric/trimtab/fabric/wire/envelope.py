@@ -78,6 +78,8 @@ def decode(data: Buffer, *accepted: type[M]) -> M:
     if CHECKSUM.unpack_from(view, HEAD.size)[0] != checksum(view[: HEAD.size], stored):
         raise ChecksumError(f"{cls.__name__} was damaged on its way")
     if flags & FLAG_ZSTD:
+        if length > cls.COMPRESS_TO:
+            raise OversizeError(f"compressed {cls.__name__} of {length} bytes, at most {cls.COMPRESS_TO} are accepted")
         return from_body(decompress(stored, length=length, field="$"), cls)
     if stored_length != length:
         raise MalformedError(f"uncompressed body of {stored_length} bytes declares {length}")

@@ -111,7 +111,7 @@ class BatchLease(Message, frozen=True, kw_only=True):
     """The rows a rank holds until it acknowledges them or the lease expires."""
 
     KIND: ClassVar[int] = 5
-    MAX_BYTES: ClassVar[int] = 16 << 20
+    MAX_BYTES: ClassVar[int] = 4 << 20
 
     lease_id: Token
     job: Name

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import msgspec.inspect
 import msgspec.structs
 
 from trimtab.fabric.wire.compression import Buffer
-from trimtab.fabric.wire.errors import DepthError, InvalidFieldError, MalformedError, WireError
+from trimtab.fabric.wire.errors import DepthError, InvalidFieldError, MalformedError, OversizeError, WireError
 from trimtab.fabric.wire.values import check_plain
 
 MAX_NEWER_FIELDS = 256
+# One byte of MessagePack can become a Python object of a hundred; arrays stay what they are.
+MAX_PLAIN_BYTES = 4 << 20
+_BINARY_CODES = frozenset((0xC4, 0xC5, 0xC6))
+_RawFields = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=2 * MAX_NEWER_FIELDS)]
 _KEPT = "newer"
 
 
@@ -87,6 +91,8 @@ def from_body(body: Buffer, cls: type[M]) -> M:
 
 def _read(body: Buffer, cls: type[M], dec_hook: Callable[[Any, Any], Any]) -> M:
     try:
+        if len(body) > MAX_PLAIN_BYTES:
+            _check_plain_bytes(body)
         try:
             return msgspec.msgpack.decode(body, type=cls, dec_hook=dec_hook)
         except msgspec.ValidationError:
@@ -99,6 +105,14 @@ def _read(body: Buffer, cls: type[M], dec_hook: Callable[[Any, Any], Any]) -> M:
         raise DepthError("nested too deeply to decode") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError(str(error)) from None
+
+
+def _check_plain_bytes(body: Buffer) -> None:
+    """Refuse more than MAX_PLAIN_BYTES outside binary fields. Of a repeated key only the last counts as binary."""
+    fields = msgspec.msgpack.decode(body, type=_RawFields)
+    plain = len(body) - sum(len(memoryview(raw)) for raw in fields.values() if memoryview(raw)[0] in _BINARY_CODES)
+    if plain > MAX_PLAIN_BYTES:
+        raise OversizeError(f"{plain} bytes outside arrays, at most {MAX_PLAIN_BYTES} are accepted")
 
 
 @cache

@@ -19,7 +19,7 @@ class Task(Message, frozen=True, kw_only=True):
     """A prompt, how many samples of it are wanted, and how to sample them. The workflow knows which policies answer."""
 
     KIND: ClassVar[int] = 1
-    MAX_BYTES: ClassVar[int] = 8 << 20
+    MAX_BYTES: ClassVar[int] = 4 << 20
 
     task_id: Token
     job: Name
