@@ -21,6 +21,16 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	@touch $@
 
+QUICKSTART := examples/quickstart/model/config.json
+
+$(QUICKSTART): examples/quickstart/make.py $(INSTALLED)
+	@$(BIN)/python examples/quickstart/make.py 2>/dev/null
+	@touch $@
+
+demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the reward rise
+	@echo "A tiny Llama learns to name the largest of three digits, from random weights. Ctrl-C stops it."
+	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
+
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
 	$(BIN)/pytest tests

@@ -23,6 +23,7 @@ import numpy as np
 import structlog
 import zstandard
 from botocore.config import Config
+from nats.aio.client import Client as NatsClient
 
 from benchmarks.report import Bar, interleaved, note, paired_share, report
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -147,7 +148,7 @@ def measure_encoding() -> dict[str, Any]:
 class JetStreamRun:
     """One stream per measurement, so that nobody's files are warmer than the other's."""
 
-    def __init__(self, bus: Bus, raw: nats.NATS) -> None:
+    def __init__(self, bus: Bus, raw: NatsClient) -> None:
         self._bus = bus
         self._raw = raw
         self._payload = os.urandom(MESSAGE_BYTES)
@@ -215,7 +216,8 @@ async def measure_bus(settings: NatsSettings) -> tuple[dict[str, Any], dict[str,
                 results.append(await contender())
             note(f"jetstream round {turn}: ours {ours[-1]}, nats-py {theirs[-1]} messages/s")
     await raw.close()
-    figures, bars = {}, {}
+    figures: dict[str, float] = {}
+    bars: dict[str, Bar] = {}
     for index, action in enumerate(("publish", "pull")):
         mine, other = [result[index] for result in ours], [result[index] for result in theirs]
         figures[f"{action}_per_s"] = round(statistics.median(mine))

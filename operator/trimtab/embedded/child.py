@@ -40,6 +40,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._group_ended = False
         _REAPER.watch(self._process.pid)
 
     @property
@@ -73,7 +74,10 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, and wait for the leader to be gone."""
+        """SIGKILL to the whole group, and wait for the leader to be gone. Once: its number may be another's later."""
+        if self._group_ended:
+            return
+        self._group_ended = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
@@ -83,7 +87,9 @@ class Child:
 def log_tail(path: Path, *, lines: int = 20) -> str:
     """The last lines of a log, for an error message."""
     try:
-        content = path.read_bytes()[-16_384:]
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 16_384))
+            content = log.read()
     except FileNotFoundError:
         return "(no log)"
     return "\n".join(content.decode(errors="replace").splitlines()[-lines:])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
+import structlog
+
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.streams import declare_job
@@ -14,10 +18,13 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 
+_log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
+_RETRY_S = 1.0
 _HISTORY = 10_000
 
 
@@ -37,11 +44,20 @@ class JobWatch:
         self._bus = bus
         self._topology = topology
         self.policies = {policy: PolicyView() for policy in policies}
-        self.members = MemberTable()
+        self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
         self._report_keys = {topology.report_key(policy): policy for policy in policies}
 
     async def run(self) -> None:
+        """Until cancelled. The view may lag while the bus is away; the job goes on without it."""
+        while True:
+            try:
+                await self._follow()
+            except* BusError as errors:
+                _log.warning("watch_interrupted", errors=[str(error) for error in errors.exceptions])
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
         await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
         balance = await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DEADLINE_S)
         weights = await KeyValue.declare(self._bus, self._topology.weights, deadline_s=_DEADLINE_S)
@@ -54,16 +70,31 @@ class JobWatch:
     async def _follow_balance(self, balance: KeyValue) -> None:
         async with KvWatch(balance) as watch:
             async for change in watch:
-                if not isinstance(change, Entry):
-                    continue
-                if change.key in self._progress_keys:
-                    view = self.policies[self._progress_keys[change.key]]
-                    view.steps.append(decode(change.value, StepProgress))
-                elif change.key in self._report_keys:
-                    self.policies[self._report_keys[change.key]].report = decode(change.value, BalanceReport)
+                if isinstance(change, Entry):
+                    self.note_balance(change)
+
+    def note_balance(self, entry: Entry) -> None:
+        try:
+            if entry.key in self._progress_keys:
+                self._note_step(self.policies[self._progress_keys[entry.key]], decode(entry.value, StepProgress))
+            elif entry.key in self._report_keys:
+                self.policies[self._report_keys[entry.key]].report = decode(entry.value, BalanceReport)
+        except WireError as error:
+            _log.warning("balance_unreadable", key=entry.key, reason=str(error))
+
+    def _note_step(self, view: PolicyView, progress: StepProgress) -> None:
+        # A watch that begins anew hears the latest step again.
+        if not view.steps or progress.step > view.steps[-1].step:
+            view.steps.append(progress)
 
     async def _follow_weights(self, weights: KeyValue) -> None:
         async with KvWatch(weights) as watch:
             async for change in watch:
                 if isinstance(change, Entry) and change.key in self.policies:
-                    self.policies[change.key].weights = decode(change.value, WeightPointer)
+                    self.note_weights(change)
+
+    def note_weights(self, entry: Entry) -> None:
+        try:
+            self.policies[entry.key].weights = decode(entry.value, WeightPointer)
+        except WireError as error:
+            _log.warning("weights_unreadable", key=entry.key, reason=str(error))

@@ -71,8 +71,8 @@ class LocalJob:
 
         Raises JobFailed when the job is given up.
         """
-        await asyncio.gather(asyncio.to_thread(self.nats.start), asyncio.to_thread(self.store.start))
         try:
+            await self._start_servers()
             bus = await Bus.connect(self.nats.settings, name="trimtab-run")
             watch = JobWatch(bus, self.topology, [policy.name for policy in self.job.spec.policies])
             watching = asyncio.create_task(watch.run())
@@ -88,6 +88,15 @@ class LocalJob:
         finally:
             await asyncio.gather(asyncio.to_thread(self.nats.stop), asyncio.to_thread(self.store.stop))
 
+    async def _start_servers(self) -> None:
+        """Both are waited for also when one fails: a server must not come up after it was stopped."""
+        outcomes = await asyncio.gather(
+            asyncio.to_thread(self.nats.start), asyncio.to_thread(self.store.start), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
     async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> Plan:
         executor = self.executor
         while True:
@@ -101,7 +110,8 @@ class LocalJob:
                 if not any(pod.phase is Phase.RUNNING for pod in pods):
                     return decided
             else:
-                decided = plan(self.job, Observed(pods=pods, attempts=executor.attempts), now=time.monotonic())
+                observed = Observed(pods=pods, attempts=executor.attempts, failures=executor.failures)
+                decided = plan(self.job, observed, now=time.monotonic())
             executor.apply(decided.actions)
             if decided.failure is not None and not any(pod.phase is Phase.RUNNING for pod in pods):
                 raise JobFailed(decided.failure)

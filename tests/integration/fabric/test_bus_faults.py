@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from trimtab.embedded.binaries import find_binary
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
-from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus, BusState
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusClosed, BusTimeout, BusUnauthenticated, BusUnavailable

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
-from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.conditional import compare_and_swap, put_if_absent
 from trimtab.fabric.objects.download import DownloadShape, download, download_to_file

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.credentials import Redactor, wants_tls, without_userinfo
 from trimtab.fabric.bus.direct_get import contiguous_runs
 from trimtab.fabric.bus.errors import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -75,7 +76,13 @@ class _Container:
             _log.warning("container_died", container=self.plan.name, exit_code=self._child.exit_code)
             self._child.kill()  # what is left of its process group
         elif now >= self._restart_at:
-            self._child = Child(self._command)
+            try:
+                self._child = Child(self._command)
+            except OSError as error:
+                # No process or no memory to be had just now: that passes, and the other pods must live on.
+                _log.warning("container_not_started", container=self.plan.name, error=str(error))
+                self._restart_at, self._delay = now + self._delay, min(self._delay * 2, _BACKOFF_MAX_S)
+                return
             self._started, self._restart_at = now, None
             self.restarts += 1
 
@@ -101,10 +108,16 @@ class _Pod:
         self.containers = containers
         self.stop_by: float | None = None
         self.finished_at: float | None = None
+        self.failure = ""
+        """Why it failed, looked up once when it ended."""
 
     @property
     def ended(self) -> bool:
         return self.finished_at is not None
+
+    @property
+    def failed(self) -> bool:
+        return any(container.exit_code not in (None, 0) for container in self.containers)
 
 
 class LocalExecutor:
@@ -119,7 +132,15 @@ class LocalExecutor:
         self._clock = clock
         self._pods: dict[str, _Pod] = {}
         self._rendezvous: dict[tuple[str, int], int] = {}
-        self.attempts: dict[str, int] = {}
+        self._attempts_file = folder / "attempts.json"
+        self._failed_attempts: dict[str, set[int]] = {}
+        self.attempts: dict[str, int] = _read_attempts(self._attempts_file)
+        """By group, the newest attempt ever started, also by an earlier executor on the same folder."""
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """By group, attempts that failed by themselves since this executor began."""
+        return {group: len(attempts) for group, attempts in self._failed_attempts.items()}
 
     def observe(self) -> list[ObservedPod]:
         return [self._observed(pod) for pod in self._pods.values()]
@@ -150,9 +171,19 @@ class LocalExecutor:
             if all(code is not None for code in codes) or (
                 pod.stop_by is not None and all(c.gone for c in pod.containers)
             ):
-                for container in pod.containers:
-                    container.kill()  # grandchildren that outlived the leader
-                pod.finished_at = now
+                self._end(pod, now=now)
+
+    def _end(self, pod: _Pod, *, now: float) -> None:
+        for container in pod.containers:
+            container.kill()  # grandchildren that outlived the leader
+        pod.finished_at = now
+        for container in pod.containers:
+            if container.exit_code not in (None, 0) and not pod.failure:
+                tail = log_tail(container.log_file, lines=3)
+                pod.failure = f"{container.plan.name} exited with {container.exit_code}: {tail}"
+        if pod.failed and pod.stop_by is None and pod.plan.group is not None:
+            self._failed_attempts.setdefault(pod.plan.group, set()).add(pod.plan.attempt)
+        _log.info("pod_ended", pod=pod.plan.name, failure=pod.failure)
 
     def pids(self) -> dict[str, int]:
         """By pod/container, for people and for tests that kill them."""
@@ -178,8 +209,13 @@ class LocalExecutor:
     def _start(self, plan: PodPlan) -> None:
         scratch = self._folder / "pods" / plan.name
         scratch.mkdir(parents=True, exist_ok=True)
+        if plan.group is not None:
+            # Before the first process: an attempt that was seen by anyone is never used again.
+            self._note_attempt(plan.group, plan.attempt)
         variables = self._variables(plan, scratch)
-        containers = []
+        containers: list[_Container] = []
+        # Known from the first container on, so that nothing is left behind when a later one cannot be started.
+        self._pods[plan.name] = _Pod(plan, containers)
         for container in plan.containers:
             environment = self._environment | {
                 name: _expanded(value, variables) for name, value in container.environment.items()
@@ -191,10 +227,14 @@ class LocalExecutor:
                 folder=scratch,
             )
             containers.append(_Container(container, command, restart=plan.restart, clock=self._clock))
-        self._pods[plan.name] = _Pod(plan, containers)
-        if plan.group is not None:
-            self.attempts[plan.group] = max(self.attempts.get(plan.group, -1), plan.attempt)
         _log.info("pod_started", pod=plan.name, attempt=plan.attempt)
+
+    def _note_attempt(self, group: str, attempt: int) -> None:
+        if attempt > self.attempts.get(group, -1):
+            self.attempts[group] = attempt
+            partial = self._attempts_file.with_suffix(".partial")
+            partial.write_text(json.dumps(self.attempts))
+            partial.replace(self._attempts_file)
 
     def _variables(self, plan: PodPlan, scratch: Path) -> dict[str, str]:
         names = [port for container in plan.containers for port in container.ports]
@@ -224,8 +264,7 @@ class LocalExecutor:
             container.terminate()
 
     def _observed(self, pod: _Pod) -> ObservedPod:
-        failed = [container for container in pod.containers if container.exit_code not in (None, 0)]
-        phase = Phase.RUNNING if not pod.ended else Phase.FAILED if failed else Phase.SUCCEEDED
+        phase = Phase.RUNNING if not pod.ended else Phase.FAILED if pod.failed else Phase.SUCCEEDED
         return ObservedPod(
             name=pod.plan.name,
             phase=phase,
@@ -233,11 +272,14 @@ class LocalExecutor:
             group=pod.plan.group,
             finished_at=pod.finished_at,
             stopping=pod.stop_by is not None,
-            message="".join(
-                f"{container.plan.name} exited with {container.exit_code}: {log_tail(container.log_file, lines=3)}"
-                for container in failed[:1]
-            ),
+            message=pod.failure,
         )
+
+
+def _read_attempts(path: Path) -> dict[str, int]:
+    return (
+        {str(group): int(attempt) for group, attempt in json.loads(path.read_text()).items()} if path.exists() else {}
+    )
 
 
 def _interpreted(command: Sequence[str]) -> list[str]:

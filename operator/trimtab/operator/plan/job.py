@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.api.job import RLJob
-from trimtab.operator.plan.actions import Action, StartPod, StopPod
+from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.job_pods import dataflow_pods, pool_pods, trainer_group
-from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.pods import ObservedPod, Phase, PodPlan
 from trimtab.operator.plan.trainer_group import plan_trainer_group
 
 
@@ -19,6 +19,8 @@ class Observed:
     pods: Sequence[ObservedPod] = ()
     attempts: Mapping[str, int] = field(default_factory=dict)
     """By trainer group, the newest attempt ever started; those never started are absent."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """By trainer group, attempts that failed and were not stopped by us: what failurePolicy.maxRestarts bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ def plan(desired: RLJob, observed: Observed, *, now: float) -> Plan:
             policy,
             observed.pods,
             attempt=observed.attempts.get(trainer_group(desired, policy), -1),
-            max_restarts=desired.spec.failure_policy.max_restarts,
+            failures=observed.failures.get(trainer_group(desired, policy), 0),
             now=now,
         )
         if group.failure is not None:
@@ -51,18 +53,26 @@ def plan(desired: RLJob, observed: Observed, *, now: float) -> Plan:
     if all(finished):
         stopping = _stop_all(observed, reason="the job has succeeded")
         return Plan(actions=stopping, succeeded=not any(pod.phase is Phase.RUNNING for pod in observed.pods))
-    wanted = dataflow_pods(desired)
+    wanted = {pod.name: pod for pod in dataflow_pods(desired)}
     for pool in desired.spec.pools:
-        wanted += pool_pods(desired, pool, replicas=pool.replicas)
+        wanted |= {pod.name: pod for pod in pool_pods(desired, pool, replicas=pool.replicas)}
+    return Plan(actions=(*actions, *_plan_single_pods(wanted, observed)))
+
+
+def _plan_single_pods(wanted: Mapping[str, PodPlan], observed: Observed) -> Iterable[Action]:
+    """Pods that live for themselves. Their containers are restarted in place, so one that has ended was stopped."""
     present = {pod.name for pod in observed.pods}
-    actions += [StartPod(pod) for pod in wanted if pod.name not in present]
-    names = {pod.name for pod in wanted}
-    actions += [
-        StopPod(pod.name, "no longer wanted")
-        for pod in observed.pods
-        if pod.group is None and pod.name not in names and pod.phase is Phase.RUNNING and not pod.stopping
-    ]
-    return Plan(actions=tuple(actions))
+    for pod in observed.pods:
+        if pod.group is not None:
+            continue
+        if pod.phase is not Phase.RUNNING:
+            yield RemovePod(pod.name)
+            present.discard(pod.name)
+        elif pod.name not in wanted and not pod.stopping:
+            yield StopPod(pod.name, "no longer wanted")
+    for name, plan in wanted.items():
+        if name not in present:
+            yield StartPod(plan)
 
 
 def _stop_all(observed: Observed, *, reason: str) -> tuple[Action, ...]:

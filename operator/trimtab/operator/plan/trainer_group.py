@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trimtab.api.failure import FailurePolicy
 from trimtab.api.job import RLJob
 from trimtab.api.policy import Policy
 from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.job_pods import trainer_group, trainer_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
-
-_BACKOFF_FIRST_S = 1.0
-_BACKOFF_MAX_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -24,30 +22,38 @@ class GroupPlan:
 
 
 def plan_trainer_group(
-    job: RLJob, policy: Policy, observed: Sequence[ObservedPod], *, attempt: int, max_restarts: int, now: float
+    job: RLJob, policy: Policy, observed: Sequence[ObservedPod], *, attempt: int, failures: int, now: float
 ) -> GroupPlan:
-    """`attempt` is the newest one ever started, -1 if none was."""
+    """`attempt` is the newest one ever started, -1 if none was; `failures` counts those that failed by themselves."""
     name = trainer_group(job, policy)
     members = [pod for pod in observed if pod.group == name]
-    if attempt < 0:
-        return GroupPlan(_start(job, policy, attempt=0), finished=False)
-    failed = [pod for pod in members if pod.phase is Phase.FAILED]
-    running = [pod for pod in members if pod.phase is Phase.RUNNING]
-    if failed or (members and len(members) < policy.trainer.replicas):
-        if running:
-            reason = f"{failed[0].name} failed" if failed else "a rank is missing"
-            return GroupPlan(tuple(StopPod(pod.name, reason) for pod in running if not pod.stopping), finished=False)
-        if attempt >= max_restarts:
-            why = failed[0].message if failed else "ranks vanished"
-            return GroupPlan((), finished=False, failure=f"{name} failed {attempt + 1} times, lastly: {why}")
-        ended = max((pod.finished_at or now for pod in members), default=now)
-        if now - ended < min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0 ** min(attempt, 10)):
-            return GroupPlan((), finished=False)
-        removed = tuple(RemovePod(pod.name) for pod in members)
-        return GroupPlan((*removed, *_start(job, policy, attempt=attempt + 1)), finished=False)
     if not members:
         return GroupPlan(_start(job, policy, attempt=attempt + 1), finished=False)
-    return GroupPlan((), finished=all(pod.phase is Phase.SUCCEEDED for pod in members))
+    if len(members) == policy.trainer.replicas and all(_running_or_done(pod) for pod in members):
+        return GroupPlan((), finished=all(pod.phase is Phase.SUCCEEDED for pod in members))
+    # The group is incomplete or on its way down: all of it has to be gone before it starts again.
+    failed = [pod for pod in members if pod.phase is Phase.FAILED and not pod.stopping]
+    running = [pod for pod in members if pod.phase is Phase.RUNNING]
+    if running:
+        reason = f"{failed[0].name} failed" if failed else "its group starts again"
+        return GroupPlan(tuple(StopPod(pod.name, reason) for pod in running if not pod.stopping), finished=False)
+    if failed and failures > job.spec.failure_policy.max_restarts:
+        return GroupPlan((), finished=False, failure=f"{name} failed {failures} times, lastly: {failed[0].message}")
+    ended = max(now if pod.finished_at is None else pod.finished_at for pod in members)
+    if failed and now - ended < backoff_s(job.spec.failure_policy, failures=failures):
+        return GroupPlan((), finished=False)
+    removed = tuple(RemovePod(pod.name) for pod in members)
+    return GroupPlan((*removed, *_start(job, policy, attempt=attempt + 1)), finished=False)
+
+
+def backoff_s(policy: FailurePolicy, *, failures: int) -> float:
+    """Before the restart that follows this many failures."""
+    return min(policy.max_backoff_seconds, policy.backoff_seconds * 2.0 ** min(max(0, failures - 1), 30))
+
+
+def _running_or_done(pod: ObservedPod) -> bool:
+    """A rank that we stopped has done nothing but stop, whatever its exit code says."""
+    return pod.phase is not Phase.FAILED and not pod.stopping
 
 
 def _start(job: RLJob, policy: Policy, *, attempt: int) -> tuple[Action, ...]:

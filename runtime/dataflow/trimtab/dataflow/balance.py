@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.api.job import RLJob
-from trimtab.dataflow.ledger.groups import Group
-from trimtab.dataflow.ledger.ledger import Ledger, PolicyBooks
+from trimtab.dataflow.ledger.books import PolicyBooks
+from trimtab.dataflow.ledger.groups import Group, all_samples, mean_reward
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
@@ -22,6 +23,7 @@ class Mark:
     produced_groups: int
     produced_tokens: int
     accepted_groups: int
+    """Ever taken, those given up later included: dropping is reported by itself."""
     consumed_tokens: int
     dropped_groups: int
     at: float
@@ -32,39 +34,32 @@ class Mark:
             step=books.trained_steps,
             produced_groups=books.finished_groups,
             produced_tokens=books.produced_tokens,
-            accepted_groups=books.accepted_groups,
+            accepted_groups=books.accepted_groups + books.dropped_groups,
             consumed_tokens=books.consumed_tokens,
             dropped_groups=books.dropped_groups,
             at=now,
         )
 
 
-def waiting(books: PolicyBooks, *, first_step: int, last_step: int) -> tuple[float, float]:
-    """Seconds waited and seconds in all, summed over the ranks and steps of the window."""
-    times = [rank for step in range(first_step, last_step + 1) for rank in books.times.get(step, {}).values()]
-    return sum(time.wait_s for time in times), sum(time.step_s for time in times)
-
-
 def step_progress(
     ledger: Ledger, job: RLJob, *, policy: str, step: int, groups: Sequence[Group], now: float
 ) -> StepProgress:
     books = ledger.policies[policy]
-    headers = [sample.header for group in groups for sample in group.samples.values()]
     # A trainer that resumed from a checkpoint may get samples of versions it has not reached again yet.
-    staleness = [max(0, step - (header.oldest_version or 0)) for header in headers]
-    wait_s, step_s = waiting(books, first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
+    staleness = [max(0, step - sample.oldest_version) for sample in all_samples(groups)]
+    wait_s, step_s = books.waiting(first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
     size = job.spec.data.group_size
     return StepProgress(
         job=job.metadata.name,
         policy=policy,
         step=step,
-        reward=sum(header.reward or 0.0 for header in headers) / len(headers),
+        reward=mean_reward(groups),
         staleness=sum(staleness) / len(staleness),
         max_staleness=max(staleness),
         wait_fraction=min(1.0, wait_s / step_s) if step_s else 0.0,
         samples=(step + 1) * job.spec.data.batch_size,
-        buffered=len(books.buffered) * size,
-        running=max(0, ledger.issued - books.finished_groups) * size,
+        buffered=len(books.buffer) * size,
+        running=max(0, ledger.running_groups(policy)) * size,
         dropped=books.dropped_groups * size,
         finished=books.finished is not None,
         at=now,
@@ -77,10 +72,12 @@ def balance_report(
     """The window between two marks. Instances are the rollout pods that serve the policy."""
     books = ledger.policies[policy]
     scaling = job.spec.autoscaling
-    wait_s, step_s = waiting(books, first_step=since.step, last_step=until.step - 1)
+    wait_s, step_s = books.waiting(first_step=since.step, last_step=until.step - 1)
     wait_fraction = min(1.0, wait_s / step_s) if step_s else 0.0
     instances = tuple(
-        _instance(member, policy, version=books.trained_steps) for member in members if member.role is Role.ROLLOUT
+        _instance(member, policy, version=books.trained_steps)
+        for member in members
+        if member.role is Role.ROLLOUT and policy in member.versions
     )
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
@@ -108,7 +105,7 @@ def balance_report(
             samples=(until.produced_groups - since.produced_groups) * size,
             tokens=until.produced_tokens - since.produced_tokens,
         ),
-        accepted=Volume(samples=max(0, accepted)),
+        accepted=Volume(samples=accepted),
         consumed=Volume(samples=consumed, tokens=until.consumed_tokens - since.consumed_tokens),
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
         instances=instances,

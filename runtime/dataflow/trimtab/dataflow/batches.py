@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from trimtab.dataflow.leases import lease
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
-from trimtab.dataflow.ledger.ledger import Ledger, PolicyBooks
-from trimtab.dataflow.ledger.records import Record, StepDurable, StepGranted, StepTimed, TrainerAttempt
+from trimtab.dataflow.ledger.books import PolicyBooks
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import (
+    PolicyFinished,
+    StepDurable,
+    StepGranted,
+    StepTimed,
+    StepTrained,
+    TrainerAttempt,
+)
 from trimtab.fabric.bus.requests import Reply, Request
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
@@ -35,7 +44,7 @@ class BatchDesk:
         *,
         stream: str,
         clock: Callable[[], float],
-        finish: Callable[[Ledger, str], Record | None],
+        finish: Callable[[Ledger, str], PolicyFinished | None],
         on_grant: Callable[[StepGranted], None],
     ) -> None:
         self._books = books
@@ -55,85 +64,108 @@ class BatchDesk:
         return Reply(encode(await self._lease(message)))
 
     async def _lease(self, request: BatchRequest) -> BatchLease | BatchNotReady | LeaseRefused:
-        refused = _refusal(self._books.ledger.policies.get(request.policy), request)
-        if refused is not None:
-            return refused
-        await self._note_attempt(request)
-        await self._note_times(request)
-        end = self._clock() + min(request.wait_hint, _MAX_WAIT_S)
+        clock = asyncio.get_running_loop().time
+        end = clock() + min(request.wait_hint, _MAX_WAIT_S)
+        noted = False
         while True:
-            await self._books.record(lambda ledger: self._finish(ledger, request.policy))
-            if self._books.ledger.policies[request.policy].finished is not None:
-                return LeaseRefused(refusal=Refusal.FINISHED, message="the policy needs no more batches")
-            granted = await self._granted(request)
-            if granted is not None:
-                return granted
-            left = end - self._clock()
+            books = self._books.ledger.policies.get(request.policy)
+            if books is None:
+                return _unknown_policy(request.policy)
+            refused = _refusal(books, request)
+            if refused is not None:
+                return await self._sure(refused)
+            if not noted:
+                noted = True
+                await self._note(request)
+                continue  # while it was written down, a newer attempt may have come
+            groups = books.granted.get(request.step)
+            if groups is not None:
+                return lease(groups, request, stream=self._stream, now=self._clock(), expires_s=_LEASE_S)
+            # It asks for the step that is due. Steps granted before are served again even when the policy is finished:
+            # a trainer that crashed on its last steps still has to do them.
+            if books.finished is None:
+                await self._books.record(lambda ledger: self._finish(ledger, request.policy))
+            if books.finished is not None:
+                return LeaseRefused(refusal=Refusal.FINISHED, message=f"no more batches: {books.finished}")
+            if await self._decided(request):
+                continue
+            left = end - clock()
             if left <= 0:
                 return BatchNotReady(
                     policy=request.policy, step=request.step, reason="too-few-groups", retry_after=_RETRY_AFTER_S
                 )
             await self._books.changed(timeout_s=left)
 
-    async def _granted(self, request: BatchRequest) -> BatchLease | None:
-        books = self._books.ledger.policies[request.policy]
-        if request.step == books.next_step:
-            now = self._clock()
-            record = await self._books.record(
-                # Another rank may have got the step granted while this one waited for its turn.
-                lambda ledger: (
-                    ledger.propose_grant(request.policy, now=now) if books.next_step == request.step else None
-                )
-            )
-            if isinstance(record, StepGranted):
-                self._on_grant(record)
-        groups = books.granted.get(request.step)
-        if groups is None:
-            return None
-        return lease(groups, request, stream=self._stream, now=self._clock(), expires_s=_LEASE_S)
-
-    async def _note_attempt(self, request: BatchRequest) -> None:
-        await self._books.record(
+    async def _decided(self, request: BatchRequest) -> bool:
+        """Whether something was recorded towards the batch of this step, by us or by a rank that was first."""
+        record = await self._books.record(
             lambda ledger: (
-                TrainerAttempt(policy=request.policy, attempt=request.attempt)
-                if request.attempt > ledger.policies[request.policy].attempt
+                ledger.propose(request.policy, now=self._clock())
+                if ledger.policies[request.policy].next_step == request.step
                 else None
             )
         )
+        if isinstance(record, StepGranted):
+            self._on_grant(record)
+        return record is not None or self._books.ledger.policies[request.policy].next_step != request.step
 
-    async def _note_times(self, request: BatchRequest) -> None:
-        if request.previous is None or request.step == 0:
-            return
-        times = StepTimed(
-            policy=request.policy,
-            step=request.step - 1,
-            rank=request.rank,
-            wait_seconds=request.previous.wait_seconds,
-            step_seconds=request.previous.step_seconds,
-            at=self._clock(),
-        )
-        await self._books.record(
-            lambda ledger: None if times.rank in ledger.policies[times.policy].times.get(times.step, {}) else times
-        )
+    async def _note(self, request: BatchRequest) -> None:
+        """What the request itself says: who asks, and that all steps before this one are trained."""
+        await self._books.record(lambda ledger: _attempt(ledger.policies[request.policy], request))
+        await self._books.record(lambda ledger: _trained(ledger.policies[request.policy], request, now=self._clock()))
+
+    async def _sure(self, refused: LeaseRefused) -> LeaseRefused:
+        """Before saying that a step does not exist, make sure that no other process has granted it."""
+        if refused.refusal in (Refusal.STEP_AHEAD, Refusal.UNKNOWN_LEASE):
+            await self._books.confirm()
+        return refused
 
     async def _acknowledge(self, ack: LeaseAck) -> LeaseAcked | LeaseRefused:
         books = self._books.ledger.policies.get(ack.policy)
         if books is None:
-            return LeaseRefused(refusal=Refusal.UNKNOWN_POLICY, message=f"the job has no policy {ack.policy!r}")
+            return _unknown_policy(ack.policy)
+        if ack.attempt < books.attempt:
+            return _superseded(ack.attempt, books)
         if ack.step >= books.next_step:
-            return LeaseRefused(refusal=Refusal.UNKNOWN_LEASE, message=f"step {ack.step} was not granted yet")
+            message = f"step {ack.step} was not granted yet"
+            return await self._sure(LeaseRefused(refusal=Refusal.UNKNOWN_LEASE, message=message))
         await self._books.record(
             lambda _: None if ack.step < books.durable_steps else StepDurable(policy=ack.policy, step=ack.step)
         )
         return LeaseAcked(lease_id=ack.lease_id, step=ack.step)
 
 
-def _refusal(books: PolicyBooks | None, request: BatchRequest) -> LeaseRefused | None:
-    if books is None:
-        return LeaseRefused(refusal=Refusal.UNKNOWN_POLICY, message=f"the job has no policy {request.policy!r}")
+def _attempt(books: PolicyBooks, request: BatchRequest) -> TrainerAttempt | None:
+    if request.attempt <= books.attempt:
+        return None
+    return TrainerAttempt(policy=books.name, attempt=request.attempt, world_size=request.world_size)
+
+
+def _trained(books: PolicyBooks, request: BatchRequest, *, now: float) -> StepTimed | StepTrained | None:
+    """With times, of each rank once. Without, as from a trainer that has just resumed, when it is news."""
+    step = request.step - 1
+    if step < 0:
+        return None
+    if request.previous is None:
+        return StepTrained(policy=books.name, step=step) if books.trained_steps < request.step else None
+    if not books.wants_time(step, rank=request.rank):
+        return None
+    return StepTimed(
+        policy=books.name,
+        step=step,
+        rank=request.rank,
+        wait_seconds=request.previous.wait_seconds,
+        step_seconds=request.previous.step_seconds,
+        at=now,
+    )
+
+
+def _refusal(books: PolicyBooks, request: BatchRequest) -> LeaseRefused | None:
     if request.attempt < books.attempt:
-        message = f"attempt {request.attempt} was superseded by {books.attempt}"
-        return LeaseRefused(refusal=Refusal.SUPERSEDED, message=message)
+        return _superseded(request.attempt, books)
+    if request.attempt == books.attempt and request.world_size != books.world_size:
+        message = f"attempt {books.attempt} has {books.world_size} ranks, not {request.world_size}"
+        return LeaseRefused(refusal=Refusal.WORLD_SIZE, message=message)
     if request.step < books.durable_steps:
         message = f"step {request.step} is durable: resume from the newest checkpoint"
         return LeaseRefused(refusal=Refusal.STEP_CONSUMED, message=message, next_step=books.durable_steps)
@@ -141,3 +173,11 @@ def _refusal(books: PolicyBooks | None, request: BatchRequest) -> LeaseRefused |
         message = f"step {request.step} asked for where {books.next_step} is due"
         return LeaseRefused(refusal=Refusal.STEP_AHEAD, message=message, next_step=books.next_step)
     return None
+
+
+def _unknown_policy(policy: str) -> LeaseRefused:
+    return LeaseRefused(refusal=Refusal.UNKNOWN_POLICY, message=f"the job has no policy {policy!r}")
+
+
+def _superseded(attempt: int, books: PolicyBooks) -> LeaseRefused:
+    return LeaseRefused(refusal=Refusal.SUPERSEDED, message=f"attempt {attempt} was superseded by {books.attempt}")

@@ -1,4 +1,4 @@
-"""When a policy has had enough: its steps are done, or its reward is reached."""
+"""When a policy has had enough: its steps are done, its reward is reached, or there are no prompts left."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import PolicyFinished
 
 
-def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec) -> PolicyFinished | None:
-    """The record that ends a policy, as soon as its trainer asks for a step it does not need."""
+def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_tasks: int | None) -> PolicyFinished | None:
+    """The record that ends a policy, once its trainer asks for a step that it does not need or that can never come.
+
+    `total_tasks` is how many there will ever be, None for no end.
+    """
     books = ledger.policies[policy]
-    if books.finished is not None:
+    if books.finished is not None or books.trained_steps < books.next_step:
         return None
-    if spec.max_steps is not None and books.next_step >= spec.max_steps and books.trained_steps >= spec.max_steps:
+    if spec.max_steps is not None and books.next_step >= spec.max_steps:
         return PolicyFinished(policy=policy, reason=f"maxSteps {spec.max_steps} done")
-    recent = books.rewards[-spec.autoscaling.window_steps :]
+    # The deque is as long as the window.
     if (
         spec.target_reward is not None
-        and len(recent) == spec.autoscaling.window_steps
-        and books.trained_steps >= books.next_step
-        and sum(recent) / len(recent) >= spec.target_reward
+        and len(books.rewards) == spec.autoscaling.window_steps
+        and sum(books.rewards) / len(books.rewards) >= spec.target_reward
     ):
         return PolicyFinished(policy=policy, reason=f"targetReward {spec.target_reward} reached")
+    if (
+        total_tasks is not None
+        and ledger.issued >= total_tasks
+        and ledger.running_groups(policy) <= 0
+        and not ledger.can_grant(policy)
+    ):
+        return PolicyFinished(policy=policy, reason=f"data.epochs {spec.data.epochs} done: too few groups for a batch")
     return None

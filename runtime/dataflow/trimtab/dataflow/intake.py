@@ -6,11 +6,10 @@ import structlog
 
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Arrival
+from trimtab.dataflow.trajectories import header_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusTimeout
 from trimtab.fabric.bus.reader import StreamReader
-from trimtab.fabric.wire.errors import WireError
-from trimtab.fabric.wire.header import parse_headers
 
 _log = structlog.get_logger(__name__)
 _BATCH = 512
@@ -32,14 +31,12 @@ class Intake:
                 except BusTimeout:
                     continue
                 for delivery in deliveries:
-                    self._take(delivery.sequence, delivery.headers)
-
-    def _take(self, sequence: int, headers: dict[str, str]) -> None:
-        try:
-            trajectory_id, header = parse_headers(headers)
-        except WireError as error:
-            _log.error("trajectory_refused", sequence=sequence, reason=str(error))
-            return
-        arrival = self._books.arrived(sequence, trajectory_id, header)
-        if arrival is Arrival.FAILED:
-            _log.warning("group_failed", group=header.group_id, error=header.error, worker=header.worker)
+                    parsed = header_of(delivery)
+                    if parsed is None:
+                        continue
+                    trajectory_id, header = parsed
+                    arrival = self._books.arrived(delivery.sequence, trajectory_id, header)
+                    if arrival in (Arrival.FAILED, Arrival.REFUSED):
+                        _log.warning(
+                            f"group_{arrival}", group=header.group_id, error=header.error, worker=header.worker
+                        )

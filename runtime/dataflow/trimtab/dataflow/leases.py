@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.dataflow.ledger.groups import Group as LedgerGroup
-from trimtab.dataflow.ledger.groups import Sample
+from trimtab.dataflow.ledger.groups import Sample, all_samples
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Group, SampleReference, StepTotals
 
 
@@ -13,9 +13,7 @@ def lease(
     groups: Sequence[LedgerGroup], request: BatchRequest, *, stream: str, now: float, expires_s: float
 ) -> BatchLease:
     """The lease of one rank. Ranks get equal numbers of rows (give or take one) of nearly equal length in total."""
-    rows = _deal([sample for group in groups for sample in group.ordered()], world_size=request.world_size)[
-        request.rank
-    ]
+    rows = deal(all_samples(groups), world_size=request.world_size)[request.rank]
     needed = {row.header.group_id for row in rows}
     own_groups = [group for group in groups if group.group_id in needed]
     position = {group.group_id: index for index, group in enumerate(own_groups)}
@@ -35,7 +33,7 @@ def lease(
     )
 
 
-def _deal(rows: list[Sample], *, world_size: int) -> list[list[Sample]]:
+def deal(rows: Sequence[Sample], *, world_size: int) -> list[list[Sample]]:
     """Longest first, back and forth over the ranks."""
     hands: list[list[Sample]] = [[] for _ in range(world_size)]
     ordered = sorted(rows, key=lambda row: (-row.header.tokens, row.sequence))
@@ -46,35 +44,31 @@ def _deal(rows: list[Sample], *, world_size: int) -> list[list[Sample]]:
 
 
 def _group(group: LedgerGroup) -> Group:
-    samples = group.ordered()
     return Group(
         group_id=group.group_id,
-        prompt_id=samples[0].header.prompt_id,
-        rewards=tuple(sample.header.reward or 0.0 for sample in samples),
+        prompt_id=group.samples[0].header.prompt_id,
+        rewards=tuple(sample.reward for sample in group.samples),
     )
 
 
 def _reference(sample: Sample, *, group: int) -> SampleReference:
     header = sample.header
-    assert header.reward is not None
-    assert header.oldest_version is not None
-    assert header.newest_version is not None
     return SampleReference(
         sequence=sample.sequence,
         trajectory_id=sample.trajectory_id,
         group=group,
         group_index=header.group_index,
-        reward=header.reward,
+        reward=sample.reward,
         prompt_tokens=header.prompt_tokens,
         response_tokens=header.response_tokens,
         trained_tokens=header.trained_tokens,
-        oldest_version=header.oldest_version,
-        newest_version=header.newest_version,
+        oldest_version=sample.oldest_version,
+        newest_version=sample.newest_version,
     )
 
 
 def _totals(groups: Sequence[LedgerGroup]) -> StepTotals:
-    headers = [sample.header for group in groups for sample in group.ordered()]
+    headers = [sample.header for sample in all_samples(groups)]
     return StepTotals(
         samples=len(headers),
         groups=len(groups),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
@@ -30,6 +32,8 @@ _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
 _DESK_CONCURRENCY = 256
+# A request waits for rows and for a handful of records; one cut off in the middle of a record breaks the books.
+_DESK_DEADLINE_S = 180.0
 
 
 async def run_dataflow(
@@ -47,10 +51,11 @@ async def run_dataflow(
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
     data = job.spec.data
     ledger = Ledger(
-        [policy.name for policy in job.spec.policies],
+        groups_per_task(job),
         group_size=data.group_size,
         batch_size=data.batch_size,
         max_staleness=data.max_staleness,
+        window_steps=job.spec.autoscaling.window_steps,
     )
     journal = Journal(bus, topology, incarnation=incarnation)
     seen = await journal.recover(ledger)
@@ -59,13 +64,13 @@ async def run_dataflow(
 
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
     balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
-    members = MemberTable()
+    members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
     reporter = Reporter(books, job, balance_bucket, members, clock=clock)
     desk = BatchDesk(
         books,
         stream=topology.trajectories.name,
         clock=clock,
-        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec),
+        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec, total_tasks=prompts.total),
         on_grant=reporter.granted,
     )
     started = clock()
@@ -80,21 +85,38 @@ async def run_dataflow(
             sent_at=clock(),
         )
 
-    async with asyncio.TaskGroup() as loops:
+    async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
+        # Before the desks open: whatever they break ends the process, which then recovers.
+        loops.create_task(books.broken())
         for policy in job.spec.policies:
-            await serve(
+            desk_of_policy = await serve(
                 bus,
                 topology.batch_subject(policy.name),
                 desk.answer,
                 queue_group="dataflow",
                 concurrency=_DESK_CONCURRENCY,
-                handler_deadline_s=60.0,
+                handler_deadline_s=_DESK_DEADLINE_S,
             )
+            responders.push_async_callback(desk_of_policy.close, deadline_s=0.0)
         loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
         loops.create_task(Issuer(bus, topology, job, prompts, books, clock=clock).run())
         loops.create_task(reporter.run())
         loops.create_task(members.follow(members_bucket))
         loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
+
+
+class PolicyWithoutRole(ValueError):
+    """No role of the workflow speaks for a policy: it would wait for samples for ever."""
+
+
+def groups_per_task(job: RLJob) -> dict[str, int]:
+    """By policy, how many groups each task gives: one for each role it speaks in."""
+    policies = [policy.name for policy in job.spec.policies]
+    roles = [role.policy for role in job.spec.workflow.roles] or policies
+    for policy in policies:
+        if policy not in roles:
+            raise PolicyWithoutRole(f"workflow.roles: no role has the policy {policy!r}; add one or remove the policy")
+    return {policy: roles.count(policy) for policy in policies}
 
 
 def read_prompts(job: RLJob, *, folder: Path) -> PromptOrder:
@@ -104,4 +126,4 @@ def read_prompts(job: RLJob, *, folder: Path) -> PromptOrder:
     source = data.prompts[0]
     assert source.jsonl is not None
     prompts = read_jsonl(folder / source.jsonl.uri, source=source.name, prompt_column=source.prompt_column)
-    return PromptOrder(prompts, seed=data.seed, shuffle=data.shuffle)
+    return PromptOrder(prompts, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)

@@ -23,7 +23,12 @@ def three_zones(
     never waits: shrink to what it consumes, with a margin, but only when the window saw production and consumption.
     """
     if wait_fraction > tau_high:
-        return Branch.GROW, math.ceil(current / max(0.01, 1.0 - wait_fraction))
+        return Branch.GROW, _ceil(current / max(0.01, 1.0 - wait_fraction))
     if wait_fraction < tau_low and accepted > 0 and consumed > 0:
-        return Branch.SHRINK, min(current, math.ceil(current * (consumed / accepted) * shrink_margin))
+        return Branch.SHRINK, min(current, _ceil(current * (consumed / accepted) * shrink_margin))
     return Branch.HOLD, current
+
+
+def _ceil(instances: float) -> int:
+    """Rounding errors ask for no instance: 20 · 100/220 · 1.1 is ten."""
+    return math.ceil(instances - 1e-9)

@@ -9,7 +9,7 @@ import structlog
 
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
-from trimtab.fabric.bus.kv_watch import KvWatch, Removed
+from trimtab.fabric.bus.kv_watch import Change, KvWatch, Removed
 from trimtab.fabric.bus.names import escape_token
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
@@ -30,23 +30,33 @@ async def beat(members: KeyValue, heartbeat: Callable[[], MemberHeartbeat], *, e
 
 
 class MemberTable:
-    """The latest heartbeat of every member whose key has not expired."""
+    """The latest heartbeat of every member that is alive. A key that expires says so to whoever is watching then; a
+    reader that was cut off for long has to see for itself that a heartbeat is old.
+    """
 
-    def __init__(self) -> None:
-        self._present: dict[str, MemberHeartbeat] = {}
+    def __init__(self, *, ttl_s: float, clock: Callable[[], float]) -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._present: dict[str, tuple[float, MemberHeartbeat]] = {}
 
     @property
     def present(self) -> list[MemberHeartbeat]:
-        return [self._present[key] for key in sorted(self._present)]
+        # Twice the time, so that a key which the server still has is not gone here.
+        oldest = self._clock() - 2 * self._ttl_s
+        self._present = {key: seen for key, seen in self._present.items() if seen[0] >= oldest}
+        return [self._present[key][1] for key in sorted(self._present)]
 
     async def follow(self, members: KeyValue) -> None:
         async with KvWatch(members) as watch:
             async for change in watch:
-                match change:
-                    case Entry(key=key, value=value):
-                        try:
-                            self._present[key] = decode(value, MemberHeartbeat)
-                        except WireError as error:
-                            _log.warning("heartbeat_refused", key=key, reason=str(error))
-                    case Removed(key=key):
-                        self._present.pop(key, None)
+                self.note(change)
+
+    def note(self, change: Change) -> None:
+        match change:
+            case Entry(key=key, value=value):
+                try:
+                    self._present[key] = (self._clock(), decode(value, MemberHeartbeat))
+                except WireError as error:
+                    _log.warning("heartbeat_refused", key=key, reason=str(error))
+            case Removed(key=key):
+                self._present.pop(key, None)

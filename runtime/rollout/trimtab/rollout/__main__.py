@@ -30,7 +30,7 @@ from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import WeightRefresh
 from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.loading import load_workflow
-from trimtab.rollout.workflows.team import Role, Tokenizer
+from trimtab.rollout.workflows.team import Role, Tokenizer, WorkflowError
 from trimtab.weights.puller import WeightPuller
 
 _log = structlog.get_logger(__name__)
@@ -96,6 +96,12 @@ def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
 
 
+def seat_of(policy: str, seats: dict[str, PolicySeat], *, pool: str) -> PolicySeat:
+    if policy not in seats:
+        raise WorkflowError(f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies")
+    return seats[policy]
+
+
 async def _main(settings: RolloutPodSettings) -> None:
     async with AsyncExitStack() as stack:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
@@ -119,7 +125,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
     runner = GroupRunner(
         load_workflow(spec.workflow, folder=pod.folder),
-        {name: seats[policy].role(name) for name, policy in named.items()},
+        {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
         Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name),
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,16 @@ import numpy as np
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineError
-from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team, Workflow
+from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.workflows.team import (
+    Assignment,
+    Episode,
+    Role,
+    ScoredConversation,
+    Team,
+    Workflow,
+    WorkflowError,
+)
 
 
 class EpisodeFailed(RuntimeError):
@@ -57,7 +67,9 @@ class GroupRunner:
             async with asyncio.TaskGroup() as group:
                 episodes = [group.create_task(self._episode(task, index)) for index in range(task.group_size)]
         except* EpisodeFailed as failures:
-            raise failures.exceptions[0] from None
+            failure = failures.exceptions[0]
+            assert isinstance(failure, EpisodeFailed)
+            raise failure from None
         return [trajectory for episode in episodes for trajectory in episode.result()]
 
     def failed(self, task: Task, failure: EpisodeFailed) -> list[Trajectory]:
@@ -82,32 +94,40 @@ class GroupRunner:
         started = self._clock()
         assignment = Assignment(
             prompt=task.prompt,
-            seed=(task.seed * 1_000_003 + index) % (1 << 31),
+            seed=derived_seed(task.seed, index),
             request_id=f"{task.task_id}.{index}",
             deadline_s=self._episode_timeout_s,
         )
-        episode = await self._carried_out(assignment)
-        finished = self._clock()
-        return [self._trajectory(task, index, scored, started=started, finished=finished) for scored in episode.scored]
-
-    async def _carried_out(self, assignment: Assignment) -> Episode:
         try:
-            async with asyncio.timeout(self._episode_timeout_s):
-                return await self._workflow.run(assignment, Team(self._roles, assignment))
-        except TimeoutError:
-            raise EpisodeFailed("episode-timeout", f"not finished within {self._episode_timeout_s:.0f} s") from None
+            async with asyncio.timeout(self._episode_timeout_s) as limit:
+                episode = await self._workflow.run(assignment, Team(self._roles, assignment))
+            self._check_roles(episode)
+            finished = self._clock()
+            # What the workflow brought may still be no trajectory: a reward that is NaN, a role that never spoke.
+            return [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
         except EngineError as error:
             raise EpisodeFailed(error.kind, str(error)) from error
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise EpisodeFailed("episode-timeout", f"not finished within {self._episode_timeout_s:g} s") from None
             raise EpisodeFailed("workflow-error", f"{type(error).__name__}: {error}") from error
+
+    def _check_roles(self, episode: Episode) -> None:
+        """A group is complete when every role has brought its samples; one that is missing would be waited for."""
+        scored = sorted(one.conversation.role.name for one in episode.scored)
+        if scored != sorted(self._roles):
+            raise WorkflowError(f"an episode scores each role once; there are {sorted(self._roles)}, scored {scored}")
 
     def _trajectory(
         self, task: Task, index: int, scored: ScoredConversation, *, started: float, finished: float
     ) -> Trajectory:
         conversation = scored.conversation
+        reward = float(scored.reward)
+        if not all(map(math.isfinite, (reward, *scored.parts.values()))):
+            raise WorkflowError(f"the reward of role {conversation.role.name} is not a finite number: {reward}")
         return Trajectory(
             **self._identity(task, conversation.role, index),
-            outcome=Scored(reward=float(scored.reward), finish=conversation.finish, reward_parts=dict(scored.parts)),
+            outcome=Scored(reward=reward, finish=conversation.finish, reward_parts=dict(scored.parts)),
             token_ids=np.array(conversation.token_ids, dtype=np.int32),
             logprobs=np.minimum(np.array(conversation.logprobs, dtype=np.float32), 0.0),
             spans=conversation.merged_spans(),

@@ -22,6 +22,7 @@ from trimtab.rollout.engines.client import (
     Generated,
     SamplingSettings,
 )
+from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.version_gate import VersionGate
 
 _log = structlog.get_logger(__name__)
@@ -55,23 +56,31 @@ class PolicySampler:
         tokens: list[int] = []
         logprobs: list[float] = []
         spans: list[Span] = []
+        finish: Literal["stop", "length", "abort"] = "abort"
         attempt = 0
+        delay = _RETRY_FIRST_S
         try:
             async with asyncio.timeout(deadline_s):
-                while True:
-                    left = replace(settings, max_new_tokens=settings.max_new_tokens - len(tokens))
+                while finish == "abort":
+                    left = _rest(settings, tokens_so_far=len(tokens), attempt=attempt)
                     part, version = await self._segment([*prompt, *tokens], left, request_id=f"{request_id}.{attempt}")
                     attempt += 1
                     tokens += part.token_ids
                     logprobs += part.logprobs
+                    finish = part.finish
                     if part.token_ids:
                         spans.append(model_span(len(part.token_ids), version=version))
-                    if part.finish != "abort":
-                        break
+                        delay = _RETRY_FIRST_S
+                        if finish == "abort" and len(tokens) >= settings.max_new_tokens:
+                            finish = "length"
+                    elif finish == "abort":
+                        # Somebody aborts as fast as we ask: an engine that shuts down, or one that is full.
+                        await asyncio.sleep(delay)
+                        delay = min(delay * 2, _RETRY_MAX_S)
         except TimeoutError:
             raise EngineTimeout(f"completion {request_id} not finished within {deadline_s:.3g} s") from None
         self.sampled_tokens += len(tokens)
-        return Completion(token_ids=tuple(tokens), logprobs=tuple(logprobs), spans=merged(spans), finish=part.finish)
+        return Completion(token_ids=tuple(tokens), logprobs=tuple(logprobs), spans=merged(spans), finish=finish)
 
     async def _segment(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str
@@ -92,3 +101,9 @@ class PolicySampler:
                 self.lost.set()
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MAX_S)
+
+
+def _rest(settings: SamplingSettings, *, tokens_so_far: int, attempt: int) -> SamplingSettings:
+    """What is still to be asked for. The random numbers of the part before must not be drawn again."""
+    seed = settings.seed if settings.seed is None or attempt == 0 else derived_seed(settings.seed, "part", attempt)
+    return replace(settings, max_new_tokens=settings.max_new_tokens - tokens_so_far, seed=seed)

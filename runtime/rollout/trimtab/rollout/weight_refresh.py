@@ -12,6 +12,7 @@ from trimtab.fabric.bus.keyvalue import Entry, KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch, SnapshotComplete
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient, EngineError
 from trimtab.rollout.sampler import PolicySampler
@@ -22,6 +23,8 @@ from trimtab.weights.puller import WeightPuller
 _log = structlog.get_logger(__name__)
 _PULL_DEADLINE_S = 600.0
 _SWAP_DEADLINE_S = 120.0
+_STRAGGLERS_FIRST_S = 0.1
+_STRAGGLERS_MAX_S = 2.0
 _RETRY_FIRST_S = 0.2
 _RETRY_MAX_S = 5.0
 
@@ -49,8 +52,8 @@ class WeightRefresh:
         self._policy = policy
         self._base_model = base_model
         self._engine_start_timeout_s = engine_start_timeout_s
-        self._folder: Path | None = None
         self._wanted: WeightPointer | None = None
+        self._pulled: tuple[WeightPointer, Path] | None = None
         self._served: WeightPointer | None = None
         self._news = asyncio.Event()
         self.ready = asyncio.Event()
@@ -66,10 +69,20 @@ class WeightRefresh:
         async with KvWatch(self._pointers, keys=self._policy) as watch:
             async for change in watch:
                 if isinstance(change, Entry):
-                    self._wanted = decode(change.value, WeightPointer)
-                    self._news.set()
+                    self._note(change.value)
                 elif isinstance(change, SnapshotComplete) and self._wanted is None:
                     self._news.set()
+
+    def _note(self, value: bytes) -> None:
+        try:
+            pointer = decode(value, WeightPointer)
+        except WireError as error:
+            _log.error("pointer_refused", policy=self._policy, reason=str(error))
+            return
+        # A trainer that was superseded may still get a word in; what it says is behind what we know.
+        if self._wanted is None or (pointer.epoch, pointer.version) > (self._wanted.epoch, self._wanted.version):
+            self._wanted = pointer
+            self._news.set()
 
     async def _watch_engine(self) -> None:
         """An engine that died and came back serves its first weights again: give it the present ones."""
@@ -86,17 +99,10 @@ class WeightRefresh:
         while True:
             await self._news.wait()
             self._news.clear()
-            wanted = self._wanted
             try:
-                if wanted is not None and wanted != self._served:
-                    folder = await self._puller.pull(wanted, deadline_s=_PULL_DEADLINE_S)
-                    await self._swap(folder, version=wanted.version)
-                    self._folder, self._served = folder, wanted
-                    self._puller.keep_only(folder)
-                elif wanted is None:
-                    await self._swap(self._base_model, version=0)
-            except (EngineError, ObjectStoreError, InvalidManifest, BusError, TimeoutError) as error:
-                _log.warning("refresh_repeated", policy=self._policy, error=str(error), delay_s=delay)
+                await self._bring(self._wanted)
+            except (EngineError, ObjectStoreError, InvalidManifest, BusError, TimeoutError, OSError) as error:
+                _log.warning("refresh_repeated", policy=self._policy, error=repr(error), delay_s=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MAX_S)
                 self._news.set()
@@ -104,14 +110,26 @@ class WeightRefresh:
                 delay = _RETRY_FIRST_S
                 self.ready.set()
 
+    async def _bring(self, wanted: WeightPointer | None) -> None:
+        if wanted is None:
+            await self._swap(self._base_model, version=0)
+            return
+        if wanted == self._served:
+            return
+        if self._pulled is None or self._pulled[0] != wanted:
+            self._pulled = wanted, await self._puller.pull(wanted, deadline_s=_PULL_DEADLINE_S)
+        folder = self._pulled[1]
+        await self._swap(folder, version=wanted.version)
+        self._served = wanted
+        await self._puller.keep_only(folder)
+
     async def _swap(self, folder: Path, *, version: int) -> None:
         """Nothing is in flight while the weights change, so no token's version is in doubt."""
         await self._engine.wait_healthy(timeout_s=self._engine_start_timeout_s)
         before = self._gate.version
         self._gate.close()
         try:
-            await self._engine.pause("abort", timeout_s=_SWAP_DEADLINE_S)
-            await self._gate.wait_empty(timeout_s=_SWAP_DEADLINE_S)
+            await self._quiesce()
             await self._engine.update_weights_from_disk(folder, weight_version=str(version), timeout_s=_SWAP_DEADLINE_S)
             before = version
         finally:
@@ -121,3 +139,21 @@ class WeightRefresh:
             finally:
                 self._gate.reopen(version=before)
         _log.info("weights_swapped", policy=self._policy, version=version)
+
+    async def _quiesce(self) -> None:
+        """Pause, until every request that was sent has been answered.
+
+        A request that was on its way when the engine paused waits there until it goes on. So after a moment without
+        the last answers the engine is let go and paused again, which aborts those too.
+        """
+        patience_s = _STRAGGLERS_FIRST_S
+        async with asyncio.timeout(_SWAP_DEADLINE_S):
+            while True:
+                await self._engine.pause("abort", timeout_s=_SWAP_DEADLINE_S)
+                try:
+                    await self._gate.wait_empty(timeout_s=patience_s)
+                except TimeoutError:
+                    patience_s = min(patience_s * 2, _STRAGGLERS_MAX_S)
+                    await self._engine.resume(timeout_s=_SWAP_DEADLINE_S)
+                else:
+                    return

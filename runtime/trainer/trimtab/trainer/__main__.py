@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import FrameType
 
-import structlog
 import torch
 import torch.distributed as dist
 
@@ -23,12 +22,12 @@ from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
-from trimtab.trainer.checkpoint import CheckpointStore, restore
+from trimtab.trainer.checkpoint import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.resuming import resume
 from trimtab.weights.publisher import WeightPublisher
 
-_log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -98,11 +97,11 @@ def _train(
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     learner = Learner(policy, model_path=pod.folder / policy.model.uri)
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
-    newest = background.run(checkpoints.newest())
-    if newest is not None:
-        pointer, body = newest
-        restore(learner, body, step=pointer.step)
-        _log.info("resumed", step=pointer.step)
+    publisher = None
+    if rank == 0:
+        publisher = background.run(_publisher(connections, policy, settings))
+        background.run(checkpoints.claim(publisher.epoch))
+    resume(learner, checkpoints, background)
     stream = BatchStream(
         pod.bus,
         pod.topology.batch_subject(policy.name),
@@ -130,7 +129,7 @@ def _train(
         learner,
         stream,
         checkpoints,
-        background.run(_publisher(connections, policy, settings)) if rank == 0 else None,
+        publisher,
         background,
         policy=policy,
         stopping=stop.is_set,

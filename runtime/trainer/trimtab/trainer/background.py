@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
+_STOP_TIMEOUT_S = 10.0
 
 
 class Background:
@@ -24,7 +25,9 @@ class Background:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Begin, and give something to wait on."""

@@ -33,6 +33,7 @@ _WAIT_HINT_S = 2.0
 _REQUEST_DEADLINE_S = 15.0
 _ROWS_DEADLINE_S = 120.0
 _BACKOFF_FIRST_S = 0.1
+_RETRY_AT_LEAST_S = 0.02
 _BACKOFF_MAX_S = 2.0
 
 
@@ -84,20 +85,21 @@ class BatchStream:
         while not stopping():
             try:
                 answer = await self._ask(step, previous=previous)
+                if isinstance(answer, BatchLease):
+                    return await self._rows(answer)
             except (BusTimeout, BusUnavailable, RemoteError) as error:
-                # The dataflow may be restarting. It knows the step by heart, so asking again is all there is to do.
+                # The dataflow or the broker may be restarting. The dataflow knows the step by heart, so asking again is
+                # all there is to do.
                 _log.warning("batch_request_repeated", step=step, error=str(error), delay_s=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _BACKOFF_MAX_S)
                 continue
             delay = _BACKOFF_FIRST_S
-            if isinstance(answer, BatchLease):
-                return await self._rows(answer)
             if isinstance(answer, LeaseRefused):
                 if answer.refusal is Refusal.FINISHED:
                     return None
                 raise StepRefused(answer)
-            await asyncio.sleep(answer.retry_after)
+            await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
     async def _ask(self, step: int, *, previous: StepTiming | None) -> BatchLease | BatchNotReady | LeaseRefused:

@@ -80,7 +80,13 @@ class Learner:
     def weights(self) -> bytes:
         """The weights as pools load them: a safetensors file with Hugging Face names, in the model's published type."""
         dtype = getattr(torch, self._policy.trainer.dtype)
-        return save({name: tensor.to(dtype).contiguous() for name, tensor in self._unique_state().items()})
+        state = self._unique_state()
+        return save(
+            {
+                name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
+                for name, tensor in state.items()
+            }
+        )
 
     def _unique_state(self) -> dict[str, torch.Tensor]:
         """Each tensor once: tied ones go under the first of their names, as save_pretrained does."""
@@ -136,6 +142,11 @@ class Learner:
 
 
 def _check_supported(policy: Policy) -> None:
+    if policy.sampling.temperature == 0:
+        raise UnsupportedAlgorithm(
+            f"policies[{policy.name}].sampling.temperature: greedy samples of a prompt are all the same and teach"
+            " nothing; set it above 0"
+        )
     algorithm = policy.algorithm
     where = f"policies[{policy.name}].algorithm"
     if algorithm.name != "grpo":

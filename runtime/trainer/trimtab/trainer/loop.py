@@ -12,14 +12,16 @@ import torch.distributed as dist
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTiming
 from trimtab.trainer.background import Background
+from trimtab.trainer.batch import StepBatch
 from trimtab.trainer.batch_stream import BatchStream
 from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.outbox import Outbox
+from trimtab.trainer.persistence import persistently
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
-_PUBLISH_DEADLINE_S = 120.0
+_WRITE_DEADLINE_S = 120.0
 
 
 class TrainingLoop:
@@ -45,6 +47,7 @@ class TrainingLoop:
         self._stopping = stopping
         self._published = Outbox(background)
         self._saved_step = learner.step
+        self._published_version: int | None = None
         self._lease_id = ""
 
     def run(self) -> None:
@@ -53,8 +56,8 @@ class TrainingLoop:
         while not self._any_rank_stops():
             started = time.monotonic()
             step = self._learner.step
-            batch = self._background.run(self._stream.next(step, previous=timing, stopping=self._stopping))
-            if self._any_rank_stops(batch is None) or batch is None:
+            batch = self._next(step, previous=timing)
+            if batch is None:
                 break
             waited = time.monotonic() - started
             outcome = self._learner.train(batch)
@@ -69,12 +72,30 @@ class TrainingLoop:
         self._publish()
         self._published.flush()
 
+    def _next(self, step: int, *, previous: StepTiming | None) -> StepBatch | None:
+        """This rank's rows, once all ranks have theirs; None when any of them stops or fails.
+
+        A refusal is put to the vote before it is raised: the others would wait for this rank in the next sum.
+        """
+        batch: StepBatch | None = None
+        try:
+            batch = self._background.run(self._stream.next(step, previous=previous, stopping=self._stopping))
+        finally:
+            stop = self._any_rank_stops(batch is None)
+        return None if stop else batch
+
     def _publish(self) -> None:
-        if self._publisher is not None:
-            self._published.send(self._send_weights(self._publisher, self._learner.step, self._learner.weights()))
+        version = self._learner.step
+        if self._publisher is not None and version != self._published_version:
+            self._published_version = version
+            self._published.send(self._send_weights(self._publisher, version, self._learner.weights()))
 
     async def _send_weights(self, publisher: WeightPublisher, version: int, weights: bytes) -> None:
-        await publisher.publish(version, weights, deadline_s=_PUBLISH_DEADLINE_S)
+        await persistently(
+            lambda: publisher.publish(version, weights, deadline_s=_WRITE_DEADLINE_S),
+            what=f"weights of version {version}",
+            deadline_s=_WRITE_DEADLINE_S,
+        )
 
     def _checkpoint(self) -> None:
         """Durable before acknowledged: an acknowledged step is never asked for again."""
@@ -82,7 +103,11 @@ class TrainingLoop:
         if step == self._saved_step:
             return
         if self._publisher is not None:
-            self._background.run(self._checkpoints.write(step, snapshot(self._learner)))
+            body = snapshot(self._learner)
+            write = persistently(
+                lambda: self._checkpoints.write(step, body), what=f"checkpoint {step}", deadline_s=_WRITE_DEADLINE_S
+            )
+            self._background.run(write)
             self._background.run(self._stream.acknowledge(step - 1, lease_id=self._lease_id, weight_version=step))
         self._saved_step = step
 

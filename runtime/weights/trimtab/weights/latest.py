@@ -6,6 +6,7 @@ trainers of one policy, one of which should be dead, can never interleave their 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import msgspec
@@ -16,6 +17,7 @@ from trimtab.fabric.objects.conditional import compare_and_swap, put_if_absent
 from trimtab.fabric.objects.errors import ObjectNotFound, PreconditionFailed
 
 _MAX_BYTES = 1 << 14
+_CONFLICT_DELAY_S = 0.05
 
 
 class SupersededTrainer(RuntimeError):
@@ -56,14 +58,23 @@ class LatestPointer:
             try:
                 await self._write(claimed, deadline_s=deadline_s)
             except PreconditionFailed:
-                continue
-            return claimed.epoch
+                await asyncio.sleep(_CONFLICT_DELAY_S)
+            else:
+                return claimed.epoch
 
     async def advance(self, latest: Latest, *, deadline_s: float) -> None:
+        """Raises SupersededTrainer when a newer epoch was claimed."""
         try:
             await self._write(latest, deadline_s=deadline_s)
         except PreconditionFailed:
-            raise SupersededTrainer(f"epoch {latest.epoch} of {self._key} was superseded by another trainer") from None
+            # Either someone else moved it, or we did, in an attempt of which we only know that it timed out.
+            present = await self.read(deadline_s=deadline_s)
+            if present is None or present.epoch != latest.epoch:
+                raise SupersededTrainer(
+                    f"epoch {latest.epoch} of {self._key} was superseded by another trainer"
+                ) from None
+            if present != latest:
+                await self._write(latest, deadline_s=deadline_s)
 
     async def _write(self, latest: Latest, *, deadline_s: float) -> None:
         body = msgspec.json.encode(latest)

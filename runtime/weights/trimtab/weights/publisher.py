@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections import deque
 from collections.abc import Callable
 
+import structlog
+
+from trimtab.fabric.bus.errors import BusConflict, BusNotFound, BusTimeout
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.errors import PreconditionFailed
+from trimtab.fabric.objects.errors import ObjectStoreError, PreconditionFailed
 from trimtab.fabric.objects.upload import upload
-from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.latest import Latest, LatestPointer
+from trimtab.weights.latest import Latest, LatestPointer, SupersededTrainer
 from trimtab.weights.manifest import FORMAT, WeightFile, WeightManifest, encode_manifest
 
+_log = structlog.get_logger(__name__)
+_CONFLICT_DELAY_S = 0.05
 _FILE_NAME = "model.safetensors"
 
 
@@ -26,15 +32,15 @@ class WeightPublisher:
         self, store: ObjectStore, pointers: KeyValue, pointer: LatestPointer, *, job: str, policy: str, epoch: int,
         keep_versions: int, clock: Callable[[], float],
     ) -> None:  # fmt: skip
+        self.epoch = epoch
         self._store = store
         self._pointers = pointers
         self._pointer = pointer
         self._job = job
         self._policy = policy
-        self._epoch = epoch
         self._keep_versions = keep_versions
         self._clock = clock
-        self._published: deque[tuple[str, str]] = deque()
+        self._published: deque[tuple[str, ...]] = deque()
 
     @classmethod
     async def open(
@@ -43,43 +49,88 @@ class WeightPublisher:
     ) -> WeightPublisher:  # fmt: skip
         pointer = LatestPointer(store, policy)
         epoch = await pointer.claim_epoch(deadline_s=deadline_s)
-        return cls(
+        publisher = cls(
             store, pointers, pointer, job=job, policy=policy, epoch=epoch, keep_versions=keep_versions, clock=clock
         )
+        # What earlier trainers left goes when this one has brought as many versions as are kept.
+        leftovers = [info.key async for info in store.scan(f"weights/{policy}/epochs/")]
+        publisher._published.append(tuple(leftovers))
+        return publisher
 
     async def publish(self, version: int, weights: bytes, *, deadline_s: float) -> WeightPointer:
-        """`weights` is a safetensors file. Raises SupersededTrainer when another trainer has taken over."""
+        """`weights` is a safetensors file. Raises SupersededTrainer when another trainer has taken over.
+
+        After any other error it can be repeated: whatever of it has happened is recognised.
+        """
+        # Objects are named by their content, under the epoch: no other trainer can delete what we rely on.
         sha256 = hashlib.sha256(weights).hexdigest()
-        key = f"weights/{self._policy}/objects/{sha256}.safetensors"
+        folder = f"weights/{self._policy}/epochs/{self.epoch:08d}"
+        key = f"{folder}/objects/{sha256}.safetensors"
         with contextlib.suppress(PreconditionFailed):  # the same content is there already
             await upload(self._store, key, weights, if_absent=True, deadline_s=deadline_s)
         file = WeightFile(name=_FILE_NAME, key=key, size=len(weights), sha256=sha256)
-        manifest = WeightManifest(format=FORMAT, policy=self._policy, version=version, epoch=self._epoch, files=(file,))
+        manifest = WeightManifest(format=FORMAT, policy=self._policy, version=version, epoch=self.epoch, files=(file,))
         body, manifest_digest = encode_manifest(manifest)
-        manifest_key = f"weights/{self._policy}/manifests/{self._epoch:08d}-{version:012d}.json"
+        manifest_key = f"{folder}/manifests/{version:012d}.json"
         await self._store.put(manifest_key, body, deadline_s=deadline_s)
         await self._pointer.advance(
-            Latest(epoch=self._epoch, version=version, manifest_key=manifest_key, manifest_digest=manifest_digest),
+            Latest(epoch=self.epoch, version=version, manifest_key=manifest_key, manifest_digest=manifest_digest),
             deadline_s=deadline_s,
         )
         pointer = WeightPointer(
             job=self._job,
             policy=self._policy,
             version=version,
-            epoch=self._epoch,
+            epoch=self.epoch,
             manifest_key=manifest_key,
             manifest_digest=manifest_digest,
             size_bytes=len(weights),
             published_at=self._clock(),
         )
-        await self._pointers.put(self._policy, encode(pointer), deadline_s=deadline_s)
-        await self._forget_old(manifest_key, key, deadline_s=deadline_s)
+        await self._announce(pointer, deadline_s=deadline_s)
+        await self._forget_old((manifest_key, key), deadline_s=deadline_s)
         return pointer
 
-    async def _forget_old(self, manifest_key: str, key: str, *, deadline_s: float) -> None:
-        self._published.append((manifest_key, key))
+    async def _announce(self, pointer: WeightPointer, *, deadline_s: float) -> None:
+        """Tell the pools. Compare-and-swap here too: between our swap in the store and this line we may have lost."""
+        value = encode(pointer)
+        try:
+            async with asyncio.timeout(deadline_s):
+                while True:
+                    if await self._swapped(value, deadline_s=deadline_s):
+                        return
+                    await asyncio.sleep(_CONFLICT_DELAY_S)
+        except TimeoutError:
+            raise BusTimeout(f"could not announce version {pointer.version} within {deadline_s:.3g} s") from None
+
+    async def _swapped(self, value: bytes, *, deadline_s: float) -> bool:
+        try:
+            present = await self._pointers.get(self._policy, deadline_s=deadline_s)
+        except BusNotFound:
+            present = None
+        try:
+            if present is None:
+                await self._pointers.create(self._policy, value, deadline_s=deadline_s)
+                return True
+            told = decode(present.value, WeightPointer).epoch
+            if told > self.epoch:
+                raise SupersededTrainer(f"epoch {self.epoch} of {self._policy} was superseded by {told}")
+            await self._pointers.update(self._policy, value, revision=present.revision, deadline_s=deadline_s)
+        except BusConflict:
+            return False
+        return True
+
+    async def _forget_old(self, keys: tuple[str, ...], *, deadline_s: float) -> None:
+        """Deleting is tidiness: what cannot be deleted now is tried again with the next version."""
+        if not self._published or keys != self._published[-1]:
+            self._published.append(keys)
         while len(self._published) > self._keep_versions:
-            old_manifest, old_key = self._published.popleft()
-            await self._store.delete(old_manifest, deadline_s=deadline_s)
-            if all(old_key != kept for _, kept in self._published):
-                await self._store.delete(old_key, deadline_s=deadline_s)
+            kept = {key for later in list(self._published)[1:] for key in later}
+            try:
+                for key in self._published[0]:
+                    if key not in kept:
+                        await self._store.delete(key, deadline_s=deadline_s)
+            except ObjectStoreError as error:
+                _log.warning("old_weights_not_deleted", policy=self._policy, error=str(error))
+                return
+            self._published.popleft()

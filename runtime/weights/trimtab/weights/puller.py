@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import shutil
 from pathlib import Path
@@ -39,16 +40,16 @@ class WeightPuller:
             await download_to_file(
                 self._store, file.key, path, deadline_s=deadline_s, shape=DownloadShape(max_bytes=file.size)
             )
-            if _sha256(path) != file.sha256:
+            if await asyncio.to_thread(_sha256, path) != file.sha256:
                 path.unlink()
                 raise InvalidManifest(f"{file.key} does not have the digest that its manifest names")
         return target
 
-    def keep_only(self, folder: Path) -> None:
+    async def keep_only(self, folder: Path) -> None:
         """Drop all versions but the one in use."""
         for other in self._folder.iterdir():
             if other != folder:
-                shutil.rmtree(other)
+                await asyncio.to_thread(shutil.rmtree, other)
 
 
 def _sha256(path: Path) -> str:

@@ -11,29 +11,60 @@ from trimtab.dataflow.ledger.records import Record
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
+class BooksBroken(RuntimeError):
+    """A record may or may not be in the journal: only reading it again tells. This process must end and recover."""
+
+
 class Bookkeeper:
-    """Owns ledger and journal, and wakes whoever waits for a change."""
+    """Owns ledger and journal, and wakes whoever waits for a change.
+
+    Headers may arrive while a record is being written. They only ever add to the buffer, so what was decided still
+    holds when it is applied.
+    """
 
     def __init__(self, ledger: Ledger, journal: Journal) -> None:
         self.ledger = ledger
         self._journal = journal
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._broken = asyncio.Event()
 
     async def record(self, decide: Callable[[Ledger], Record | None]) -> Record | None:
         """Ask for a decision on the books as they are now; write it down, then apply it. None decides nothing."""
         async with self._turn:
+            self._check()
             record = decide(self.ledger)
             if record is None:
                 return None
-            await self._journal.write(record)
-            self.ledger.apply(record)
+            try:
+                await self._journal.write(record)
+                self.ledger.apply(record)
+            except BaseException:
+                # Also when whoever asked was cancelled: the record may be on its way.
+                self._broken.set()
+                raise
             self._notify()
             return record
 
+    async def confirm(self) -> None:
+        """Raise when another process has written since: what these books say is out of date."""
+        async with self._turn:
+            self._check()
+            try:
+                await self._journal.confirm()
+            except BaseException:
+                self._broken.set()
+                raise
+
+    async def broken(self) -> None:
+        """Raises BooksBroken as soon as these books can no longer be trusted; never returns."""
+        await self._broken.wait()
+        self._check()
+
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         arrival = self.ledger.arrived(sequence, trajectory_id, header)
-        if arrival in (Arrival.COMPLETED, Arrival.FAILED):
+        # One more group in the buffer is news only once there are enough: nobody else's answer changes with it.
+        if arrival is Arrival.FAILED or (arrival is Arrival.COMPLETED and self.ledger.can_decide(header.policy)):
             self._notify()
         return arrival
 
@@ -45,6 +76,10 @@ class Bookkeeper:
                 await event.wait()
         except TimeoutError:
             return
+
+    def _check(self) -> None:
+        if self._broken.is_set():
+            raise BooksBroken("a write to the ledger's journal did not succeed: this process must recover")
 
     def _notify(self) -> None:
         self._changed.set()

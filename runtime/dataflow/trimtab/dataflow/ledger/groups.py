@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.fabric.wire.header import TrajectoryHeader
+
+
+class UntrainableSample(ValueError):
+    """A sample without reward or without trained tokens was about to be used as if it had them."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +20,33 @@ class Sample:
     trajectory_id: str
     header: TrajectoryHeader
 
+    @property
+    def trainable(self) -> bool:
+        return self.header.reward is not None and self.header.oldest_version is not None
+
+    @property
+    def reward(self) -> float:
+        if self.header.reward is None:
+            raise UntrainableSample(f"{self.trajectory_id} failed ({self.header.error}) and has no reward")
+        return self.header.reward
+
+    @property
+    def oldest_version(self) -> int:
+        if self.header.oldest_version is None:
+            raise UntrainableSample(f"{self.trajectory_id} has no trained token")
+        return self.header.oldest_version
+
+    @property
+    def newest_version(self) -> int:
+        if self.header.newest_version is None:
+            raise UntrainableSample(f"{self.trajectory_id} has no trained token")
+        return self.header.newest_version
+
 
 @dataclass
-class Group:
-    """The samples of one prompt for one policy."""
+class PartialGroup:
+    """The samples of one prompt for one policy, as far as they have arrived."""
 
-    group_id: str
     size: int
     samples: dict[int, Sample] = field(default_factory=dict)
 
@@ -30,45 +55,44 @@ class Group:
         return len(self.samples) == self.size
 
     @property
-    def failed(self) -> bool:
-        return any(sample.header.error is not None for sample in self.samples.values())
-
-    @property
-    def oldest_version(self) -> int:
-        """Of the oldest trained token of any sample: the deadline of the group, which is trained or not as one."""
-        return min(sample.header.oldest_version or 0 for sample in self.samples.values())
+    def trainable(self) -> bool:
+        """One failed sample spoils its group: advantages compare all of them."""
+        return all(sample.trainable for sample in self.samples.values())
 
     @property
     def tokens(self) -> int:
         return sum(sample.header.tokens for sample in self.samples.values())
 
-    @property
-    def arrival(self) -> int:
-        return max(sample.sequence for sample in self.samples.values())
 
-    def ordered(self) -> tuple[Sample, ...]:
-        return tuple(self.samples[index] for index in sorted(self.samples))
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A complete group, all of whose samples can be trained."""
+
+    group_id: str
+    samples: tuple[Sample, ...]
+    """By group index."""
+    oldest_version: int
+    """Of the oldest trained token of any sample: the deadline of the group, which is trained or not as one."""
+    arrival: int
+    """Sequence of the sample that came last."""
+    tokens: int
+
+    @classmethod
+    def of(cls, group_id: str, partial: PartialGroup) -> Group:
+        samples = tuple(partial.samples[index] for index in sorted(partial.samples))
+        return cls(
+            group_id=group_id,
+            samples=samples,
+            oldest_version=min(sample.oldest_version for sample in samples),
+            arrival=max(sample.sequence for sample in samples),
+            tokens=partial.tokens,
+        )
 
 
-def earliest_deadline_first(groups: list[Group]) -> list[Group]:
-    """Groups whose oldest token expires first come first: first-in-first-out would favour short samples."""
-    return sorted(groups, key=lambda group: (group.oldest_version, group.arrival))
-
-
-def choose(
-    groups: list[Group], *, step: int, max_staleness: int, wanted: int
-) -> tuple[list[Group], list[Group]] | None:
-    """The groups for a step and those that are too stale for it or any later one; None while there are too few.
-
-    The trainer's version at step s is s, so a group whose oldest token has version v is s - v stale.
-    """
-    stale = [group for group in groups if step - group.oldest_version > max_staleness]
-    fresh = [group for group in groups if step - group.oldest_version <= max_staleness]
-    if len(fresh) < wanted:
-        return None
-    return earliest_deadline_first(fresh)[:wanted], stale
+def all_samples(groups: Iterable[Group]) -> list[Sample]:
+    return [sample for group in groups for sample in group.samples]
 
 
 def mean_reward(groups: Sequence[Group]) -> float:
-    rewards = [sample.header.reward or 0.0 for group in groups for sample in group.samples.values()]
+    rewards = [sample.reward for sample in all_samples(groups)]
     return sum(rewards) / len(rewards)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+from email.parser import BytesParser
+
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record
+from trimtab.dataflow.trajectories import header_of
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.bus.errors import BusConflict, BusNotFound
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, publish
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode, encode
-from trimtab.fabric.wire.header import parse_headers
 
 _DEADLINE_S = 30.0
 _BATCH = 512
+
+
+class AnotherWriter(RuntimeError):
+    """Someone else has written to this job's journal: of two dataflow processes one must end."""
 
 
 class Journal:
@@ -34,29 +43,50 @@ class Journal:
         async with StreamReader(self._bus, stream=self._topology.trajectories.name, headers_only=True) as headers:
             while not headers.caught_up:
                 for delivery in await headers.read(batch=_BATCH, wait_s=_DEADLINE_S):
-                    trajectory_id, header = parse_headers(delivery.headers)
-                    ledger.arrived(delivery.sequence, trajectory_id, header)
+                    parsed = header_of(delivery)
+                    if parsed is not None:
+                        ledger.arrived(delivery.sequence, *parsed)
             seen = headers.last_sequence
         async with StreamReader(self._bus, stream=self._topology.ledger.name) as records:
             while not records.caught_up:
                 for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
-                    ledger.apply(_record(delivery.payload))
+                    record = decode(delivery.payload, *RECORDS)
+                    assert isinstance(record, Record)
+                    ledger.apply(record)
             self._sequence = records.last_sequence
         return seen
 
     async def write(self, record: Record) -> None:
-        acknowledgement = await publish(
-            self._bus,
-            self._topology.ledger_subject,
-            encode(record),
-            message_id=f"{self._incarnation}-{self._sequence + 1}",
-            headers={"Nats-Expected-Last-Sequence": str(self._sequence)},
-            deadline_s=_DEADLINE_S,
-        )
-        self._sequence = acknowledgement.sequence
+        message_id = f"{self._incarnation}-{self._sequence + 1}"
+        try:
+            await publish(
+                self._bus,
+                self._topology.ledger_subject,
+                encode(record),
+                message_id=message_id,
+                headers={"Nats-Expected-Last-Sequence": str(self._sequence)},
+                deadline_s=_DEADLINE_S,
+            )
+        except BusConflict as conflict:
+            # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and which
+            # is repeated meets itself.
+            if await self._id_at(self._sequence + 1) != message_id:
+                raise AnotherWriter(f"{self._topology.ledger.name}: {conflict}") from conflict
+        self._sequence += 1
 
+    async def confirm(self) -> None:
+        """Raise AnotherWriter unless the newest record is ours."""
+        info = await api_call(self._bus, f"STREAM.INFO.{self._topology.ledger.name}", deadline_s=_DEADLINE_S)
+        last = int(info["state"]["last_seq"])
+        if last != self._sequence:
+            raise AnotherWriter(f"{self._topology.ledger.name} is at {last}, this process at {self._sequence}")
 
-def _record(payload: bytes) -> Record:
-    record = decode(payload, *RECORDS)
-    assert isinstance(record, Record)
-    return record
+    async def _id_at(self, sequence: int) -> str | None:
+        stream = self._topology.ledger.name
+        try:
+            answer = await api_call(self._bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, deadline_s=_DEADLINE_S)
+        except BusNotFound:
+            return None
+        _, _, lines = base64.b64decode(answer["message"].get("hdrs", "")).partition(b"\r\n")
+        found = BytesParser().parsebytes(lines, headersonly=True).get(MESSAGE_ID_HEADER)
+        return None if found is None else str(found)

@@ -6,21 +6,24 @@ records: a grant names groups that had arrived before it was written, so by then
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from trimtab.dataflow.admission import capacity
-from trimtab.dataflow.ledger.groups import Group, Sample, choose, mean_reward
+from trimtab.dataflow.ledger.books import PolicyBooks
+from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.records import (
+    GroupsDropped,
     PolicyFinished,
     Record,
     StepDurable,
     StepGranted,
     StepTimed,
+    StepTrained,
     TasksIssued,
     TrainerAttempt,
 )
+from trimtab.dataflow.ledger.task_ids import parse_group_id, task_id
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
@@ -36,52 +39,31 @@ class Arrival(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     NOT_FOR_TRAINING = "not-for-training"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTimes:
-    """Of one rank in one step."""
-
-    wait_s: float
-    step_s: float
-
-
-@dataclass
-class PolicyBooks:
-    """One policy's line of steps."""
-
-    name: str
-    arriving: dict[str, Group] = field(default_factory=dict)
-    buffered: dict[str, Group] = field(default_factory=dict)
-    settled: set[str] = field(default_factory=set)
-    """Groups that are granted, dropped or failed: whatever arrives for them again is a duplicate."""
-    granted: dict[int, tuple[Group, ...]] = field(default_factory=dict)
-    """By step, from the first that is not durable."""
-    next_step: int = 0
-    durable_steps: int = 0
-    trained_steps: int = 0
-    """The trainer's version as far as we know: a request for step s says that s steps are trained."""
-    accepted_groups: int = 0
-    finished_groups: int = 0
-    """Groups that have come to their end, well or badly: what is issued and not in here is running."""
-    produced_tokens: int = 0
-    consumed_tokens: int = 0
-    dropped_groups: int = 0
-    failed_groups: int = 0
-    duplicates: int = 0
-    attempt: int = 0
-    times: dict[int, dict[int, StepTimes]] = field(default_factory=dict)
-    rewards: list[float] = field(default_factory=list)
-    """Mean reward of every granted step."""
-    finished: str | None = None
+    REFUSED = "refused"
+    """No task of this job can have led to it."""
 
 
 class Ledger:
     """State and the questions about it; every change comes in through `arrived` or `apply`."""
 
-    def __init__(self, policies: Sequence[str], *, group_size: int, batch_size: int, max_staleness: int) -> None:
-        self.policies = {name: PolicyBooks(name) for name in policies}
+    def __init__(
+        self,
+        groups_per_task: Mapping[str, int],
+        *,
+        group_size: int,
+        batch_size: int,
+        max_staleness: int,
+        window_steps: int,
+    ) -> None:
+        """`groups_per_task` has every policy with the number of its roles: each task gives a group for each role."""
+        self.policies = {
+            name: PolicyBooks(name, groups_per_task=count, window_steps=window_steps)
+            for name, count in groups_per_task.items()
+        }
         self.issued = 0
+        self.newest_tasks = range(0)
+        """Those of the newest record: all earlier ones were on the queue before it was written."""
+        self.groups_per_step = batch_size // group_size
         self._group_size = group_size
         self._batch_size = batch_size
         self._max_staleness = max_staleness
@@ -90,101 +72,138 @@ class Ledger:
         books = self.policies.get(header.policy)
         if books is None or header.benchmark is not None:
             return Arrival.NOT_FOR_TRAINING
-        if header.group_id in books.settled or header.group_id in books.buffered:
+        place = parse_group_id(header.group_id)
+        if (
+            place is None
+            or header.task_id != task_id(place[0])
+            or header.group_size != self._group_size
+            or header.parts != 1
+        ):
+            return Arrival.REFUSED
+        if header.group_id in books.settled or header.group_id in books.buffer:
             books.duplicates += 1
             return Arrival.DUPLICATE
-        group = books.arriving.setdefault(header.group_id, Group(header.group_id, header.group_size))
-        if header.group_index in group.samples:
+        partial = books.arriving.setdefault(header.group_id, PartialGroup(self._group_size))
+        if header.group_index in partial.samples:
             books.duplicates += 1
             return Arrival.DUPLICATE
-        group.samples[header.group_index] = Sample(sequence, trajectory_id, header)
-        if not group.complete:
+        partial.samples[header.group_index] = Sample(sequence, trajectory_id, header)
+        if not partial.complete:
             return Arrival.NEW
-        return self._complete(books, group)
+        return self._complete(books, header.group_id)
 
-    def _complete(self, books: PolicyBooks, group: Group) -> Arrival:
-        del books.arriving[group.group_id]
+    def _complete(self, books: PolicyBooks, group_id: str) -> Arrival:
+        partial = books.arriving.pop(group_id)
         books.finished_groups += 1
-        books.produced_tokens += group.tokens
-        if group.failed:
-            books.settled.add(group.group_id)
+        books.produced_tokens += partial.tokens
+        if not partial.trainable:
+            books.settled.add((group_id,))
             books.failed_groups += 1
             return Arrival.FAILED
-        books.buffered[group.group_id] = group
+        books.buffer.add(Group.of(group_id, partial))
         books.accepted_groups += 1
+        if books.finished is not None:
+            books.drop((group_id,))
         return Arrival.COMPLETED
+
+    def unseen(self, numbers: Iterable[int]) -> list[int]:
+        """Those tasks of which nothing has come yet."""
+        in_hand = {
+            parse_group_id(group_id)
+            for books in self.policies.values()
+            for group_id in (*books.arriving, *books.buffer.first(len(books.buffer)))
+        }
+        seen = {place[0] for place in in_hand if place is not None}
+        return [
+            number
+            for number in numbers
+            if number not in seen and not any(books.settled.has_task(number) for books in self.policies.values())
+        ]
 
     def apply(self, record: Record) -> None:
         if isinstance(record, TasksIssued):
-            self.issued = max(self.issued, record.first + record.count)
+            if record.first != self.issued:
+                raise LedgerError(f"tasks issued from {record.first} where {self.issued} was due")
+            self.issued += record.count
+            self.newest_tasks = range(record.first, self.issued)
             return
         books = self.policies.get(record.policy)
         if books is None:
             raise LedgerError(f"the ledger speaks of policy {record.policy!r}, which the job does not have")
         match record:
             case StepGranted():
-                self._apply_grant(books, record)
+                if record.step != books.next_step:
+                    raise LedgerError(f"{books.name}: step {record.step} granted where {books.next_step} was due")
+                _check_buffered(books, (*record.groups, *record.dropped), step=record.step)
+                books.grant(record)
+                books.drop(record.dropped)
+            case GroupsDropped():
+                _check_buffered(books, record.dropped, step=record.step)
+                books.drop(record.dropped)
             case StepTimed():
-                ranks = books.times.setdefault(record.step, {})
-                ranks[record.rank] = StepTimes(wait_s=record.wait_seconds, step_s=record.step_seconds)
-                books.trained_steps = max(books.trained_steps, record.step + 1)
+                books.time(record)
+            case StepTrained():
+                books.trained(record.step)
             case StepDurable():
-                books.durable_steps = max(books.durable_steps, record.step + 1)
-                books.trained_steps = max(books.trained_steps, record.step + 1)
-                books.granted = {step: groups for step, groups in books.granted.items() if step >= books.durable_steps}
+                books.durable(record.step)
             case TrainerAttempt():
-                books.attempt = max(books.attempt, record.attempt)
+                books.attempt, books.world_size = record.attempt, record.world_size
             case PolicyFinished():
                 books.finished = record.reason
+                books.drop(books.buffer.first(len(books.buffer)))
 
-    def _apply_grant(self, books: PolicyBooks, record: StepGranted) -> None:
-        if record.step != books.next_step:
-            raise LedgerError(f"{books.name}: step {record.step} granted where {books.next_step} was due")
-        for group_id in (*record.groups, *record.dropped):
-            if group_id not in books.buffered:
-                raise LedgerError(
-                    f"{books.name}: step {record.step} takes group {group_id}, which is not in the buffer"
-                )
-        books.next_step += 1
-        books.granted[record.step] = tuple(books.buffered.pop(group_id) for group_id in record.groups)
-        books.rewards.append(mean_reward(books.granted[record.step]))
-        books.consumed_tokens += sum(group.tokens for group in books.granted[record.step])
-        for group_id in record.dropped:
-            del books.buffered[group_id]
-        books.settled.update(record.groups, record.dropped)
-        books.dropped_groups += len(record.dropped)
-        books.accepted_groups -= len(record.dropped)
-
-    def capacity_groups(self) -> int:
-        """Groups that may be issued now: every task is one group of every policy, so the tightest policy decides."""
-        return min(
-            capacity(
-                max_staleness=self._max_staleness,
-                version=books.trained_steps,
-                batch_size=self._batch_size,
-                accepted=books.accepted_groups * self._group_size,
-                running=(self.issued - books.finished_groups) * self._group_size,
-            )
-            // self._group_size
-            for books in self.policies.values()
-        )
-
-    def propose_grant(self, policy: str, *, now: float) -> StepGranted | None:
-        """The next step's groups, if there are enough: to be recorded first and applied then."""
+    def running_groups(self, policy: str) -> int:
+        """Groups asked for and not at their end."""
         books = self.policies[policy]
-        chosen = choose(
-            list(books.buffered.values()),
-            step=books.next_step,
+        return self.issued * books.groups_per_task - books.finished_groups
+
+    def capacity_tasks(self) -> int:
+        """Tasks that may be issued now. Every task is work for every policy, so the tightest that still learns decides;
+        one that has finished no longer counts, or it would stop the others.
+        """
+        return min(
+            (self._capacity(books) for books in self.policies.values() if books.finished is None),
+            default=0,
+        )
+
+    def _capacity(self, books: PolicyBooks) -> int:
+        samples = capacity(
             max_staleness=self._max_staleness,
-            wanted=self._batch_size // self._group_size,
+            version=books.trained_steps,
+            batch_size=self._batch_size,
+            accepted=books.accepted_groups * self._group_size,
+            running=self.running_groups(books.name) * self._group_size,
         )
-        if chosen is None:
-            return None
-        groups, stale = chosen
-        return StepGranted(
-            policy=policy,
-            step=books.next_step,
-            groups=tuple(group.group_id for group in groups),
-            dropped=tuple(group.group_id for group in stale),
-            granted_at=now,
-        )
+        return samples // (self._group_size * books.groups_per_task)
+
+    def can_grant(self, policy: str) -> bool:
+        books = self.policies[policy]
+        return len(books.buffer) - self._stale(books) >= self.groups_per_step
+
+    def can_decide(self, policy: str) -> bool:
+        """Whether `propose` would have something to say."""
+        return self.can_grant(policy) or self._stale(self.policies[policy]) > 0
+
+    def propose(self, policy: str, *, now: float) -> StepGranted | GroupsDropped | None:
+        """The next step's groups if there are enough, else those to give up: to be recorded first and applied then."""
+        books = self.policies[policy]
+        stale = self._stale(books)
+        dropped = books.buffer.first(stale)
+        if self.can_grant(policy):
+            groups = books.buffer.first(self.groups_per_step, after=stale)
+            return StepGranted(policy=policy, step=books.next_step, groups=groups, dropped=dropped, granted_at=now)
+        if dropped:
+            # They hold room that admission would give to fresh groups: without this, enough of them stop the job.
+            return GroupsDropped(policy=policy, step=books.next_step, dropped=dropped)
+        return None
+
+    def _stale(self, books: PolicyBooks) -> int:
+        return books.buffer.stale_count(step=books.next_step, max_staleness=self._max_staleness)
+
+
+def _check_buffered(books: PolicyBooks, group_ids: tuple[str, ...], *, step: int) -> None:
+    if len(set(group_ids)) != len(group_ids):
+        raise LedgerError(f"{books.name}: step {step} takes a group twice")
+    for group_id in group_ids:
+        if group_id not in books.buffer:
+            raise LedgerError(f"{books.name}: step {step} takes group {group_id}, which is not in the buffer")

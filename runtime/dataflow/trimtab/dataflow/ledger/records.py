@@ -6,8 +6,11 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from trimtab.fabric.wire.lease import WorldSize
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.values import Count, Index, Name, Seconds, Token, UnixSeconds
+
+Groups = Annotated[tuple[Token, ...], Meta(max_length=1 << 20)]
 
 
 class TasksIssued(Message, frozen=True, kw_only=True):
@@ -27,8 +30,8 @@ class StepGranted(Message, frozen=True, kw_only=True):
 
     policy: Name
     step: Count
-    groups: Annotated[tuple[Token, ...], Meta(max_length=1 << 20)]
-    dropped: Annotated[tuple[Token, ...], Meta(max_length=1 << 20)] = ()
+    groups: Groups
+    dropped: Groups = ()
     granted_at: UnixSeconds
 
 
@@ -55,16 +58,19 @@ class StepDurable(Message, frozen=True, kw_only=True):
 
 
 class TrainerAttempt(Message, frozen=True, kw_only=True):
-    """A newer incarnation of a trainer has asked: older ones are refused from here on."""
+    """A newer incarnation of a trainer has asked: older ones are refused from here on, and so is another number of
+    ranks, which would get rows that others have.
+    """
 
     KIND: ClassVar[int] = 36
 
     policy: Name
     attempt: Index
+    world_size: WorldSize = 1
 
 
 class PolicyFinished(Message, frozen=True, kw_only=True):
-    """The policy needs no more batches."""
+    """The policy needs no more batches. What it has not been granted by now is given up."""
 
     KIND: ClassVar[int] = 37
 
@@ -72,7 +78,29 @@ class PolicyFinished(Message, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=256)]
 
 
-Record = TasksIssued | StepGranted | StepTimed | StepDurable | TrainerAttempt | PolicyFinished
+class GroupsDropped(Message, frozen=True, kw_only=True):
+    """Groups too stale for this step, which has no batch yet: given up, so that fresh ones can take their place."""
+
+    KIND: ClassVar[int] = 38
+    MAX_BYTES: ClassVar[int] = 8 << 20
+
+    policy: Name
+    step: Count
+    dropped: Groups
+
+
+class StepTrained(Message, frozen=True, kw_only=True):
+    """A trainer that has just resumed asked for the step after this one, which is therefore in its weights."""
+
+    KIND: ClassVar[int] = 39
+
+    policy: Name
+    step: Count
+
+
+Record = (
+    TasksIssued | StepGranted | StepTimed | StepDurable | TrainerAttempt | PolicyFinished | GroupsDropped | StepTrained
+)
 RECORDS: tuple[type[Message], ...] = (
     TasksIssued,
     StepGranted,
@@ -80,4 +108,6 @@ RECORDS: tuple[type[Message], ...] = (
     StepDurable,
     TrainerAttempt,
     PolicyFinished,
+    GroupsDropped,
+    StepTrained,
 )

@@ -15,7 +15,7 @@ from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.client import EnduringClient
 from trimtab.fabric.bus.credentials import CredentialsFile, Redactor, tls_context, wants_tls, without_userinfo
 from trimtab.fabric.bus.errors import (

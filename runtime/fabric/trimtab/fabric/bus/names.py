@@ -7,7 +7,6 @@ folder name on the server's disk.
 from __future__ import annotations
 
 import hashlib
-import re
 
 from trimtab.fabric.bus.errors import InvalidName
 
@@ -16,7 +15,6 @@ SEPARATOR = "__"
 
 _KEPT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 _HASH_CHARS = 20
-_ESCAPE = re.compile(r"_([0-9a-f]{2})")
 
 
 def escape_token(text: str) -> str:
@@ -41,11 +39,3 @@ def escape_token(text: str) -> str:
             break
         kept += piece
     return f"{kept}_h{digest}"
-
-
-def unescape_token(token: str) -> str:
-    """The original of a token that was not shortened."""
-    if "_h" in token:
-        raise InvalidName(f"token {token!r} was shortened; its original cannot be recovered")
-    raw = _ESCAPE.sub(lambda match: chr(int(match.group(1), 16)), token)
-    return raw.encode("latin-1").decode()

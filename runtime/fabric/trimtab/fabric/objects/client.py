@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import boto3
 from botocore.config import Config
 
-from trimtab.fabric.bus.backoff import FullJitter
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
 from trimtab.fabric.objects.errors import ObjectTooLarge, StoreTimeout, StoreUnavailable
 from trimtab.fabric.objects.faults import STORE_FAULTS, translated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,10 @@ class EngineClient:
         self._url = url.rstrip("/")
         self._request_timeout_s = request_timeout_s
         # No limit on connections: concurrency is bounded by the worker, and a pause must get through a full pool.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        # No timeout of the session's own either: every call brings its deadline.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -97,14 +101,23 @@ class EngineClient:
         try:
             meta = answer["meta_info"]
             pairs = meta["output_token_logprobs"]
-            return Generated(
+            reason = meta["finish_reason"]
+            generated = Generated(
                 token_ids=tuple(int(pair[1]) for pair in pairs),
                 logprobs=tuple(float(pair[0]) for pair in pairs),
-                finish=meta["finish_reason"]["type"],
+                finish=reason["type"],
                 weight_version=str(meta["weight_version"]),
             )
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise EngineError(f"/generate answered without {error}") from None
+        if generated.finish == "abort" and reason.get("status_code"):
+            # SGLang answers some refusals this way, with 200 around it.
+            raise _refusal("/generate", int(reason["status_code"]), str(reason.get("message", ""))[:500])
+        if generated.finish not in ("stop", "length", "abort"):
+            raise EngineError(f"/generate ended for a reason we do not know: {generated.finish!r}")
+        if not all(map(math.isfinite, generated.logprobs)):
+            raise EngineError("/generate answered with a logprob that is not finite: are the weights damaged?")
+        return generated
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         await self._post("/pause_generation", {"mode": mode}, timeout_s=timeout_s)
@@ -116,10 +129,6 @@ class EngineClient:
         # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
         body = {"model_path": str(folder), "weight_version": weight_version, "flush_cache": False}
         await self._post("/update_weights_from_disk", body, timeout_s=timeout_s)
-
-    async def weight_version(self, *, timeout_s: float) -> str:
-        answer = await self._call("GET", "/model_info", None, timeout_s=timeout_s)
-        return str(answer["weight_version"])
 
     async def wait_healthy(self, *, timeout_s: float, poll_s: float = 0.2) -> None:
         """Until the engine answers /health; a model may take minutes to load."""
@@ -152,6 +161,8 @@ class EngineClient:
             raise EngineTimeout(f"{path} did not answer within {timeout_s:.3g} s") from None
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{path}: {error or type(error).__name__}") from None
+        except ValueError as error:
+            raise EngineError(f"{path} did not answer with JSON: {error}") from None
         if not isinstance(answer, dict):
             raise EngineError(f"{path} answered with a {type(answer).__name__}")
         return answer

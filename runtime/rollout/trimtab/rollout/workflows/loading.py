@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -15,12 +16,15 @@ def load_workflow(spec: WorkflowSpec, *, folder: Path) -> Workflow:
     if spec.source is not None and spec.source.path is not None:
         sys.path.insert(0, str((folder / spec.source.path).resolve()))
     module_name, _, class_name = spec.entrypoint.partition(":")
+    # A module and a class of the user's: whatever they raise is about the manifest, and says so.
     try:
         workflow_class = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise WorkflowError(f"workflow.entrypoint {spec.entrypoint!r} cannot be loaded: {error}") from error
     try:
         workflow: Workflow = workflow_class(**spec.args)
-    except TypeError as error:
+    except Exception as error:
         raise WorkflowError(f"workflow.args do not fit {spec.entrypoint}: {error}") from error
+    if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
+        raise WorkflowError(f"workflow.entrypoint {spec.entrypoint!r} has no `async def run(self, assignment, team)`")
     return workflow

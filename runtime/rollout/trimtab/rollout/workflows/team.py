@@ -10,6 +10,7 @@ from trimtab.fabric.wire.spans import Producer, Span, merged
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.client import SamplingSettings
 from trimtab.rollout.sampler import PolicySampler
+from trimtab.rollout.seeds import derived_seed
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Conversation:
             temperature=self.role.sampling.temperature,
             top_p=self.role.sampling.top_p,
             top_k=self.role.sampling.top_k,
-            seed=self.seed + self.turns,
+            seed=derived_seed(self.seed, self.role.name, self.turns),
         )
         completion = await self.role.sampler.complete(
             self.token_ids, settings, request_id=f"{self.request_id}.{self.turns}", deadline_s=self.deadline_s

@@ -45,8 +45,17 @@ def main(
     )
     scheduler.start()
     server = EngineServer(model, scheduler, model_path=model_path)
-    web.run_app(server.application(), host=host, port=port, print=None, access_log=None)
-    scheduler.stop(timeout_s=_STOP_TIMEOUT_S)
+    web.run_app(
+        server.application(),
+        host=host,
+        port=port,
+        print=None,
+        access_log=None,
+        shutdown_timeout=_STOP_TIMEOUT_S,
+        handler_cancellation=True,  # a client that hangs up takes its request with it
+    )
+    if server.failed:
+        raise click.ClickException(str(scheduler.death))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +18,7 @@ class SamplingParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_new_tokens: int = Field(default=128, ge=1)
-    temperature: float = Field(default=1.0, ge=0.0)
+    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=-1, ge=-1)
     stop_token_ids: tuple[int, ...] = ()
@@ -25,9 +26,9 @@ class SamplingParams(BaseModel):
     sampling_seed: int | None = None
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Generation:
-    """Mutable progress of one request; owned by the model thread once it is queued."""
+    """Mutable progress of one request; owned by the model thread once it is queued, until `done`."""
 
     request_id: str
     input_ids: list[int]
@@ -37,6 +38,9 @@ class Generation:
     logprobs: list[float] = field(default_factory=list)
     finish: FinishType | None = None
     matched: int | None = None
+    weight_version: str = ""
+    """Of the weights that were served when it ended."""
+    done: Future[None] = field(default_factory=Future)
 
     def append(self, token: int, logprob: float, *, eos_ids: frozenset[int]) -> None:
         self.output_ids.append(token)

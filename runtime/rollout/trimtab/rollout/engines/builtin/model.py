@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, DynamicCache
 
 
@@ -24,8 +25,7 @@ class EngineModel:
             path, dtype=dtype, device_map={"": device} if device != "cpu" else None, local_files_only=True
         )
         self._model.train(mode=False).requires_grad_(False)
-        eos = self._model.config.eos_token_id
-        self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+        self.eos_ids = _ids(self._model.config.eos_token_id) | _ids(self._model.generation_config.eos_token_id)
         self.vocabulary = int(self._model.config.vocab_size)
         self.max_length = int(self._model.config.max_position_embeddings)
 
@@ -71,25 +71,27 @@ class EngineModel:
     @torch.inference_mode()
     def load(self, folder: Path) -> None:
         """Copy the folder's tensors over the served ones, once all names and shapes are found to fit."""
-        files = sorted(folder.glob("*.safetensors"))
-        parameters = dict(self._model.named_parameters(remove_duplicate=False))
-        sources: dict[str, Path] = {}
-        for file in files:
-            with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                    if name not in parameters:
-                        raise WeightMismatchError(f"{file.name} holds {name}, which the served model does not have")
-                    if list(tensors.get_slice(name).get_shape()) != list(parameters[name].shape):
-                        raise WeightMismatchError(f"{name} in {file.name} has another shape than the served model")
-                    sources[name] = file
-        tied = {id(parameters[name]) for name in sources}
-        missing = [name for name, parameter in parameters.items() if id(parameter) not in tied]
+        served: dict[str, torch.Tensor] = self._model.state_dict()
+        fresh: dict[str, torch.Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            try:
+                fresh |= load_file(file)
+            except SafetensorError as error:
+                raise WeightMismatchError(f"{file.name} is not a whole safetensors file: {error}") from None
+        for name, tensor in fresh.items():
+            if name not in served:
+                raise WeightMismatchError(f"{folder} holds {name}, which the served model does not have")
+            if tensor.shape != served[name].shape:
+                raise WeightMismatchError(
+                    f"{name} in {folder} has shape {list(tensor.shape)}, served is {list(served[name].shape)}"
+                )
+        # Tied tensors are stored once, under any of their names.
+        covered = {served[name].data_ptr() for name in fresh}
+        missing = [name for name, tensor in served.items() if tensor.data_ptr() not in covered]
         if missing:
             raise WeightMismatchError(f"{folder} lacks {len(missing)} tensors of the served model, first {missing[0]}")
-        for file in files:
-            with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                    parameters[name].copy_(tensors.get_tensor(name))
+        for name, tensor in fresh.items():
+            served[name].copy_(tensor)
 
 
 class Batch:
@@ -98,3 +100,7 @@ class Batch:
     def __init__(self, *, cache: DynamicCache, mask: torch.Tensor) -> None:
         self.cache = cache
         self.mask = mask
+
+
+def _ids(eos: int | list[int] | None) -> frozenset[int]:
+    return frozenset([eos] if isinstance(eos, int) else eos or ())

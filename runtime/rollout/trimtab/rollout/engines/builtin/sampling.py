@@ -25,8 +25,9 @@ def sample(
     logprobs = torch.log_softmax(logits.float() / temperatures[:, None], dim=-1)
     if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
         logprobs = _truncate(logprobs, params)
-    cumulative = logprobs.exp().cumsum(dim=-1)
-    points = torch.tensor(uniforms, device=logits.device)[:, None] * cumulative[:, -1:]
+    # In float32 a number just below 1 rounds to 1, and would draw the last token even if that has no probability.
+    cumulative = logprobs.double().exp().cumsum(dim=-1)
+    points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, points, right=True).clamp_(max=logits.shape[-1] - 1)
     greedy = torch.tensor([p.temperature < _GREEDY_BELOW for p in params], device=logits.device)
     tokens = torch.where(greedy, logits.argmax(dim=-1), drawn[:, 0])

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from trimtab.rollout.engines.builtin.generation import Generation
-from trimtab.rollout.engines.builtin.model import Batch, EngineModel
+from trimtab.rollout.engines.builtin.model import Batch, EngineModel, WeightMismatchError
 from trimtab.rollout.engines.builtin.sampling import sample
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -27,6 +27,10 @@ _IDLE_WAIT_S = 0.5
 
 class QueueFullError(RuntimeError):
     """More requests wait than the engine is willing to hold."""
+
+
+class EngineDeadError(RuntimeError):
+    """The model's thread has ended, by an error or because it was told to: nothing will be generated any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +55,21 @@ class Scheduler:
         self._running: list[Generation] = []
         self._batch: Batch | None = None
         self._logits: torch.Tensor | None = None
-        self._futures: dict[str, Future[Generation]] = {}
         self._paused = False
         self._stopping = False
+        # Guards what other threads change or must see together: how many requests are held, and why no more are taken.
+        self._lock = threading.Lock()
+        self._held = 0
+        self._death: EngineDeadError | None = None
+        self.ended: Future[None] = Future()
+        """Set when the model's thread has ended, well or badly."""
+        self.ended.set_running_or_notify_cancel()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+    def death(self) -> EngineDeadError | None:
+        """Why the model's thread has ended; None while it runs."""
+        return self._death
 
     @property
     def paused(self) -> bool:
@@ -70,22 +81,27 @@ class Scheduler:
 
     @property
     def waiting_requests(self) -> int:
-        return len(self._futures) - len(self._running)
+        return max(0, self._held - len(self._running))
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, *, timeout_s: float) -> None:
-        self._command(self._stop)
+        """End the thread; what it holds is answered as aborted. Stopping what has died already does nothing."""
+        if self._death is None:
+            self._command(self._stop)
         self._thread.join(timeout_s)
 
-    def submit(self, generation: Generation) -> Future[Generation]:
-        if len(self._futures) >= self._max_waiting:
-            raise QueueFullError(f"{len(self._futures)} requests wait already, the limit is {self._max_waiting}")
-        future: Future[Generation] = Future()
-        self._futures[generation.request_id] = future
-        self._inbox.put(generation)
-        return future
+    def submit(self, generation: Generation) -> None:
+        """Queue it; its `done` is set when it has ended. Raises QueueFullError or EngineDeadError."""
+        # From here on nobody can cancel it, so that the model's thread never meets a future that is settled already.
+        generation.done.set_running_or_notify_cancel()
+        with self._lock:
+            self._raise_if_dead()
+            if self._held >= self._max_waiting:
+                raise QueueFullError(f"{self._held} requests are held already, the limit is {self._max_waiting}")
+            self._held += 1
+            self._inbox.put(generation)
 
     def pause(self, mode: PauseMode) -> Future[None]:
         return self._command(lambda: self._pause(mode))
@@ -94,24 +110,65 @@ class Scheduler:
         return self._command(self._resume)
 
     def abort(self, request_id: str | None) -> Future[None]:
-        """Abort one request, or all of them."""
-        return self._command(lambda: self._abort(request_id))
+        """Abort the requests with this id, or all of them."""
+        return self._command(lambda: self._abort(lambda g: request_id is None or g.request_id == request_id))
+
+    def withdraw(self, generation: Generation) -> Future[None]:
+        """Abort this one, whoever else uses its id: nobody waits for it any more."""
+        return self._command(lambda: self._abort(lambda g: g is generation))
 
     def update_weights(self, folder: Path, *, weight_version: str | None) -> Future[None]:
         return self._command(lambda: self._update(folder, weight_version))
 
     def _command(self, action: Callable[[], None]) -> Future[None]:
         command = _Command(action=action, done=Future())
-        self._inbox.put(command)
+        command.done.set_running_or_notify_cancel()
+        with self._lock:
+            self._raise_if_dead()
+            self._inbox.put(command)
         return command.done
 
+    def _raise_if_dead(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(str(self._death))
+
     def _run(self) -> None:
-        while not self._stopping:
-            busy = not self._paused and (self._running or self._waiting)
-            self._read_inbox(wait=not busy)
-            if not self._paused:
-                self._step()
-        self._abort(None)
+        reason = "it was stopped"
+        try:
+            while not self._stopping:
+                busy = not self._paused and (self._running or self._waiting)
+                self._read_inbox(wait=not busy)
+                if not self._paused and not self._stopping:
+                    self._step()
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._die(reason)
+
+    def _die(self, reason: str) -> None:
+        """Nobody may be left waiting: not who is running or queued, and not who comes while we look."""
+        with self._lock:
+            self._death = EngineDeadError(f"the engine's model thread has ended: {reason}")
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(item, Generation):
+                self._waiting.append(item)
+            else:
+                item.done.set_exception(self._death)
+        left = [*self._running, *self._waiting]
+        self._running, self._waiting, self._batch, self._logits = [], deque(), None, None
+        for generation in left:
+            if self._stopping:
+                generation.finish = "abort"
+                self._answer(generation)
+            else:
+                self._release()
+                generation.done.set_exception(self._death)
+        self.ended.set_result(None)
 
     def _read_inbox(self, *, wait: bool) -> None:
         while True:
@@ -144,11 +201,11 @@ class Scheduler:
     def _retire_finished(self, tokens: list[int]) -> None:
         assert self._batch is not None
         rows = [row for row, generation in enumerate(self._running) if generation.finish is None]
-        for generation in self._running:
-            if generation.finish is not None:
-                self._answer(generation)
-        if len(rows) < len(self._running):
+        ended = [generation for generation in self._running if generation.finish is not None]
+        if ended:
             self._running = [self._running[row] for row in rows]
+            for generation in ended:
+                self._answer(generation)
             if rows:
                 self._model.keep(rows, self._batch)
         if self._running:
@@ -157,14 +214,18 @@ class Scheduler:
             self._batch = self._logits = None
 
     def _answer(self, generation: Generation) -> None:
-        future = self._futures.pop(generation.request_id, None)
-        if future is not None and not future.cancelled():
-            future.set_result(generation)
+        generation.weight_version = self.weight_version
+        self._release()
+        generation.done.set_result(None)
+
+    def _release(self) -> None:
+        with self._lock:
+            self._held -= 1
 
     def _pause(self, mode: PauseMode) -> None:
         self._paused = True
         if mode == "abort":
-            self._abort(None)
+            self._abort(lambda _: True)
         elif mode == "retract":
             self._waiting.extendleft(reversed(self._running))
             self._running, self._batch, self._logits = [], None, None
@@ -172,11 +233,10 @@ class Scheduler:
     def _resume(self) -> None:
         self._paused = False
 
-    def _abort(self, request_id: str | None) -> None:
-        chosen = [g for g in (*self._running, *self._waiting) if request_id in (None, g.request_id)]
-        for generation in chosen:
+    def _abort(self, chosen: Callable[[Generation], bool]) -> None:
+        ended = [generation for generation in (*self._running, *self._waiting) if chosen(generation)]
+        for generation in ended:
             generation.finish = "abort"
-            self._answer(generation)
         self._waiting = deque(g for g in self._waiting if g.finish is None)
         rows = [row for row, generation in enumerate(self._running) if generation.finish is None]
         if len(rows) < len(self._running):
@@ -186,6 +246,8 @@ class Scheduler:
                 self._logits = self._logits[rows]
             else:
                 self._batch = self._logits = None
+        for generation in ended:
+            self._answer(generation)
 
     def _update(self, folder: Path, weight_version: str | None) -> None:
         self._model.load(folder)
@@ -197,9 +259,13 @@ class Scheduler:
 
 
 def _carry_out(command: _Command) -> None:
+    """Weights that are refused change nothing. Any other error leaves the model in doubt, and ends the thread."""
     try:
         command.action()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (WeightMismatchError, OSError) as error:
         command.done.set_exception(error)
+    except BaseException as error:
+        command.done.set_exception(EngineDeadError(f"{type(error).__name__}: {error}"))
+        raise
     else:
         command.done.set_result(None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
 from trimtab.rollout.engines.builtin.model import EngineModel, WeightMismatchError
-from trimtab.rollout.engines.builtin.scheduler import QueueFullError, Scheduler
+from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
 
 _COMMAND_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 5.0
+_LINGER_S = 2.0
 _MAX_BODY = 64 * 1024 * 1024
 
 
@@ -53,9 +58,14 @@ class EngineServer:
         self._model = model
         self._scheduler = scheduler
         self._model_path = model_path
+        self._watch: asyncio.Task[None] | None = None
+        self.failed = False
+        """The model's thread died by itself, and the server leaves because of it."""
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=_MAX_BODY)
+        application.on_startup.append(self._watch_model)
+        application.on_shutdown.append(self._stop_model)
         application.add_routes(
             [
                 web.post("/generate", self.generate),
@@ -70,6 +80,22 @@ class EngineServer:
         )
         return application
 
+    async def _watch_model(self, application: web.Application) -> None:
+        self._watch = asyncio.create_task(self._leave_when_dead())
+
+    async def _leave_when_dead(self) -> None:
+        """An engine without its model is of no use: give the answers time to leave, and let someone restart us."""
+        await asyncio.wrap_future(self._scheduler.ended)
+        self.failed = True
+        await asyncio.sleep(_LINGER_S)
+        raise web.GracefulExit
+
+    async def _stop_model(self, application: web.Application) -> None:
+        """Before connections are closed, so that whoever waits gets its tokens so far, as aborted."""
+        assert self._watch is not None
+        self._watch.cancel()
+        await asyncio.to_thread(self._scheduler.stop, timeout_s=_STOP_TIMEOUT_S)
+
     async def generate(self, request: web.Request) -> web.Response:
         body = await _parse(request, GenerateRequest)
         self._check_tokens(body)
@@ -82,15 +108,17 @@ class EngineServer:
         )
         started = time.monotonic()
         try:
-            future = self._scheduler.submit(generation)
+            self._scheduler.submit(generation)
+            await asyncio.wrap_future(generation.done)
         except QueueFullError as full:
             return _error(429, str(full))
-        try:
-            finished = await asyncio.wrap_future(future)
+        except EngineDeadError as dead:
+            return _error(503, str(dead))
         except asyncio.CancelledError:
-            self._scheduler.abort(generation.request_id)  # the client is gone
+            with contextlib.suppress(EngineDeadError):
+                self._scheduler.withdraw(generation)  # the client is gone
             raise
-        return web.json_response(self._answer(finished, with_logprobs=body.return_logprob, started=started))
+        return web.json_response(self._answer(generation, with_logprobs=body.return_logprob, started=started))
 
     def _check_tokens(self, body: GenerateRequest) -> None:
         length = len(body.input_ids) + body.sampling_params.max_new_tokens
@@ -112,7 +140,7 @@ class EngineServer:
             "finish_reason": finish,
             "prompt_tokens": len(generation.input_ids),
             "completion_tokens": len(generation.output_ids),
-            "weight_version": self._scheduler.weight_version,
+            "weight_version": generation.weight_version,
             "e2e_latency": time.monotonic() - started,
         }
         if with_logprobs:
@@ -124,23 +152,23 @@ class EngineServer:
 
     async def pause(self, request: web.Request) -> web.Response:
         body = await _parse(request, PauseRequest)
-        await _finish(self._scheduler.pause(body.mode))
+        await _finish(lambda: self._scheduler.pause(body.mode))
         return web.json_response({"status": "ok", "message": f"paused, mode {body.mode}"})
 
     async def resume(self, request: web.Request) -> web.Response:
-        await _finish(self._scheduler.resume())
+        await _finish(self._scheduler.resume)
         return web.json_response({"status": "ok", "message": "continued"})
 
     async def abort(self, request: web.Request) -> web.Response:
         body = await _parse(request, AbortRequest)
         if body.rid or body.abort_all:
-            await _finish(self._scheduler.abort(None if body.abort_all else body.rid))
+            await _finish(lambda: self._scheduler.abort(None if body.abort_all else body.rid))
         return web.Response()
 
     async def update_from_disk(self, request: web.Request) -> web.Response:
         body = await _parse(request, UpdateFromDiskRequest)
         try:
-            await _finish(self._scheduler.update_weights(body.model_path, weight_version=body.weight_version))
+            await _finish(lambda: self._scheduler.update_weights(body.model_path, weight_version=body.weight_version))
         except (WeightMismatchError, OSError) as error:
             return web.json_response({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
         return web.json_response({"success": True, "message": "updated", "num_paused_requests": 0})
@@ -157,7 +185,8 @@ class EngineServer:
         )
 
     async def health(self, request: web.Request) -> web.Response:
-        return web.Response(status=200 if self._scheduler.alive else 503)
+        death = self._scheduler.death
+        return web.Response() if death is None else _error(503, str(death))
 
     async def loads(self, request: web.Request) -> web.Response:
         load = {
@@ -178,8 +207,15 @@ async def _parse(request: web.Request, kind: type[Body]) -> Body:
         raise _bad_request(problems) from None
 
 
-async def _finish(future: Any) -> None:
-    await asyncio.wait_for(asyncio.wrap_future(future), _COMMAND_TIMEOUT_S)
+async def _finish(command: Callable[[], Future[None]]) -> None:
+    try:
+        async with asyncio.timeout(_COMMAND_TIMEOUT_S):
+            await asyncio.wrap_future(command())
+    except EngineDeadError as dead:
+        raise web.HTTPServiceUnavailable(text=_error(503, str(dead)).text, content_type="application/json") from None
+    except TimeoutError:
+        message = f"the model did not come to it within {_COMMAND_TIMEOUT_S:.0f} s"
+        raise web.HTTPGatewayTimeout(text=_error(504, message).text, content_type="application/json") from None
 
 
 def _bad_request(message: str) -> web.HTTPBadRequest:

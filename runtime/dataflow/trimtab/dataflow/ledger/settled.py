@@ -1,0 +1,48 @@
+"""Groups that are granted, given up or failed: whatever arrives for them again is a duplicate, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trimtab.dataflow.ledger.task_ids import parse_group_id
+
+
+class SettledGroups:
+    """By role, every task number below a floor and single ones above it: its size follows what is in flight, not the
+    length of the run.
+    """
+
+    def __init__(self) -> None:
+        self._floor: dict[str, int] = {}
+        self._above: dict[str, set[int]] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        place = parse_group_id(group_id)
+        if place is None:
+            return False
+        number, role = place
+        return number < self._floor.get(role, 0) or number in self._above.get(role, ())
+
+    def has_task(self, number: int) -> bool:
+        """Whether any role's group of this task is settled."""
+        return any(number < floor for floor in self._floor.values()) or any(
+            number in above for above in self._above.values()
+        )
+
+    def add(self, group_ids: Iterable[str]) -> None:
+        for group_id in group_ids:
+            place = parse_group_id(group_id)
+            if place is None:
+                raise ValueError(f"{group_id!r} is no id of a group")
+            number, role = place
+            above = self._above.setdefault(role, set())
+            above.add(number)
+            floor = self._floor.get(role, 0)
+            while floor in above:
+                above.remove(floor)
+                floor += 1
+            self._floor[role] = floor
+
+    def held(self) -> int:
+        """Numbers held one by one."""
+        return sum(len(above) for above in self._above.values())

@@ -1,0 +1,17 @@
+"""Names of tasks and groups. They are numbers in disguise, so that what is settled can be remembered as a number."""
+
+from __future__ import annotations
+
+import re
+
+_GROUP = re.compile(r"t(0|[1-9][0-9]{0,17})\.([a-z0-9-]+)")
+
+
+def task_id(number: int) -> str:
+    return f"t{number}"
+
+
+def parse_group_id(group_id: str) -> tuple[int, str] | None:
+    """Task number and role of a group; None for an id that no task of ours can have led to."""
+    match = _GROUP.fullmatch(group_id)
+    return None if match is None else (int(match[1]), match[2])

@@ -1,0 +1,130 @@
+"""The quickstart as a person runs it: it learns asynchronously, each sample once; Ctrl-C leaves nothing; it resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.quickstart import Streams, figures, read_streams
+from tests.polling import eventually
+from tests.quickstart_job import make_quickstart
+from trimtab.dataflow.audit import AuditReport, audit
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.pod import read_job
+
+_STEPS = 40
+
+
+def _trimtab(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "trimtab.cli.main", *arguments]
+
+
+def _descendants_of(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, AuditReport]:
+    """One whole run, stopped by Ctrl-C in its middle and resumed."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    file = make_quickstart(folder, name="learns", max_steps=_STEPS)
+    state = folder / ".trimtab" / "learns"
+    with (folder / "first.txt").open("wb") as output:
+        first = subprocess.Popen(_trimtab("run", str(file)), stdout=output, stderr=output, start_new_session=True)
+        _wait_for_step(folder / "first.txt", first, 10)
+        family = _descendants_of(first.pid)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(90) == 130, (folder / "first.txt").read_text()
+    assert "run the same command to resume" in " ".join((folder / "first.txt").read_text().split())
+    left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert left == []
+
+    resumed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=240)
+    assert resumed.returncode == 0, resumed.stderr
+    topology = JobTopology("default", "learns")
+    return file, asyncio.run(read_streams(state, topology)), asyncio.run(_audit(file, state, topology))
+
+
+def _wait_for_step(output: Path, process: subprocess.Popen[bytes], step: int) -> None:
+    async def wait() -> None:
+        def there() -> bool:
+            assert process.poll() is None, output.read_text()
+            lines = [line for line in output.read_text().splitlines() if " step " in line]
+            return bool(lines) and int(lines[-1].split(" step ")[1].split()[0]) >= step
+
+        await eventually(there, timeout_s=120)
+
+    asyncio.run(wait())
+
+
+async def _audit(file: Path, state: Path, topology: JobTopology) -> AuditReport:
+    with EmbeddedNats(state / "nats") as server:
+        bus = await Bus.connect(server.settings, name="auditor")
+        report = await audit(bus, topology, data=read_job(file).spec.data)
+        await bus.close()
+    return report
+
+
+def test_the_reward_rises(finished: tuple[Path, Streams, AuditReport]) -> None:
+    measured = figures(finished[1])
+    assert measured["steps"] == _STEPS
+    assert measured["first_reward"] < 0.25
+    assert measured["last_reward"] > 0.5
+
+
+def test_versions_advance_in_the_trajectories(finished: tuple[Path, Streams, AuditReport]) -> None:
+    versions = {header.newest_version for header in finished[1].headers}
+    assert len(versions) > _STEPS / 2
+    assert max(version for version in versions if version is not None) >= _STEPS - 4
+
+
+def test_each_sample_is_trained_exactly_once(finished: tuple[Path, Streams, AuditReport]) -> None:
+    report = finished[2]
+    assert report.violations == []
+    assert report.trained == {"solver": _STEPS * 256}
+
+
+def test_rollout_and_training_overlap(finished: tuple[Path, Streams, AuditReport]) -> None:
+    """Most of the time in which the trainer computes, samples are being made: nobody waits for the other's turn."""
+    assert figures(finished[1])["overlap_of_training"] > 0.5
+
+
+def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditReport]) -> None:
+    started = time.monotonic()
+    again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert " step " not in again.stderr, f"trained on for {time.monotonic() - started:.0f} s"
+
+
+def test_what_is_missing_beside_the_manifest_is_named(tmp_path: Path) -> None:
+    file = make_quickstart(tmp_path, name="missing", max_steps=1)
+    (tmp_path / "prompts.jsonl").unlink()
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 1
+    assert "spec.data.prompts[train].jsonl.uri" in completed.stderr
+
+
+async def test_killing_trimtab_run_leaves_no_process(tmp_path: Path) -> None:
+    file = make_quickstart(tmp_path, name="killed", max_steps=1000)
+    with (tmp_path / "out.txt").open("wb") as output:
+        process = subprocess.Popen(_trimtab("run", str(file)), stdout=output, stderr=output, start_new_session=True)
+        await eventually(lambda: len(_descendants_of(process.pid)) >= 7, timeout_s=60)
+        family = _descendants_of(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    await eventually(
+        lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), timeout_s=30
+    )
