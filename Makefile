@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test lint format crds cluster bench clean
+.PHONY: help install demo test fuzz lint format crds cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,10 +35,14 @@ test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
 	$(BIN)/pytest tests
 
+fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; the wire fuzz is part of test)
+	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py
+
 lint: $(INSTALLED)  ## ruff, mypy --strict, import layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m trimtab.api.generate --check
 

@@ -17,6 +17,7 @@ import nats.errors
 import psutil
 import pytest
 from botocore.exceptions import ClientError
+from nats.aio.client import Client
 
 from tests.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -43,7 +44,7 @@ def s3(settings: ObjectStoreSettings, *, secret: str | None = None) -> Iterator[
     client.close()
 
 
-async def connect(server: EmbeddedNats, *, password: str | None = None) -> nats.NATS:
+async def connect(server: EmbeddedNats, *, password: str | None = None) -> Client:
     return await nats.connect(
         server.settings.servers[0],
         user=server.settings.user,

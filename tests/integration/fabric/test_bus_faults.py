@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -273,7 +274,8 @@ def tls_server(tmp_path: Path) -> Iterator[NatsSettings]:
 
 async def test_tls_with_our_own_authority(tls_server: NatsSettings) -> None:
     async with await Bus.connect(tls_server, name="test") as bus:
-        assert bus._client._transport._io_writer.get_extra_info("cipher")
+        transport: Any = bus._client._transport
+        assert transport._io_writer.get_extra_info("cipher")
         async with asyncio.timeout(5.0):
             await bus.send("anything", b"x")
 

@@ -83,7 +83,8 @@ async def test_of_eight_writers_one_wins_each_round(bucket: KeyValue) -> None:
 async def test_a_swap_whose_answer_was_lost_is_recognised_as_our_own(bucket: KeyValue) -> None:
     """The fault cannot be timed on a real server, so the answer of the first attempt is dropped on our side."""
     revision = await bucket.create("k", b"1")
-    ask, dropped = bucket.bus.ask, []
+    ask = bucket.bus.ask
+    dropped: list[object] = []
 
     async def ask_and_lose_the_first(subject: str, payload: bytes = b"", **options: object) -> object:
         answer = await ask(subject, payload, **options)  # type: ignore[arg-type]

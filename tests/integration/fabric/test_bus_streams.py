@@ -79,8 +79,9 @@ async def test_declaring_a_job_twice_changes_nothing(bus: Bus) -> None:
     info = await api_call(bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=D)
     assert info["state"]["messages"] == 1
     assert info["config"]["retention"] == "workqueue"
-    for spec in (*topology.streams, *topology.buckets):
-        assert await delete_stream(bus, spec.config()["name"], deadline_s=D)
+    names = [stream.name for stream in topology.streams] + [bucket.stream for bucket in topology.buckets]
+    for name in names:
+        assert await delete_stream(bus, name, deadline_s=D)
     assert not await delete_stream(bus, topology.tasks.name, deadline_s=D)
 
 

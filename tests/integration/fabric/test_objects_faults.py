@@ -66,7 +66,7 @@ class CuttingProxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._upstream) as server:  # type: ignore[arg-type]
+        with client, socket.create_connection(self._upstream) as server:
             left: list[int | None] = [None]
 
             def upward() -> None:

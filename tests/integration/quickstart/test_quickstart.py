@@ -31,7 +31,7 @@ def _trimtab(*arguments: str) -> list[str]:
 
 def _descendants_of(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return list(psutil.Process(pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return []
 

@@ -53,7 +53,7 @@ def _assert_clean(text: str) -> None:
 
 def _raise(secret: str) -> None:
     try:
-        {}[secret]
+        dict[str, str]()[secret]
     except KeyError as inner:
         raise ConnectionError(f"cannot reach nats://user:{secret}@host, tried {secret!r}") from inner
 

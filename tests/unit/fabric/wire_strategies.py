@@ -168,7 +168,7 @@ def batch_leases(draw: st.DrawFn) -> BatchLease:
         samples=samples,
         chunk=draw(indices),
         totals=draw(st.none() | totals),
-        **draw(ranks),
+        **draw(ranks),  # type: ignore[arg-type]
         **draw(_ordered(times, "issued_at", "expires_at")),
     )
 

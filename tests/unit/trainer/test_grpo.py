@@ -45,7 +45,9 @@ def case(seed: int, *, rows: int = 7, columns: int = 11, spread: float = 0.5) ->
     }
 
 
-def loss_of(values: dict[str, np.ndarray], *, step_samples: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_of(
+    values: dict[str, np.ndarray], *, step_samples: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs = torch.tensor(values["logprobs"], dtype=dtype, requires_grad=True)
     loss = grpo_loss(
         logprobs,

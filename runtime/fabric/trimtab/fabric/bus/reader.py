@@ -25,11 +25,20 @@ class StreamReader:
     """Nothing is acknowledged: where to begin is the reader's own business."""
 
     def __init__(
-        self, bus: Bus, *, stream: str, subject: str | None = None, after_sequence: int = 0, headers_only: bool = False
+        self,
+        bus: Bus,
+        *,
+        stream: str,
+        subject: str | None = None,
+        after_sequence: int = 0,
+        newest_per_subject: bool = False,
+        headers_only: bool = False,
     ) -> None:
+        """`newest_per_subject` begins with the present state: the newest message of each subject, then all that follow."""
         self._bus = bus
         self._stream = stream
         self._subject = subject
+        self._newest_per_subject = newest_per_subject
         self._headers_only = headers_only
         self._puller: Puller | None = None
         self._consumer = ""
@@ -85,9 +94,11 @@ class StreamReader:
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": round(_GONE_AFTER_S * 1e9),
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self.last_sequence + 1,
         }
+        if self._newest_per_subject and self.last_sequence == 0:
+            config["deliver_policy"] = "last_per_subject"
+        else:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.last_sequence + 1}
         operation = f"CONSUMER.CREATE.{self._stream}.{name}"
         if self._subject is not None:
             config["filter_subject"] = self._subject

@@ -1,0 +1,49 @@
+"""A tiny model with random weights, and the engine as the process that a pod runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.quickstart.make import make_model, make_tokenizer
+from tests.integration.rollout.engine_process import EngineProcess
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.settings import NatsSettings
+from trimtab.rollout.engines.client import EngineClient
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders `0`, `1` and `2`: the same model with the weights of three seeds."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed in range(3):
+        make_model(folder / str(seed), seed=seed)
+        make_tokenizer(folder / str(seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine_process(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    process = EngineProcess(models / "0", tmp_path_factory.mktemp("engine"))
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+async def engine(engine_process: EngineProcess, models: Path) -> AsyncIterator[EngineClient]:
+    """The module's engine, running and with the weights it began with, whatever the test before did."""
+    async with EngineClient(engine_process.url, request_timeout_s=30.0) as client:
+        await client.wait_healthy(timeout_s=60.0)
+        await client.update_weights_from_disk(models / "0", weight_version="0", timeout_s=10.0)
+        await client.resume(timeout_s=10.0)
+        yield client
+        await client.resume(timeout_s=10.0)
+
+
+@pytest.fixture
+async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
+    async with await Bus.connect(nats_settings, name="test") as connected:
+        yield connected

@@ -1,0 +1,139 @@
+"""A group becomes trajectories, or one typed failure; never a reward that was not given."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.unit.rollout.speakers import EchoSampler, role
+from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.task import Task
+from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
+from trimtab.rollout.engines.client import EngineOverloaded
+from trimtab.rollout.episodes import EpisodeFailed, GroupRunner, Origin
+from trimtab.rollout.workflows.single_turn import SingleTurn
+from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
+
+TASK = Task(
+    task_id="task-1", job="j", prompt_id="p1", prompt={"prompt": "ab", "answer": "ba"}, group_size=3, seed=5, created_at=1.0
+)  # fmt: skip
+
+
+def runner(workflow: object, roles: Mapping[str, Role] | None = None, *, timeout_s: float = 5.0) -> GroupRunner:
+    return GroupRunner(
+        workflow,  # type: ignore[arg-type]
+        roles or {"solver": role(EchoSampler())},
+        Origin(worker="w", pool="p", engine="builtin"),
+        episode_timeout_s=timeout_s,
+        clock=lambda: 100.0,
+    )
+
+
+class Scoring:
+    """Asks every role once and gives the reward it is told to."""
+
+    def __init__(self, reward: object, *, roles: tuple[str, ...] = ("solver",), speak: bool = True) -> None:
+        self._reward = reward
+        self._roles = roles
+        self._speak = speak
+
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        scored = []
+        for name in self._roles:
+            conversation = team.begin(name)
+            conversation.hear("ab")
+            if self._speak:
+                await conversation.speak()
+            scored.append(ScoredConversation(conversation, reward=self._reward))  # type: ignore[arg-type]
+        return Episode(tuple(scored))
+
+
+async def test_a_group_gives_one_trajectory_per_sample() -> None:
+    trajectories = await runner(SingleTurn()).run(TASK)
+    assert [t.trajectory_id for t in trajectories] == [f"task-1.solver.{n}" for n in range(3)]
+    assert {t.group_id for t in trajectories} == {"task-1.solver"}
+    assert [t.group_index for t in trajectories] == [0, 1, 2]
+    for trajectory in trajectories:
+        assert isinstance(trajectory.outcome, Scored)
+        assert trajectory.outcome.reward == 1.0
+        assert trajectory.token_ids.tolist() == [97, 98, 98, 97]
+        assert (trajectory.prompt_tokens, trajectory.trained_tokens, trajectory.oldest_version) == (2, 2, 3)
+        assert decode(encode(trajectory), Trajectory) == trajectory
+
+
+async def test_each_role_gives_a_group_of_its_own() -> None:
+    roles = {name: role(EchoSampler(), name, policy=name) for name in ("solver", "critic")}
+    trajectories = await runner(Scoring(0.5, roles=("solver", "critic")), roles).run(TASK)
+    assert {(t.policy, t.group_id) for t in trajectories} == {("solver", "task-1.solver"), ("critic", "task-1.critic")}
+    assert len({t.trajectory_id for t in trajectories}) == 6
+
+
+class Raising:
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        self._error = error
+
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        raise self._error()
+
+
+class Hanging:
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        await asyncio.sleep(60.0)
+        raise AssertionError
+
+
+class Wrong:
+    async def run(self, assignment: Assignment, team: Team) -> object:
+        return {"reward": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("workflow", "kind", "message"),
+    [
+        (Scoring(math.nan), "workflow-error", "not a finite number: nan"),
+        (Scoring(math.inf), "workflow-error", "not a finite number: inf"),
+        (Scoring("much"), "workflow-error", "could not convert"),
+        (Scoring(None), "workflow-error", "TypeError"),
+        (Scoring(1.0, roles=()), "workflow-error", "scores each role once"),
+        (Scoring(1.0, roles=("solver", "solver")), "workflow-error", "scores each role once"),
+        (Scoring(1.0, speak=False), "workflow-error", "the model wrote no token"),
+        (Wrong(), "workflow-error", "AttributeError"),
+        (Raising(lambda: ZeroDivisionError("by zero")), "workflow-error", "ZeroDivisionError: by zero"),
+        (Raising(lambda: TimeoutError("their own")), "workflow-error", "TimeoutError: their own"),
+        (Raising(lambda: EngineOverloaded("full")), "engine-overloaded", "full"),
+        (Hanging(), "episode-timeout", "not finished within 0.05 s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+async def test_whatever_goes_wrong_is_a_typed_failure(workflow: object, kind: str, message: str) -> None:
+    failing = runner(workflow, timeout_s=0.05)
+    with pytest.raises(EpisodeFailed, match=message) as caught:
+        await failing.run(TASK)
+    assert caught.value.kind == kind
+    published = failing.failed(TASK, caught.value)
+    assert len(published) == TASK.group_size
+    for trajectory in published:
+        assert isinstance(trajectory.outcome, Failed)
+        assert trajectory.outcome.error == kind
+        assert decode(encode(trajectory), Trajectory).outcome == trajectory.outcome
+
+
+async def test_one_failed_episode_ends_the_others_of_its_group() -> None:
+    ended: list[int] = []
+
+    class Uneven:
+        async def run(self, assignment: Assignment, team: Team) -> Episode:
+            if assignment.request_id.endswith(".1"):
+                raise ValueError("mine")
+            try:
+                await asyncio.sleep(60.0)
+            finally:
+                ended.append(1)
+            raise AssertionError
+
+    with pytest.raises(EpisodeFailed, match="mine"):
+        await runner(Uneven(), timeout_s=60.0).run(TASK)
+    assert len(ended) == 2
