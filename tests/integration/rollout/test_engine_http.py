@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.integration.rollout.engine_process import EngineProcess
 from tests.polling import eventually
-from trimtab.fabric.wire.spans import model_span, total_length
+from trimtab.fabric.wire.spans import total_length
 from trimtab.rollout.engines.client import EngineClient, EngineOverloaded, EngineRefused, Generated, SamplingSettings
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
@@ -276,7 +276,7 @@ async def test_weights_that_do_not_fit_are_refused_and_change_nothing(
 async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None:
     await engine.pause("in_place", timeout_s=10.0)
     requests = [asyncio.create_task(engine.generate([1], GREEDY, request_id=f"q{n}")) for n in range(80)]
-    done, held = await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_COMPLETED)
     await engine.resume(timeout_s=10.0)
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, EngineOverloaded)]
@@ -291,8 +291,8 @@ async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None
         ({}, "input_ids"),
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": ["x"]}, "input_ids.0"),
-        ({"input_ids": [99]}, "input_ids must lie in [0, 15)"),
-        ({"input_ids": [-1]}, "input_ids"),
+        ({"input_ids": [99], "sampling_params": {"max_new_tokens": 1}}, "input_ids must lie in [0, 15)"),
+        ({"input_ids": [-1], "sampling_params": {"max_new_tokens": 1}}, "input_ids must lie in [0, 15)"),
         ({"input_ids": [1] * 60}, "max_new_tokens make 188 tokens, the model takes 64"),
         ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"input_ids": [1], "sampling_params": {"top_p": 0}}, "sampling_params.top_p"),

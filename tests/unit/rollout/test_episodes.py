@@ -17,9 +17,8 @@ from trimtab.rollout.episodes import EpisodeFailed, GroupRunner, Origin
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
 
-TASK = Task(
-    task_id="task-1", job="j", prompt_id="p1", prompt={"prompt": "ab", "answer": "ba"}, group_size=3, seed=5, created_at=1.0
-)  # fmt: skip
+PROMPT = {"prompt": "ab", "answer": "ba"}
+TASK = Task(task_id="task-1", job="j", prompt_id="p1", prompt=PROMPT, group_size=3, seed=5, created_at=1.0)
 
 
 def runner(workflow: object, roles: Mapping[str, Role] | None = None, *, timeout_s: float = 5.0) -> GroupRunner:

@@ -76,13 +76,14 @@ class Worker:
             name=CONSUMER, stream=self._topology.tasks.name, ack_wait_s=self._lease_s, max_ack_pending=100_000
         )
         await declare_consumer(self._bus, spec, deadline_s=30.0)
-        async with await Puller.open(self._bus, stream=spec.stream, consumer=spec.name) as puller:
-            try:
+        try:
+            # Closed before anything is handed back: a pull that is still open would be given it again.
+            async with await Puller.open(self._bus, stream=spec.stream, consumer=spec.name) as puller:
                 while not stopping.is_set():
                     await self._take(puller, stopping)
-                await self._drain()
-            finally:
-                await self._hand_back()
+            await self._drain()
+        finally:
+            await self._hand_back()
 
     async def _take(self, puller: Puller, stopping: asyncio.Event) -> None:
         free = self._max_tasks - len(self._running)

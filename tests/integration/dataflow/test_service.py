@@ -1,0 +1,217 @@
+"""The dataflow service on a real NATS, with simulated workers and ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration.dataflow.simulation import Simulation, running, simulation
+from tests.polling import eventually
+from tests.unit.dataflow.books import BATCH, GROUP, STALENESS
+from trimtab.dataflow.audit import AuditReport, audit, read_streams
+from trimtab.dataflow.ledger.records import StepGranted, TasksIssued
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.lease import BatchLease, LeaseAcked, LeaseRefused
+from trimtab.fabric.wire.progress import StepProgress
+
+BOUND = (STALENESS + 1) * BATCH
+
+
+async def audited(sim: Simulation) -> AuditReport:
+    report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
+    assert report.violations == []
+    return report
+
+
+async def issued(sim: Simulation) -> int:
+    records = (await read_streams(sim.bus, sim.topology)).records
+    return sum(record.count for record in records if isinstance(record, TasksIssued))
+
+
+async def test_two_ranks_train_and_each_sample_is_in_one_step(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    seen: dict[int, set[str]] = {}
+    async with simulation(nats_settings, tmp_path) as sim, sim.service(), running(sim.work()):
+        assert await sim.train(steps=range(8), world_size=2, seen=seen) == 8
+        report = await audited(sim)
+        assert report.steps == {"solver": 8}
+        assert report.trained == {"solver": 8 * BATCH}
+        assert len(set().union(*seen.values())) == 8 * BATCH
+        balance = KeyValue(sim.bus, sim.topology.balance)
+        progress = decode((await balance.get(sim.topology.progress_key("solver"))).value, StepProgress)
+        assert 5 <= progress.step <= 7
+        assert progress.reward == pytest.approx(0.05)
+        window = decode((await balance.get(sim.topology.report_key("solver"))).value, BalanceReport)
+        assert window.consumed.samples == 3 * BATCH
+
+
+async def test_asking_again_gets_the_same_rows_also_after_a_restart(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    def rows(lease: BatchLease | None) -> object:
+        assert lease is not None
+        return msgspec.structs.replace(lease, issued_at=0.0, expires_at=1.0)
+
+    async with simulation(nats_settings, tmp_path) as sim, running(sim.work()):
+        async with sim.service():
+            first = [rows(await sim.lease(0, rank=rank, world_size=2)) for rank in range(2)]
+            assert first == [rows(await sim.lease(0, rank=rank, world_size=2)) for rank in range(2)]
+        async with sim.service():
+            assert first == [rows(await sim.lease(0, rank=rank, world_size=2)) for rank in range(2)]
+
+
+async def test_admission_holds_while_nothing_is_trained(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    async with simulation(nats_settings, tmp_path) as sim, running(sim.work()):
+        async with sim.service():
+            await eventually(lambda: arrived(sim, BOUND), timeout_s=10.0)
+            assert await sim.lease(0) is not None, "a grant makes no room, only training does"
+        async with sim.service():
+            assert await sim.lease(0) is not None
+            assert await issued(sim) * GROUP == BOUND
+            assert await sim.lease(1, trained=True) is not None
+            await eventually(lambda: arrived(sim, BOUND + BATCH), timeout_s=10.0)
+        await audited(sim)
+
+
+async def arrived(sim: Simulation, wanted: int) -> bool:
+    return (await audit(sim.bus, sim.topology)).arrived >= wanted
+
+
+async def test_killed_again_and_again_nothing_is_lost_and_nothing_doubled(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    """An unreliable worker, a service that is killed at any moment, a trainer that crashes and comes back with another
+    number of ranks."""
+    chance = random.Random(4)
+    seen: dict[int, set[str]] = {}
+    async with (
+        simulation(nats_settings, tmp_path) as sim,
+        running(sim.work(chance=chance), sim.restarting_service(lambda: chance.uniform(0.02, 0.15))),
+    ):
+        async with asyncio.timeout(60.0):
+            assert await sim.train(steps=range(11), world_size=2, seen=seen) == 11
+            refused = await sim.ask(8, world_size=2, attempt=0, rank=1)
+            assert isinstance(refused, LeaseRefused)
+            assert refused.refusal == "step_consumed"
+            assert await sim.train(steps=range(9, 60), world_size=3, attempt=1, seen=seen) == 60
+            superseded = await sim.ask(60, world_size=2, attempt=0)
+            assert isinstance(superseded, LeaseRefused)
+            assert superseded.refusal == "superseded"
+        assert sim.incarnations > 10
+        report = await audited(sim)
+        assert report.steps == {"solver": 60}
+        assert report.trained == {"solver": 60 * BATCH}
+        assert report.duplicates_seen > 0, "the worker was meant to repeat itself"
+        streams = await read_streams(sim.bus, sim.topology)
+        granted = {
+            record.step: {f"{group}.{index}" for group in record.groups for index in range(GROUP)}
+            for record in streams.records
+            if isinstance(record, StepGranted)
+        }
+        assert granted == seen, "what the ranks trained is what the ledger says"
+
+
+async def test_two_services_at_once_never_grant_the_same(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    """Each write of one refuses the other's next: it ends, recovers and goes on. Nobody trains anything twice."""
+    seen: dict[int, set[str]] = {}
+    async with (
+        simulation(nats_settings, tmp_path) as sim,
+        running(sim.work(), sim.restarting_service(lambda: 60.0), sim.restarting_service(lambda: 60.0)),
+    ):
+        async with asyncio.timeout(60.0):
+            assert await sim.train(steps=range(6), world_size=2, seen=seen) == 6
+        report = await audited(sim)
+        assert report.trained == {"solver": 6 * BATCH}
+
+
+async def test_max_steps_ends_the_policy_and_the_last_steps_can_still_be_repeated(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    seen: dict[int, set[str]] = {}
+    async with simulation(nats_settings, tmp_path, maxSteps=5) as sim, running(sim.work()):
+        async with sim.service():
+            assert await sim.train(steps=range(9), seen=seen) == 5
+        async with sim.service():
+            assert await sim.lease(5, attempt=0) is None
+            # The trainer crashed before its last checkpoint: it does steps 3 and 4 again.
+            assert await sim.train(steps=range(3, 9), attempt=1, world_size=2, seen=seen) == 5
+            assert isinstance(await sim.acknowledge(4, attempt=1), LeaseAcked)
+        assert (await audited(sim)).steps == {"solver": 5}
+
+
+async def test_a_trainer_that_resumes_at_its_last_step_is_finished(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    """Its checkpoint was written and the acknowledgement lost: that it asks for the step says that all are trained."""
+    async with simulation(nats_settings, tmp_path, maxSteps=2) as sim, running(sim.work()), sim.service():
+        await sim.train(steps=range(2), seen={})
+        assert await sim.lease(2, attempt=1) is None
+
+
+async def test_a_job_whose_prompts_are_used_up_ends(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    seen: dict[int, set[str]] = {}
+    async with (
+        simulation(nats_settings, tmp_path, prompts=7, data={"epochs": 1}) as sim,
+        running(sim.work()),
+        sim.service(),
+    ):
+        async with asyncio.timeout(30.0):
+            assert await sim.train(steps=range(9), seen=seen) == 3
+        report = await audited(sim)
+        assert report.arrived == 7 * GROUP
+        refused = await sim.ask(3)
+        assert isinstance(refused, LeaseRefused)
+        assert "data.epochs 1 done" in refused.message
+
+
+async def test_two_policies_go_at_their_own_pace(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    async with (
+        simulation(nats_settings, tmp_path, policies=2, maxSteps=6) as sim,
+        running(sim.work(policies=("solver", "judge"))),
+        sim.service(),
+    ):
+        ahead = asyncio.create_task(sim.train(steps=range(9), policy="solver", seen={}))
+        assert await sim.train(steps=range(2), policy="judge", seen={}) == 2
+        assert await sim.train(steps=range(2, 9), policy="judge", attempt=1, seen={}) == 6
+        assert await ahead == 6
+        assert (await audited(sim)).steps == {"solver": 6, "judge": 6}
+
+
+async def test_headers_that_cannot_be_read_stop_neither_the_service_nor_its_recovery(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    async with simulation(nats_settings, tmp_path) as sim, running(sim.work()):
+        async with sim.service():
+            await sim.train(steps=range(1), seen={})
+            subject = sim.topology.trajectory_subject("solver")
+            for number, headers in enumerate(({}, {"Trimtab-Trajectory": "[1,]"}, {"Trimtab-Trajectory": "[9]"})):
+                await publish(sim.bus, subject, b"", message_id=f"poison-{number}", headers=headers, deadline_s=5.0)
+            await sim.train(steps=range(1, 4), seen={})
+        async with sim.service():
+            await sim.train(steps=range(4, 6), attempt=1, seen={})
+        report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
+        assert len(report.violations) == 3
+        assert all("unreadable" in violation for violation in report.violations)
+
+
+async def test_requests_that_make_no_sense_are_refused_with_their_reason(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    async with simulation(nats_settings, tmp_path) as sim, running(sim.work()), sim.service():
+        assert await sim.lease(0, world_size=2) is not None
+        ahead = await sim.ask(7, world_size=2)
+        assert isinstance(ahead, LeaseRefused)
+        assert (ahead.refusal, ahead.next_step) == ("step_ahead", 1)
+        mixed = await sim.ask(0, world_size=3, rank=2)
+        assert isinstance(mixed, LeaseRefused)
+        assert mixed.refusal == "world_size"
+        early = await sim.acknowledge(5)
+        assert isinstance(early, LeaseRefused)
+        assert early.refusal == "unknown_lease"
+        late = await sim.ask(0, world_size=1, attempt=3)
+        assert isinstance(late, BatchLease), "a new attempt may have another number of ranks"

@@ -1,0 +1,268 @@
+"""The worker on a real bus: nothing acknowledged before it is stored, nothing lost, no failure become a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from tests.integration.rollout.job import GROUP_SIZE, Job, working
+from tests.polling import eventually
+from tests.unit.rollout.speakers import EchoSampler, role
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.bus.puller import Puller
+from trimtab.fabric.bus.streams import declare_consumer, declare_stream
+from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
+from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.wire.spans import Producer, Span
+from trimtab.fabric.wire.trajectory import Failed, Scored
+from trimtab.rollout import worker as worker_module
+from trimtab.rollout.worker import CONSUMER
+from trimtab.rollout.workflows.single_turn import SingleTurn
+from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
+
+
+@pytest.fixture
+async def job(bus: Bus) -> Job:
+    return await Job.open(bus)
+
+
+@pytest.fixture
+def roles() -> Mapping[str, Role]:
+    return {"solver": role(EchoSampler())}
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_RETRY_DELAY_S", 0.05)
+
+
+def assert_complete_once(ids: list[str], *, tasks: int) -> None:
+    wanted = {f"task-{number}.solver.{index}" for number in range(tasks) for index in range(GROUP_SIZE)}
+    assert Counter(ids) == Counter(wanted)
+
+
+class Faulty:
+    """Fails the first attempts at every episode, in the way it is told; then does as single-turn does."""
+
+    def __init__(self, *, failures: int, reward: float | None = None) -> None:
+        self._failures = failures
+        self._reward = reward
+        self._attempts: Counter[str] = Counter()
+
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        self._attempts[assignment.request_id] += 1
+        if self._attempts[assignment.request_id] > self._failures:
+            return await SingleTurn().run(assignment, team)
+        if self._reward is None:
+            raise RuntimeError("tool crashed")
+        conversation = team.begin()
+        conversation.hear("ab")
+        await conversation.speak()
+        return Episode((ScoredConversation(conversation, reward=self._reward),))
+
+    @property
+    def most_attempts(self) -> int:
+        return max(self._attempts.values())
+
+
+class Held:
+    """Begins every episode and finishes none until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.begun = 0
+
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        self.begun += 1
+        await asyncio.wait_for(self.open.wait(), 60.0)
+        return await SingleTurn().run(assignment, team)
+
+
+async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
+    job: Job, roles: Mapping[str, Role]
+) -> None:
+    await job.issue(6)
+    worker = job.worker(SingleTurn(), roles)
+    async with working(worker):
+        await eventually(lambda: worker.completed == 6 * GROUP_SIZE, timeout_s=20.0)
+        assert await job.tasks_left() == 0
+    trajectories = await job.trajectories()
+    assert_complete_once([trajectory.trajectory_id for trajectory in trajectories], tasks=6)
+    assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
+    assert not worker.failures
+
+
+async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on(
+    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_PUBLISH_DEADLINE_S", 0.3)
+    full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
+    await declare_stream(job.bus, full.trajectories, deadline_s=10.0)
+    await job.issue(2)
+    workflow = Faulty(failures=0)
+    worker = job.worker(workflow, roles, max_deliveries=1)
+    async with working(worker):
+        await eventually(lambda: workflow.most_attempts >= 3 if worker.in_flight else False, timeout_s=30.0)
+        assert worker.completed == 0
+        assert await job.tasks_left() == 2
+        await declare_stream(job.bus, job.topology.trajectories, deadline_s=10.0)
+        await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=20.0)
+    assert await job.tasks_left() == 0
+    assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=2)
+
+
+@pytest.mark.parametrize("reward", [None, math.nan], ids=["raises", "gives NaN"])
+async def test_a_workflow_that_fails_is_tried_again(job: Job, roles: Mapping[str, Role], reward: float | None) -> None:
+    await job.issue(3)
+    worker = job.worker(Faulty(failures=1, reward=reward), roles)
+    async with working(worker):
+        await eventually(lambda: worker.completed == 3 * GROUP_SIZE, timeout_s=20.0)
+    trajectories = await job.trajectories()
+    assert_complete_once([trajectory.trajectory_id for trajectory in trajectories], tasks=3)
+    assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
+    assert worker.failures["workflow-error"] >= 3
+
+
+@pytest.mark.parametrize("reward", [None, math.nan], ids=["raises", "gives NaN"])
+async def test_given_up_it_is_published_as_a_failure_and_never_as_a_reward(
+    job: Job, roles: Mapping[str, Role], reward: float | None
+) -> None:
+    await job.issue(2)
+    workflow = Faulty(failures=10**6, reward=reward)
+    worker = job.worker(workflow, roles, max_deliveries=2)
+
+    async def settled() -> bool:
+        return await job.tasks_left() == 0
+
+    async with working(worker):
+        await eventually(settled, timeout_s=20.0)
+    assert workflow.most_attempts == 2
+    trajectories = await job.trajectories()
+    assert_complete_once([trajectory.trajectory_id for trajectory in trajectories], tasks=2)
+    for trajectory in trajectories:
+        assert isinstance(trajectory.outcome, Failed)
+        assert (trajectory.outcome.error, len(trajectory.token_ids)) == ("workflow-error", 0)
+    assert worker.completed == 0
+
+
+async def test_a_trajectory_that_no_message_can_carry_is_a_failure_at_once(job: Job, roles: Mapping[str, Role]) -> None:
+    tokens = job.bus.max_payload // 3
+    noise = np.random.default_rng(0).integers(0, 2**31 - 1, tokens).tolist()
+    attempts = 0
+
+    class Huge:
+        async def run(self, assignment: Assignment, team: Team) -> Episode:
+            nonlocal attempts
+            attempts += 1
+            conversation = team.begin()
+            conversation.hear("ab")
+            await conversation.speak()
+            conversation.token_ids += noise
+            conversation.spans.append(Span(tokens, Producer.ENVIRONMENT))
+            return Episode((ScoredConversation(conversation, reward=1.0),))
+
+    await job.issue(1)
+
+    async def settled() -> bool:
+        return await job.tasks_left() == 0
+
+    worker = job.worker(Huge(), roles, max_deliveries=5)
+    async with working(worker):
+        await eventually(settled, timeout_s=30.0)
+    assert attempts == GROUP_SIZE
+    outcomes = [trajectory.outcome for trajectory in await job.trajectories()]
+    assert [outcome.error for outcome in outcomes if isinstance(outcome, Failed)] == [
+        "trajectory-too-large"
+    ] * GROUP_SIZE
+    assert len(outcomes) == GROUP_SIZE
+
+
+async def test_what_is_no_task_is_refused_and_does_not_stop_the_rest(job: Job, roles: Mapping[str, Role]) -> None:
+    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g")
+    await job.issue(1)
+    worker = job.worker(SingleTurn(), roles)
+
+    async def settled() -> bool:
+        return await job.tasks_left() == 0
+
+    async with working(worker):
+        await eventually(settled, timeout_s=20.0)
+    assert worker.completed == GROUP_SIZE
+
+
+async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
+    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be one that kills whoever runs it."""
+    monkeypatch.setattr(worker_module, "_SPARE_DELIVERIES", 1)
+    await job.issue(1)
+    spec = ConsumerSpec(name=CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
+    await declare_consumer(job.bus, spec, deadline_s=10.0)
+    async with await Puller.open(job.bus, stream=spec.stream, consumer=spec.name) as puller:
+        for _ in range(2):
+            (delivery,) = await puller.fetch(batch=1, wait_s=5.0)
+            await delivery.nak()
+    workflow = Faulty(failures=0)
+    worker = job.worker(workflow, roles, max_deliveries=1)
+
+    async def settled() -> bool:
+        return await job.tasks_left() == 0
+
+    async with working(worker):
+        await eventually(settled, timeout_s=20.0)
+    outcomes = [trajectory.outcome for trajectory in await job.trajectories()]
+    assert {outcome.error for outcome in outcomes if isinstance(outcome, Failed)} == {"delivered-too-often"}
+    assert len(outcomes) == GROUP_SIZE
+
+
+async def test_draining_it_hands_back_what_it_cannot_finish_and_another_gets_it_at_once(
+    job: Job, roles: Mapping[str, Role], nats_settings: NatsSettings
+) -> None:
+    await job.issue(5)
+    held = Held()
+    async with await Bus.connect(nats_settings, name="first") as first_bus:
+        first = job.worker(held, roles, name="first", grace_s=0.0, max_tasks=3, bus=first_bus)
+        async with working(first) as stopping:
+            await eventually(lambda: held.begun == 3 * GROUP_SIZE, timeout_s=20.0)
+            stopping.set()
+    assert first.draining
+    assert (first.in_flight, first.completed) == (0, 0)
+    second = job.worker(SingleTurn(), roles, name="second")
+    async with working(second):
+        await eventually(lambda: second.completed == 5 * GROUP_SIZE, timeout_s=20.0)
+    assert await job.tasks_left() == 0
+    assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=5)
+
+
+async def test_draining_it_finishes_what_it_can_and_takes_nothing_new(job: Job, roles: Mapping[str, Role]) -> None:
+    await job.issue(2)
+    held = Held()
+    worker = job.worker(held, roles, grace_s=30.0)
+    async with working(worker) as stopping:
+        await eventually(lambda: held.begun == 2 * GROUP_SIZE, timeout_s=20.0)
+        stopping.set()
+        await eventually(lambda: worker.draining, timeout_s=10.0)
+        await job.issue(4)  # two of them are new
+        held.open.set()
+    assert worker.completed == 2 * GROUP_SIZE
+    assert await job.tasks_left() == 2
+    assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=2)
+
+
+async def test_a_worker_that_is_cancelled_hands_back_too(job: Job, roles: Mapping[str, Role]) -> None:
+    await job.issue(2)
+    held = Held()
+    run = asyncio.create_task(job.worker(held, roles).run(asyncio.Event()))
+    await eventually(lambda: held.begun == 2 * GROUP_SIZE, timeout_s=20.0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    second = job.worker(SingleTurn(), roles, name="second")
+    async with working(second):
+        await eventually(lambda: second.completed == 2 * GROUP_SIZE, timeout_s=20.0)

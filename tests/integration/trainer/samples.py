@@ -1,0 +1,76 @@
+"""Policies, rows and trajectories to train on, all from a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trimtab.api.policy import Policy
+from trimtab.fabric.wire.lease import StepTotals
+from trimtab.fabric.wire.spans import Producer, Span, model_span
+from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
+from trimtab.trainer.batch import Row, StepBatch
+
+
+def policy(**trainer: Any) -> Policy:
+    return Policy.model_validate(
+        {
+            "name": "solver",
+            "model": {"uri": "model"},
+            "algorithm": {
+                "name": "grpo",
+                # With the usual epsilon Adam turns the rounding of a vanishing gradient into a whole step.
+                "optimizer": {"learningRate": 1e-2, "weightDecay": 0.01, "epsilon": 1e-4},
+                "schedule": {"warmupSteps": 3},
+            },
+            "trainer": {"dtype": "float32", "microBatchTokens": 64} | trainer,
+        }
+    )
+
+
+def rows(count: int, *, seed: int) -> list[Row]:
+    generator = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        length = int(generator.integers(3, 20))
+        mask = np.zeros(length, dtype=np.bool_)
+        mask[length // 2 :] = True
+        made.append(
+            Row(
+                token_ids=generator.integers(0, 15, length).astype(np.int32),
+                logprobs=np.where(mask, -generator.exponential(2.5, length), 0.0).astype(np.float32),
+                mask=mask,
+                advantage=float(generator.normal()),
+            )
+        )
+    return made
+
+
+def batch(step: int, mine: list[Row], *, of: int) -> StepBatch:
+    totals = StepTotals(samples=of, groups=1, tokens=1, trained_tokens=1)
+    return StepBatch(step=step, lease_id=f"lease-{step}", rows=tuple(mine), totals=totals)
+
+
+def trajectory(number: int, *, job: str, group_size: int = 2, version: int = 0) -> Trajectory:
+    generator = np.random.default_rng(number)
+    return Trajectory(
+        trajectory_id=f"t{number}",
+        job=job,
+        policy="solver",
+        role="solver",
+        task_id=f"task{number // group_size}",
+        prompt_id=f"p{number // group_size}",
+        group_id=f"task{number // group_size}.solver",
+        group_index=number % group_size,
+        group_size=group_size,
+        outcome=Scored(reward=float(number % group_size), finish=Finish.LENGTH),
+        token_ids=generator.integers(0, 15, 6).astype(np.int32),
+        logprobs=-generator.exponential(2.0, 2).astype(np.float32),
+        spans=(Span(4, Producer.PROMPT), model_span(2, version=version)),
+        worker="w",
+        pool="p",
+        engine="builtin",
+        started_at=1.0,
+        finished_at=2.0,
+    )

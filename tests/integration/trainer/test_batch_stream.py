@@ -1,0 +1,152 @@
+"""Rows from a real stream, through everything that can be in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.integration.trainer.desk import NOT_READY, Desk
+from tests.integration.trainer.samples import trajectory
+from tests.polling import eventually
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.streams import delete_message
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseRefused, Refusal, StepTiming
+from trimtab.trainer.batch_stream import BatchStream, RankIdentity, RowMismatch, StepRefused
+
+
+def stream_of(bus: Bus, topology: JobTopology, *, rank: int = 0, world_size: int = 1) -> BatchStream:
+    identity = RankIdentity(job=topology.job, policy="solver", rank=rank, world_size=world_size, attempt=3)
+    return BatchStream(
+        bus, topology.batch_subject("solver"), identity, normalize_group_rewards=False, clock=lambda: 5.0
+    )
+
+
+@pytest.fixture
+def topology() -> JobTopology:
+    return JobTopology("t", f"b{uuid.uuid4().hex[:12]}")
+
+
+def never() -> bool:
+    return False
+
+
+async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus: Bus, topology: JobTopology) -> None:
+    desk = Desk(bus, topology, steps=2)
+    async with await desk.open():
+        stream = stream_of(bus, topology)
+        timing = StepTiming(wait_seconds=1.0, step_seconds=2.0)
+        batch = await stream.next(1, previous=timing, stopping=never)
+        assert batch is not None
+        assert (batch.step, batch.lease_id, batch.totals.samples) == (1, "solver.1.0", 2)
+        assert [row.advantage for row in batch.rows] == [-0.5, 0.5]
+        for number, row in zip((2, 3), batch.rows, strict=True):
+            source = trajectory(number, job=topology.job)
+            assert row.token_ids.tolist() == source.token_ids.tolist()
+            assert row.mask.tolist() == [False] * 4 + [True] * 2
+            np.testing.assert_array_equal(row.logprobs[4:], source.logprobs)
+        (asked,) = desk.requests
+        assert (asked.attempt, asked.previous) == (3, timing)
+        assert await stream.next(2, previous=None, stopping=never) is None
+        await stream.acknowledge(1, lease_id="solver.1.0", weight_version=2)
+        assert [(ack.step, ack.weight_version, ack.attempt) for ack in desk.acks] == [(1, 2, 3)]
+
+
+async def test_a_rank_may_have_no_rows(bus: Bus, topology: JobTopology) -> None:
+    async with await Desk(bus, topology, steps=1).open():
+        batch = await stream_of(bus, topology, rank=2, world_size=3).next(0, previous=None, stopping=never)
+        assert batch is not None
+        assert (batch.rows, batch.totals.samples) == ((), 2)
+
+
+async def test_it_asks_until_there_are_rows(bus: Bus, topology: JobTopology) -> None:
+    desk = Desk(bus, topology, steps=1)
+    desk.instead = lambda _: NOT_READY if len(desk.requests) < 4 else None
+    async with await desk.open():
+        assert await stream_of(bus, topology).next(0, previous=None, stopping=never) is not None
+    assert len(desk.requests) == 4
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["desk not ready", "no desk"])
+async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopology, there: bool) -> None:
+    desk = Desk(bus, topology, steps=1)
+    desk.instead = lambda _: NOT_READY
+    stop = asyncio.Event()
+    responder = await desk.open()
+    if not there:
+        await responder.close()
+    waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=stop.is_set))
+    done, _ = await asyncio.wait({waiting}, timeout=0.1)
+    assert not done
+    stop.set()
+    began = time.monotonic()
+    assert await asyncio.wait_for(waiting, 10.0) is None
+    assert time.monotonic() - began < 5.0
+    await responder.close()
+
+
+async def test_a_desk_that_comes_late_is_waited_for(bus: Bus, topology: JobTopology) -> None:
+    waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=never))
+    async with await Desk(bus, topology, steps=1).open():
+        batch = await asyncio.wait_for(waiting, 20.0)
+    assert batch is not None
+    assert len(batch.rows) == 2
+
+
+@pytest.mark.parametrize("refusal", [Refusal.SUPERSEDED, Refusal.STEP_CONSUMED, Refusal.STEP_AHEAD])
+async def test_a_refusal_is_raised_with_what_would_be_granted(
+    bus: Bus, topology: JobTopology, refusal: Refusal
+) -> None:
+    desk = Desk(bus, topology, steps=1)
+    desk.instead = lambda _: LeaseRefused(refusal=refusal, message="no", next_step=7)
+    async with await desk.open():
+        with pytest.raises(StepRefused) as caught:
+            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+    assert (caught.value.refusal, caught.value.next_step) == (refusal, 7)
+
+
+async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: Bus, topology: JobTopology) -> None:
+    desk = Desk(bus, topology, steps=2)
+
+    def swapped(request: BatchRequest) -> BatchLease:
+        lease = desk.lease(request)
+        assert isinstance(lease, BatchLease)
+        first, second = lease.samples
+        wrong = msgspec.structs.replace(first, sequence=second.sequence)
+        return msgspec.structs.replace(lease, samples=(wrong, second))
+
+    desk.instead = swapped
+    async with await desk.open():
+        with pytest.raises(RowMismatch, match="holds t1, leased was t0"):
+            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+
+
+async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus, topology: JobTopology) -> None:
+    async with await Desk(bus, topology, steps=1).open():
+        await delete_message(bus, topology.trajectories.name, 2, deadline_s=5.0)
+        with pytest.raises(BusNotFound) as caught:
+            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+    assert caught.value.sequences == (2,)
+
+
+async def test_a_broker_that_restarts_delays_it_only(own_nats: EmbeddedNats, topology: JobTopology) -> None:
+    settings = own_nats.settings
+    async with (
+        await Bus.connect(settings, name="desk") as desk_bus,
+        await Bus.connect(settings, name="rank") as bus,
+        await Desk(desk_bus, topology, steps=1).open(),
+    ):
+        own_nats.kill()
+        waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=never))
+        await eventually(lambda: bus.state != "connected", timeout_s=10.0)
+        own_nats.start()
+        batch = await asyncio.wait_for(waiting, 40.0)
+        assert batch is not None
+        assert len(batch.rows) == 2

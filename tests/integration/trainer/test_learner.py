@@ -1,0 +1,175 @@
+"""The update is the same however a step is cut up and dealt; checkpoints and weights carry it exactly."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from tests.integration.trainer.samples import batch, policy, rows
+from trimtab.embedded.ports import free_ports
+from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.trainer.checkpoint import CheckpointDamaged, restore, snapshot
+from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
+
+STEPS = 3
+
+
+def parameters(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in learner.model.named_parameters()}
+
+
+def train(learner: Learner, *, steps: range, rank: int = 0, world_size: int = 1, idle_rank: int | None = None) -> None:
+    """All ranks deal the same rows; the idle one gets none."""
+    workers = [r for r in range(world_size) if r != idle_rank]
+    for step in steps:
+        all_rows = rows(12, seed=step)
+        mine = all_rows[workers.index(rank) :: len(workers)] if rank in workers else []
+        learner.train(batch(step, mine, of=12))
+
+
+def run_rank(
+    model: Path, target: Path, *, port: int, rank: int, world_size: int, idle_rank: int | None
+) -> None:  # in a child process
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    learner = Learner(policy(), model_path=model)
+    train(learner, steps=range(STEPS), rank=rank, world_size=world_size, idle_rank=idle_rank)
+    save_file(parameters(learner), target / f"{rank}.safetensors")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def one_rank(model: Path) -> dict[str, torch.Tensor]:
+    learner = Learner(policy(), model_path=model)
+    before = parameters(learner)
+    train(learner, steps=range(STEPS))
+    after = parameters(learner)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    return after
+
+
+@pytest.mark.parametrize(("world_size", "idle_rank"), [(2, None), (3, None), (3, 1)])
+def test_ranks_make_the_same_update_as_one(
+    model: Path, tmp_path: Path, one_rank: dict[str, torch.Tensor], world_size: int, idle_rank: int | None
+) -> None:
+    (port,) = free_ports(1)
+    fork = multiprocessing.get_context("fork")  # the imports of torch and transformers are paid already
+    processes = [
+        fork.Process(
+            target=run_rank,
+            args=(model, tmp_path),
+            kwargs={"port": port, "rank": rank, "world_size": world_size, "idle_rank": idle_rank},
+        )
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60.0)
+    assert [process.exitcode for process in processes] == [0] * world_size
+    results = [load_file(tmp_path / f"{rank}.safetensors") for rank in range(world_size)]
+    for name, expected in one_rank.items():
+        torch.testing.assert_close(results[0][name], expected, rtol=1e-4, atol=1e-5)
+        for other in results[1:]:
+            assert torch.equal(other[name], results[0][name])
+
+
+def test_micro_batches_do_not_change_the_update(model: Path, one_rank: dict[str, torch.Tensor]) -> None:
+    learner = Learner(policy(microBatchTokens=4096), model_path=model)
+    train(learner, steps=range(STEPS))
+    for name, tensor in parameters(learner).items():
+        torch.testing.assert_close(tensor, one_rank[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_restored_learner_goes_on_bit_for_bit(model: Path) -> None:
+    learner = Learner(policy(), model_path=model)
+    train(learner, steps=range(2))
+    saved = snapshot(learner)
+    restored = Learner(policy(), model_path=model)
+    restore(restored, saved, step=2)
+    assert restored.step == 2
+    assert snapshot(restored) == saved
+    train(learner, steps=range(2, 4))
+    train(restored, steps=range(2, 4))
+    assert snapshot(restored) == snapshot(learner)
+    # The optimiser's moments matter: without them the next step would be another one.
+    forgetful = Learner(policy(), model_path=model)
+    restore(forgetful, saved, step=2)
+    forgetful.optimizer.state.clear()
+    train(forgetful, steps=range(2, 4))
+    assert snapshot(forgetful) != snapshot(learner)
+
+
+def test_the_checkpoint_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+    config = LlamaConfig.from_pretrained(model)
+    config.hidden_size = 32
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointDamaged, match=r"policies\[\].model"):
+        restore(Learner(policy(), model_path=model), snapshot(Learner(policy(), model_path=tmp_path)), step=1)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Path, tied: bool, dtype: str) -> None:
+    config = LlamaConfig.from_pretrained(model)
+    config.tie_word_embeddings = tied
+    torch.manual_seed(1)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    learner = Learner(policy(dtype=dtype), model_path=tmp_path / "base")
+    train(learner, steps=range(1))
+    published = learner.weights()
+    assert ("lm_head.weight" in load(published)) is not tied
+    assert {tensor.dtype for tensor in load(published).values()} == {getattr(torch, dtype)}
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "model.safetensors").write_bytes(published)
+    engine = EngineModel(tmp_path / "base", device="cpu")
+    engine.load(tmp_path / "new")
+    prompt = torch.tensor([[1, 2, 3]])
+    # What is published is the learner's weights, rounded once to the published type.
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    rounded = {name: t.to(getattr(torch, dtype)).float() for name, t in learner.model.state_dict().items()}
+    reference.load_state_dict(rounded)
+    with torch.inference_mode():
+        expected = reference(prompt).logits[0, -1]
+    torch.testing.assert_close(engine.prefill([[1, 2, 3]])[0][0], expected, rtol=0, atol=1e-5)
+    assert learner.model.lm_head.weight.dtype == torch.float32
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_too_many_end_the_training(model: Path) -> None:
+    learner = Learner(policy(maxSkippedSteps=1), model_path=model)
+    before = parameters(learner)
+    bad = rows(4, seed=0)
+    for row in bad:
+        row.logprobs[:] = -1e30  # a ratio beyond any float
+    poisoned = [replace(row, advantage=-1.0) for row in bad]
+    outcome = learner.train(batch(0, poisoned, of=4))
+    assert outcome.skipped
+    assert learner.step == 1
+    assert all(torch.equal(before[name], tensor) for name, tensor in parameters(learner).items())
+    with pytest.raises(TrainingDiverged, match="learningRate"):
+        learner.train(batch(1, poisoned, of=4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"algorithm": {"name": "ppo"}}, "algorithm.name"),
+        ({"algorithm": {"name": "grpo", "kl": {"coefficient": 0.1}}}, "algorithm.kl.coefficient"),
+        ({"algorithm": {"name": "grpo", "updatesPerBatch": 2}}, "algorithm.updatesPerBatch"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature"),
+    ],
+    ids=str,
+)
+def test_what_it_does_not_do_is_refused_by_name(model: Path, changes: dict[str, object], field: str) -> None:
+    changed = type(policy()).model_validate(policy().model_dump(by_alias=True, exclude_none=True) | changes)
+    with pytest.raises(UnsupportedAlgorithm, match=field):
+        Learner(changed, model_path=model)

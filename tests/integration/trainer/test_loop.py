@@ -1,0 +1,279 @@
+"""The training loop on a real bus and store: order of checkpoint and acknowledgement, resuming, stopping, fencing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.trainer.desk import NOT_READY, Answer, Desk
+from tests.integration.trainer.samples import policy
+from tests.polling import eventually
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.lease import BatchRequest, LeaseAck, LeaseRefused, Refusal
+from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.trainer.background import Background
+from trimtab.trainer.batch_stream import BatchStream, RankIdentity, StepRefused
+from trimtab.trainer.checkpoint import CheckpointStore, snapshot
+from trimtab.trainer.learner import Learner
+from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.resuming import resume
+from trimtab.weights.latest import SupersededTrainer
+from trimtab.weights.publisher import WeightPublisher
+
+SUPERSEDED = LeaseRefused(refusal=Refusal.SUPERSEDED, message="a newer attempt asks")
+
+
+class Trainer:
+    """One rank in this process, as trimtab.trainer wires it."""
+
+    def __init__(
+        self, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology, *, every: int = 2
+    ) -> None:
+        self._nats = nats
+        self._objects = objects
+        self._topology = topology
+        self._policy = policy(checkpoint={"everySteps": every, "keep": 2})
+        self.learner = Learner(self._policy, model_path=model)
+        self.stop = threading.Event()
+        self.publisher: WeightPublisher | None = None
+
+    def run(self, *, before: Callable[[], None] = lambda: None) -> None:
+        with Background() as background:
+            stack = AsyncExitStack()
+            try:
+                stream, checkpoints = background.run(self._connect(stack))
+                resume(self.learner, checkpoints, background)
+                loop = TrainingLoop(
+                    self.learner, stream, checkpoints, self.publisher, background, policy=self._policy,
+                    stopping=self.stop.is_set,
+                )  # fmt: skip
+                before()
+                loop.run()
+            finally:
+                background.run(stack.aclose())
+
+    async def _connect(self, stack: AsyncExitStack) -> tuple[BatchStream, CheckpointStore]:
+        bus = await stack.enter_async_context(await Bus.connect(self._nats, name="trainer"))
+        store = await stack.enter_async_context(ObjectStore(self._objects))
+        pointers = await KeyValue.declare(bus, self._topology.weights, deadline_s=10.0)
+        self.publisher = await WeightPublisher.open(
+            store,
+            pointers,
+            job=self._topology.job,
+            policy="solver",
+            keep_versions=5,
+            clock=lambda: 1.0,
+            deadline_s=10.0,
+        )
+        checkpoints = CheckpointStore(store, "solver", keep=2)
+        await checkpoints.claim(self.publisher.epoch)
+        identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
+        subject = self._topology.batch_subject("solver")
+        return BatchStream(bus, subject, identity, normalize_group_rewards=True, clock=lambda: 1.0), checkpoints
+
+
+@pytest.fixture
+def topology() -> JobTopology:
+    return JobTopology("t", f"l{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def make(
+    model: Path, nats_settings: NatsSettings, store_settings: ObjectStoreSettings, topology: JobTopology
+) -> Callable[[], Trainer]:
+    return lambda: Trainer(model, nats_settings, store_settings, topology)
+
+
+async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
+    bucket = KeyValue(bus, topology.weights)
+    return decode((await bucket.get("solver", deadline_s=10.0)).value, WeightPointer)
+
+
+async def saved_step(store: ObjectStore) -> int | None:
+    newest = await CheckpointStore(store, "solver", keep=2).newest()
+    return None if newest is None else newest[0].step
+
+
+async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    desk = Desk(bus, topology, steps=5)
+
+    async def checkpoint_is_there(ack: LeaseAck) -> None:
+        assert await saved_step(store) == ack.step + 1
+
+    desk.before_ack = checkpoint_is_there
+    trainer = make()
+    async with await desk.open():
+        await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
+    assert [ack.step for ack in desk.acks] == [1, 3, 4]
+    assert [request.step for request in desk.requests] == [0, 1, 2, 3, 4, 5]
+    assert [request.previous is None for request in desk.requests] == [True] + [False] * 5
+    assert await saved_step(store) == 5
+    assert (await announced(bus, topology)).version == 5
+
+
+async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_would_have(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    desk = Desk(bus, topology, steps=5)
+    first, second = make(), make()
+    async with await desk.open():
+        desk.instead = lambda request: SUPERSEDED if request.step == 3 else None
+        with pytest.raises(StepRefused):
+            await asyncio.wait_for(asyncio.to_thread(first.run), 60.0)
+        assert await saved_step(store) == 2
+        desk.instead = lambda _: None
+        desk.requests.clear()
+        await asyncio.wait_for(asyncio.to_thread(second.run), 60.0)
+    assert desk.requests[0].step == 2
+    whole = make()
+    async with await desk.open():
+        await store.delete("checkpoints/solver/latest.json")
+        await asyncio.wait_for(asyncio.to_thread(whole.run), 60.0)
+    assert snapshot(whole.learner) == snapshot(second.learner)
+
+
+async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 3 else None
+    trainer = make()
+    async with await desk.open():
+        run = asyncio.create_task(asyncio.to_thread(trainer.run))
+        await eventually(lambda: any(request.step == 3 for request in desk.requests), timeout_s=30.0)
+        trainer.stop.set()
+        await asyncio.wait_for(run, 20.0)
+    assert await saved_step(store) == 3
+    assert [ack.step for ack in desk.acks] == [1, 2]
+    assert (await announced(bus, topology)).version == 3
+
+
+async def test_a_trainer_with_a_successor_ends_and_leaves_everything_to_it(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    desk = Desk(bus, topology, steps=4)
+    older, newer = make(), make()
+    async with await desk.open():
+
+        def successor() -> None:
+            newer.run()
+
+        # The successor comes and goes when the older one has claimed everything and has not trained yet.
+        with pytest.raises(SupersededTrainer):
+            await asyncio.wait_for(asyncio.to_thread(older.run, before=successor), 60.0)
+    assert newer.publisher is not None
+    pointer = await announced(bus, topology)
+    assert (pointer.epoch, pointer.version) == (newer.publisher.epoch, 4)
+    newest = await CheckpointStore(store, "solver", keep=2).newest()
+    assert newest is not None
+    assert (newest[0].epoch, newest[1]) == (newer.publisher.epoch, snapshot(newer.learner))
+
+
+class Ranks:
+    """`torchrun` with two ranks of the real trainer."""
+
+    def __init__(
+        self, folder: Path, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology
+    ) -> None:
+        (folder / "model").symlink_to(model)
+        manifest = {
+            "apiVersion": "rl.trimtab.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": topology.job, "namespace": topology.namespace},
+            "spec": {
+                "maxSteps": 100,
+                "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+                "data": {"prompts": [{"name": "x", "jsonl": {"uri": "x"}}], "groupSize": 2, "batchSize": 2},
+                "policies": [policy(checkpoint={"everySteps": 50}).model_dump(mode="json", exclude_none=True)],
+                "pools": [{"name": "local"}],
+            },
+        }
+        (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+        settings = Settings.model_validate(
+            {
+                "pod": {
+                    "namespace": topology.namespace, "job": topology.job, "role": "trainer", "name": "trainer-0",
+                    "policy": "solver",
+                },
+                "nats": nats,
+                "object_store": objects,
+                "probes": {"port": 0},
+            }
+        )  # fmt: skip
+        write_secrets(settings, folder / "secrets")
+        environment = environment_for(settings, secrets_dir=folder / "secrets")
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                    "-m", "trimtab.trainer",
+                ],
+                env=os.environ | environment | {"TRIMTAB_JOB_FILE": str(folder / "job.yaml"), "OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.mark.parametrize("ending", ["refusal", "sigterm"])
+async def test_ranks_leave_together(
+    bus: Bus,
+    store: ObjectStore,
+    topology: JobTopology,
+    model: Path,
+    tmp_path: Path,
+    nats_settings: NatsSettings,
+    store_settings: ObjectStoreSettings,
+    ending: str,
+) -> None:
+    """Rank 1 is refused while rank 0 has rows, or both are told to stop: nobody hangs, what was trained is kept."""
+    desk = Desk(bus, topology, steps=9)
+
+    def answer(request: BatchRequest) -> Answer | None:
+        if request.step < 3:
+            return None
+        if ending == "refusal":
+            return SUPERSEDED if request.rank == 1 else None
+        return NOT_READY
+
+    desk.instead = answer
+    async with await desk.open():
+        ranks = Ranks(tmp_path, model, nats_settings, store_settings, topology)
+        try:
+            await eventually(
+                lambda: {r.rank for r in desk.requests if r.step == 3} == {0, 1} or ranks.process.poll() is not None,
+                timeout_s=90.0,
+            )
+            if ending == "sigterm":
+                ranks.process.send_signal(signal.SIGTERM)
+            code = await asyncio.to_thread(ranks.process.wait, 40.0)
+        finally:
+            ranks.process.kill()
+            ranks.process.wait(10.0)
+    assert code != 0, ranks.log
+    assert await saved_step(store) == 3, ranks.log
+    assert (await announced(bus, topology)).version == 3
+    if ending == "refusal":
+        assert "a newer attempt asks" in ranks.log

@@ -1,0 +1,102 @@
+"""Headers and ledgers for tests of the books."""
+
+from __future__ import annotations
+
+from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
+from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.records import TasksIssued
+from trimtab.fabric.wire.header import TrajectoryHeader
+from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.trajectory import Finish
+
+GROUP = 2
+BATCH = 4
+STALENESS = 2
+WINDOW = 3
+
+
+def header(
+    task: int,
+    index: int,
+    *,
+    policy: str = "solver",
+    role: str | None = None,
+    version: int | None = 0,
+    reward: float = 1.0,
+    error: str | None = None,
+    group_size: int = GROUP,
+    group_id: str | None = None,
+    tokens: int = 3,
+) -> TrajectoryHeader:
+    trained = 0 if error is not None or version is None else tokens
+    return TrajectoryHeader(
+        header_version=1,
+        job="job",
+        policy=policy,
+        role=role or policy,
+        task_id=f"t{task}",
+        prompt_id=f"train-{task}",
+        group_id=group_id or f"t{task}.{role or policy}",
+        group_index=index,
+        group_size=group_size,
+        part=0,
+        parts=1,
+        purpose=Purpose.TRAIN,
+        benchmark=None,
+        reward=reward if error is None else None,
+        finish=Finish.STOP if error is None else None,
+        error=error,
+        retryable=False,
+        prompt_tokens=5,
+        response_tokens=trained,
+        trained_tokens=trained,
+        oldest_version=version if trained else None,
+        newest_version=version if trained else None,
+        turns=1,
+        worker="worker",
+        pool="pool",
+        engine="builtin",
+        started_at=1.0,
+        finished_at=2.0,
+    )
+
+
+def sample(task: int, index: int, *, tokens: int = 3, reward: float = 1.0, version: int = 0) -> Sample:
+    own = header(task, index, tokens=tokens, reward=reward, version=version, group_size=64)
+    return Sample(1 + task * 64 + index, f"t{task}.solver.{index}", own)
+
+
+def group(task: int, samples: list[Sample]) -> Group:
+    partial = PartialGroup(len(samples), {one.header.group_index: one for one in samples})
+    return Group.of(f"t{task}.solver", partial)
+
+
+def ledger(*, policies: dict[str, int] | None = None, max_staleness: int = STALENESS) -> Ledger:
+    return Ledger(
+        policies or {"solver": 1},
+        group_size=GROUP,
+        batch_size=BATCH,
+        max_staleness=max_staleness,
+        window_steps=WINDOW,
+    )
+
+
+class Feed:
+    """Gives a ledger tasks and their samples, with sequences as a stream would number them."""
+
+    def __init__(self, books: Ledger) -> None:
+        self.ledger = books
+        self.sequence = 0
+
+    def issue(self, count: int) -> None:
+        self.ledger.apply(TasksIssued(first=self.ledger.issued, count=count))
+
+    def arrive(self, one: TrajectoryHeader) -> Arrival:
+        self.sequence += 1
+        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}", one)
+
+    def complete(self, task: int, *, version: int = 0, reward: float = 1.0, policy: str = "solver") -> Arrival:
+        arrivals = [
+            self.arrive(header(task, index, version=version, reward=reward, policy=policy)) for index in range(GROUP)
+        ]
+        return arrivals[-1]

@@ -1,0 +1,100 @@
+"""Balance reports and progress, from the books."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.dataflow.books import GROUP, Feed, header, ledger
+from tests.unit.dataflow.jobs import job
+from trimtab.dataflow.balance import Mark, balance_report, step_progress
+from trimtab.dataflow.ledger.records import StepGranted, StepTimed
+from trimtab.fabric.wire.balance import Branch
+from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+
+
+def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> MemberHeartbeat:
+    return MemberHeartbeat(
+        member_id=name,
+        job="job",
+        role=role,
+        pool="local" if role is Role.ROLLOUT else None,
+        state=State.READY,
+        versions={} if version is None else {"solver": version},
+        started_at=1.0,
+        sent_at=2.0,
+    )
+
+
+def trained(steps: int, *, wait_s: float, surplus: int = 0) -> tuple[Feed, Mark]:
+    feed = Feed(ledger(max_staleness=8))
+    mark = Mark.of(feed.ledger.policies["solver"], now=10.0)
+    for step in range(steps):
+        feed.issue(2 + surplus)
+        for task in range(feed.ledger.issued - 2 - surplus, feed.ledger.issued):
+            feed.complete(task, version=step, reward=0.5)
+        granted = feed.ledger.propose("solver", now=1.0)
+        assert isinstance(granted, StepGranted)
+        feed.ledger.apply(granted)
+        for rank in range(2):
+            feed.ledger.apply(
+                StepTimed(policy="solver", step=step, rank=rank, wait_seconds=wait_s, step_seconds=10.0, at=1.0)
+            )
+    return feed, mark
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "surplus", "branch", "target"),
+    [(5.0, 0, Branch.GROW, 8), (0.7, 0, Branch.HOLD, 4), (0.0, 2, Branch.SHRINK, 3), (0.0, 0, Branch.SHRINK, 4)],
+)
+def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, branch: Branch, target: int) -> None:
+    feed, mark = trained(3, wait_s=wait_s, surplus=surplus)
+    until = Mark.of(feed.ledger.policies["solver"], now=40.0)
+    members = [*(member(f"pod-{number}") for number in range(4)), member("trainer", role=Role.TRAINER)]
+    members.append(member("other-policy", version=None))
+    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=members)
+    assert decode(encode(report), type(report)) == report
+    assert (report.branch, report.current, report.target) == (branch, 4, target)
+    assert (report.first_step, report.last_step, report.wall_seconds) == (0, 2, 30.0)
+    assert report.wait_fraction == pytest.approx(wait_s / 10.0)
+    assert report.consumed.samples == 12
+    assert report.accepted.samples == report.produced.samples == 12 + 3 * surplus * GROUP
+    assert [instance.version_lag for instance in report.instances] == [1] * 4
+
+
+def test_what_was_dropped_is_advice_and_still_counts_as_accepted() -> None:
+    feed, mark = trained(1, wait_s=0.0, surplus=1)
+    feed.ledger.policies["solver"].drop(("t2.solver",))
+    until = Mark.of(feed.ledger.policies["solver"], now=40.0)
+    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=[])
+    assert report.stale_skipped == GROUP
+    assert report.accepted.samples == 3 * GROUP
+
+
+def test_progress_describes_the_step_it_is_written_for() -> None:
+    feed, _ = trained(2, wait_s=2.0)
+    feed.issue(3)
+    feed.complete(4, version=1, reward=1.0)
+    feed.complete(5, version=2, reward=0.0)
+    feed.arrive(header(6, 0))
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert granted is not None
+    feed.ledger.apply(granted)
+    groups = feed.ledger.policies["solver"].granted[2]
+    progress = step_progress(feed.ledger, job(), policy="solver", step=2, groups=groups, now=3.0)
+    assert decode(encode(progress), type(progress)) == progress
+    assert (progress.reward, progress.staleness, progress.max_staleness) == (0.5, 0.5, 1)
+    assert (progress.samples, progress.buffered, progress.running) == (12, 0, GROUP)
+    assert progress.wait_fraction == pytest.approx(0.2)
+
+
+def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
+    feed, _ = trained(1, wait_s=0.0)
+    feed.issue(2)
+    for task in (2, 3):
+        feed.complete(task, version=7)
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert granted is not None
+    feed.ledger.apply(granted)
+    groups = feed.ledger.policies["solver"].granted[1]
+    assert step_progress(feed.ledger, job(), policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0
