@@ -21,13 +21,12 @@ import boto3
 import msgpack
 import nats
 import numpy as np
-import structlog
 import zstandard
 from botocore.config import Config
 from nats.aio.client import Client as NatsClient
 
 from benchmarks.limited_link import limited_link
-from benchmarks.report import Bar, interleaved, note, paired_share, report
+from benchmarks.report import Bar, interleaved, logs_to_stderr, note, paired_share, report
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -329,7 +328,7 @@ async def measure_limited_link(settings: ObjectStoreSettings, shape: DownloadSha
 
 
 def main() -> None:
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=open(os.devnull, "w")))  # noqa: PTH123, SIM115
+    logs_to_stderr()
     encoding = measure_encoding()
     note(f"encoding: {encoding}")
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:

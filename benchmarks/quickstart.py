@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.report import Bar, note, report
+from benchmarks.report import Bar, logs_to_stderr, note, report
 from trimtab.dataflow.ledger.records import RECORDS, StepGranted, StepTimed
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -141,6 +141,7 @@ def run_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    logs_to_stderr()
     results = []
     for seed in (0, 1, 2):
         with tempfile.TemporaryDirectory() as folder:

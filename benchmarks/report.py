@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -24,6 +26,11 @@ class Bar:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def logs_to_stderr() -> None:
+    """Standard output is for the one JSON line."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def interleaved(contenders: dict[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:

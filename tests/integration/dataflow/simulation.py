@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class Simulation:
         world_size: int = 1,
         attempt: int = 0,
         trained: bool = False,
-        wait_s: float = 2.0,
+        wait_s: float = 0.4,
     ) -> Answer:
         """One question, repeated while the service is away."""
         question = BatchRequest(
@@ -137,7 +138,7 @@ class Simulation:
         async with asyncio.timeout(60.0):
             while True:
                 try:
-                    reply = await request(self.bus, self.topology.batch_subject(policy), payload, deadline_s=3.0)
+                    reply = await request(self.bus, self.topology.batch_subject(policy), payload, deadline_s=0.8)
                 except (BusTimeout, BusUnavailable, RemoteError):
                     await asyncio.sleep(0.05)
                 else:
@@ -252,7 +253,7 @@ def trajectory(task: Task, policy: str, index: int, *, version: int, failed: boo
 
 @asynccontextmanager
 async def simulation(
-    settings: NatsSettings, folder: Path, *, prompts: int = 50, **fields: object
+    settings: NatsSettings, folder: Path, *, prompts: int = 50, **fields: Any
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)

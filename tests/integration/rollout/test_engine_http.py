@@ -323,22 +323,18 @@ async def test_model_info_and_health(http: aiohttp.ClientSession) -> None:
         assert response.status == 200
 
 
-async def test_sigterm_answers_what_it_holds_and_ends(models: Path, tmp_path: Path) -> None:
-    process = EngineProcess(models / "0", tmp_path)
-    process.start()
-    try:
-        async with EngineClient(process.url, request_timeout_s=30.0) as client:
-            await client.wait_healthy(timeout_s=60.0)
-            await client.pause("in_place", timeout_s=10.0)
-            request = asyncio.create_task(client.generate([1], GREEDY, request_id="last"))
-            async with aiohttp.ClientSession(base_url=process.url) as http:
+async def test_sigterm_answers_what_it_holds_and_ends(
+    engine: EngineClient, engine_process: EngineProcess, http: aiohttp.ClientSession
+) -> None:
+    await engine.pause("in_place", timeout_s=10.0)
+    request = asyncio.create_task(engine.generate([1], GREEDY, request_id="last"))
 
-                async def held() -> bool:
-                    return await running(http) == 1
+    async def held() -> bool:
+        return await running(http) == 1
 
-                await eventually(held, timeout_s=10.0)
-            code = await asyncio.to_thread(process.terminate)
-            assert (await request).finish == "abort"
-            assert code == 0
-    finally:
-        process.kill()
+    await eventually(held, timeout_s=10.0)
+    code = await asyncio.to_thread(engine_process.terminate)
+    engine_process.start()
+    assert (await request).finish == "abort"
+    assert code == 0
+    await engine.wait_healthy(timeout_s=60.0)

@@ -40,6 +40,7 @@ def roles() -> Mapping[str, Role]:
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr(worker_module, "_PULL_WAIT_S", 0.2)
 
 
 def assert_complete_once(ids: list[str], *, tasks: int) -> None:

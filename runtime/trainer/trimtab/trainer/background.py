@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -24,6 +25,8 @@ class Background:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(TimeoutError):
+            self.start(_cancel_others()).result(_STOP_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_TIMEOUT_S)
         if not self._thread.is_alive():
@@ -36,3 +39,11 @@ class Background:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for the result. Deadlines are the coroutine's own."""
         return self.start(work).result()
+
+
+async def _cancel_others() -> None:
+    """What was begun and not waited for ends here, and not when the interpreter collects it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -51,6 +51,15 @@ class TrainingLoop:
         self._lease_id = ""
 
     def run(self) -> None:
+        try:
+            self._train()
+            self._checkpoint()
+            self._publish()
+            self._published.flush()
+        finally:
+            self._published.close()
+
+    def _train(self) -> None:
         timing: StepTiming | None = None
         self._publish()
         while not self._any_rank_stops():
@@ -68,9 +77,6 @@ class TrainingLoop:
             if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
                 self._checkpoint()
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
-        self._checkpoint()
-        self._publish()
-        self._published.flush()
 
     def _next(self, step: int, *, previous: StepTiming | None) -> StepBatch | None:
         """This rank's rows, once all ranks have theirs; None when any of them stops or fails.

@@ -39,3 +39,9 @@ class Outbox:
                 self._under_way.result()
                 self._under_way = None
             self.settle()
+
+    def close(self) -> None:
+        """Drop what has not begun."""
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None

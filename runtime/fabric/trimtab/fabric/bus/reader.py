@@ -19,6 +19,8 @@ from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.retry import RETRY_BACKOFF
 
 _GONE_AFTER_S = 60.0
+# A pull goes on asking the consumer it knows, which may have died with its server: after this time we look again.
+_PULL_S = 2.0
 
 
 class StreamReader:
@@ -34,7 +36,7 @@ class StreamReader:
         newest_per_subject: bool = False,
         headers_only: bool = False,
     ) -> None:
-        """`newest_per_subject` begins with the present state: the newest message of each subject, then all that follow."""
+        """`newest_per_subject` begins with the present state: each subject's newest message, then all that follow."""
         self._bus = bus
         self._stream = stream
         self._subject = subject
@@ -55,7 +57,12 @@ class StreamReader:
         failures = 0
         while True:
             try:
-                return await self._read(batch=batch, wait_s=max(0.001, end - clock()))
+                made = await self._ensure_consumer(deadline_s=max(1.0, end - clock()))
+                if made and self.caught_up:
+                    return []
+                deliveries = await self._pull(batch=batch, wait_s=max(0.001, min(_PULL_S, end - clock())))
+                if deliveries or clock() >= end:
+                    return deliveries
             except (BusTimeout, BusUnavailable, BusNotFound, BusRefused) as error:
                 await self._drop_consumer()
                 delay = RETRY_BACKOFF.delay_s(failures)
@@ -64,11 +71,14 @@ class StreamReader:
                     raise BusTimeout(f"reading {self._stream!r} could not go on: {error}") from error
                 await asyncio.sleep(delay)
 
-    async def _read(self, *, batch: int, wait_s: float) -> list[Delivery]:
-        if self._puller is None or self._epoch != self._bus.epoch:
-            await self._make_consumer(deadline_s=max(1.0, wait_s))
-            if self.caught_up:
-                return []
+    async def _ensure_consumer(self, *, deadline_s: float) -> bool:
+        """Whether a new one had to be made."""
+        if self._puller is not None and self._epoch == self._bus.epoch:
+            return False
+        await self._make_consumer(deadline_s=deadline_s)
+        return True
+
+    async def _pull(self, *, batch: int, wait_s: float) -> list[Delivery]:
         assert self._puller is not None
         deliveries = await self._puller.fetch(batch=batch, wait_s=wait_s)
         for position, delivery in enumerate(deliveries):

@@ -1,0 +1,217 @@
+"""The local executor with real, small processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.polling import eventually
+from tests.unit.dataflow.jobs import job
+from trimtab.operator.apply.local import LocalExecutor
+from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
+from trimtab.operator.plan.job import Observed, plan
+from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
+
+FOREVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
+DEADLINE_S = 20.0
+
+
+def container(
+    name: str, code: str, *, sidecar: bool = False, ports: tuple[str, ...] = (), **environment: str
+) -> ContainerPlan:
+    return ContainerPlan(
+        name=name, command=("python", "-c", code), environment=environment, sidecar=sidecar, ports=ports
+    )
+
+
+def pod(
+    *containers: ContainerPlan, restart: Restart = Restart.ALWAYS, grace_s: float = 10.0, **fields: object
+) -> PodPlan:
+    name = str(fields.pop("name", "pod"))
+    return PodPlan(name=name, role="test", containers=containers, restart=restart, grace_s=grace_s, **fields)  # type: ignore[arg-type]
+
+
+class Machine:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.executor = LocalExecutor(
+            folder, job_file=folder / "job.yaml", environment={"COMMON": "yes"}, clock=time.monotonic
+        )
+
+    def start(self, plan: PodPlan) -> None:
+        self.executor.apply([StartPod(plan)])
+
+    def observed(self, name: str = "pod") -> ObservedPod:
+        self.executor.tend()
+        return next(pod for pod in self.executor.observe() if pod.name == name)
+
+    def log(self, container: str, *, pod: str = "pod") -> str:
+        path = self.folder / "logs" / f"{pod}.{container}.log"
+        return path.read_text() if path.exists() else ""
+
+    async def until(self, phase: Phase, name: str = "pod") -> ObservedPod:
+        await eventually(lambda: self.observed(name).phase is phase, timeout_s=DEADLINE_S)
+        return self.observed(name)
+
+    async def until_up(self, container: str, *, times: int = 1, pod: str = "pod") -> None:
+        await eventually(lambda: self.log(container, pod=pod).count("up") >= times, timeout_s=DEADLINE_S)
+
+
+@pytest.fixture
+def machine(tmp_path: Path):  # type: ignore[no-untyped-def]
+    made = Machine(tmp_path)
+    yield made
+    pids = made.executor.pids().values()
+    made.executor.kill_all()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_environment_ports_and_variables(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_OPERATOR", "x")
+    code = "import json, os, sys; print(json.dumps([dict(os.environ), os.getcwd()]))"
+    here = container("first", code, ports=("PORT",), ADDRESS="127.0.0.1:$(PORT)", FILE="$(JOB_FILE)", KEPT="$(NOBODY)")
+    other = container("second", code, PEER="$(PORT)")
+    machine.start(pod(here, other, restart=Restart.NEVER))
+    await machine.until(Phase.SUCCEEDED)
+    first, folder = json.loads(machine.log("first"))
+    second, _ = json.loads(machine.log("second"))
+    assert "SECRET_OF_THE_OPERATOR" not in first
+    assert first["COMMON"] == "yes"
+    assert first["ADDRESS"] == f"127.0.0.1:{second['PEER']}"
+    assert "PEER" not in first
+    assert first["FILE"] == str(machine.folder / "job.yaml")
+    assert first["KEPT"] == "$(NOBODY)"
+    assert Path(folder) == machine.folder / "pods" / "pod"
+
+
+async def test_a_killed_container_comes_back_by_itself(machine: Machine) -> None:
+    machine.start(pod(container("victim", FOREVER), container("bystander", FOREVER)))
+    await machine.until_up("victim")
+    pids = machine.executor.pids()
+    os.kill(pids["pod/victim"], signal.SIGKILL)
+
+    def back() -> bool:
+        machine.executor.tend()
+        return machine.executor.pids().get("pod/victim") not in (None, pids["pod/victim"])
+
+    await eventually(back, timeout_s=DEADLINE_S)
+    await machine.until_up("victim", times=2)
+    assert machine.executor.restarts() == {"pod/victim": 1, "pod/bystander": 0}
+    assert machine.executor.pids()["pod/bystander"] == pids["pod/bystander"]
+    assert machine.observed().phase is Phase.RUNNING
+
+
+async def test_what_ignores_sigterm_is_killed_after_the_grace_period_with_its_children(machine: Machine) -> None:
+    spawn = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {FOREVER!r}]).pid, flush=True)\n"
+    machine.start(pod(container("stubborn", spawn + STUBBORN), grace_s=0.5))
+    await machine.until_up("stubborn", times=2)
+    grandchild = int(machine.log("stubborn").split()[0])
+    began = time.monotonic()
+    machine.executor.apply([StopPod("pod", "test"), StopPod("pod", "again")])
+    ended = await machine.until(Phase.FAILED)
+    assert time.monotonic() - began >= 0.5
+    assert ended.stopping
+    await eventually(lambda: not _alive(grandchild), timeout_s=DEADLINE_S)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_sidecar_ends_after_the_others(machine: Machine, tmp_path: Path) -> None:
+    draining = (
+        "import signal, sys, time\n"
+        "def end(*_):\n"
+        f"    while not open({str(tmp_path / 'drained')!r}).read(): time.sleep(0.02)\n"
+        "    sys.exit(0)\n"
+        f"signal.signal(signal.SIGTERM, end)\n{FOREVER}"
+    )
+    (tmp_path / "drained").touch()
+    machine.start(pod(container("engine", FOREVER, sidecar=True), container("worker", draining)))
+    await machine.until_up("worker")
+    await machine.until_up("engine")
+    machine.executor.apply([StopPod("pod", "test")])
+    os.kill(machine.executor.pids()["pod/engine"], signal.SIGKILL)  # even now the engine comes back
+    await eventually(
+        lambda: _tended(machine).count("engine") == 1 and machine.log("engine").count("up") == 2, timeout_s=DEADLINE_S
+    )
+    assert "pod/worker" in machine.executor.pids(), "it drains"
+    (tmp_path / "drained").write_text("yes")
+    await eventually(lambda: machine.observed().phase is not Phase.RUNNING, timeout_s=DEADLINE_S)
+    assert machine.executor.pids() == {}
+
+
+def _tended(machine: Machine) -> str:
+    machine.executor.tend()
+    return " ".join(name.partition("/")[2] for name in machine.executor.pids())
+
+
+async def test_a_failure_is_told_with_the_end_of_the_log(machine: Machine) -> None:
+    machine.start(pod(container("bad", "raise SystemExit('out of luck')"), restart=Restart.NEVER, group="g", attempt=2))
+    ended = await machine.until(Phase.FAILED)
+    assert ended.message == "bad exited with 1: out of luck"
+    assert machine.executor.failures == {"g": 1}
+    machine.executor.apply([RemovePod("pod")])
+    assert machine.executor.observe() == []
+
+
+async def test_attempts_outlive_the_executor(machine: Machine) -> None:
+    machine.start(pod(container("rank", "pass"), restart=Restart.NEVER, group="g", attempt=4))
+    await machine.until(Phase.SUCCEEDED)
+    again = Machine(machine.folder)
+    assert again.executor.attempts == {"g": 4}
+    assert again.executor.failures == {}, "a person who starts the job again renews its budget"
+    (start, *_) = plan(job("g-job"), Observed(attempts={"g-job-solver": 4}), now=0.0).actions
+    assert isinstance(start, StartPod)
+    assert start.pod.attempt == 5
+
+
+async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machine) -> None:
+    broken = ContainerPlan(name="broken", command=("/no/such/program",))
+    with pytest.raises(FileNotFoundError):
+        machine.start(pod(container("good", FOREVER), broken))
+    assert list(machine.executor.pids()) == ["pod/good"]
+    machine.executor.kill_all()
+    assert machine.executor.pids() == {}
+
+
+async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
+    """The plan and the executor together, with ranks of our own in place of the trainer."""
+    desired = job("gang", trainer={"replicas": 2}, failurePolicy={"backoffSeconds": 1, "maxRestarts": 3})
+
+    def turn() -> None:
+        machine.executor.tend()
+        executor = machine.executor
+        observed = Observed(pods=executor.observe(), attempts=executor.attempts, failures=executor.failures)
+        for action in plan(desired, observed, now=time.monotonic()).actions:
+            if isinstance(action, StartPod):
+                if action.pod.group is None:
+                    continue
+                code = f"import os; print('attempt', os.environ['TRIMTAB_ATTEMPT'], flush=True)\n{FOREVER}"
+                (own,) = action.pod.containers
+                ours = ContainerPlan(name="trainer", command=("python", "-c", code), environment=own.environment)
+                action = StartPod(PodPlan(**{**vars(action.pod), "containers": (ours,)}))
+            executor.apply([action])
+
+    def attempts(rank: int) -> int:
+        turn()
+        return machine.log("trainer", pod=f"gang-solver-trainer-{rank}").count("attempt")
+
+    await eventually(lambda: attempts(0) == attempts(1) == 1, timeout_s=DEADLINE_S)
+    pids = machine.executor.pids()
+    os.kill(pids["gang-solver-trainer-1/trainer"], signal.SIGKILL)
+    await eventually(lambda: attempts(0) == attempts(1) == 2, timeout_s=DEADLINE_S)
+    assert not any(_alive(pid) for pid in pids.values())
+    assert machine.executor.attempts == {"gang-solver": 1}
+    assert machine.executor.failures == {"gang-solver": 1}
+    assert "attempt 1" in machine.log("trainer", pod="gang-solver-trainer-0")

@@ -1,0 +1,104 @@
+"""The bookkeeper's order of things, with a journal that can be held up and made to fail: no server does that on cue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from tests.unit.dataflow.books import GROUP, header, ledger
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
+from trimtab.dataflow.ledger.journal import Journal
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import Record, TasksIssued
+from trimtab.fabric.bus.errors import BusTimeout
+
+
+class SlowJournal:
+    def __init__(self) -> None:
+        self.written: list[Record] = []
+        self.gate = asyncio.Event()
+        self.failure: Exception | None = None
+
+    async def write(self, record: Record) -> None:
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.written.append(record)
+
+
+def made() -> tuple[Bookkeeper, SlowJournal]:
+    journal = SlowJournal()
+    return Bookkeeper(ledger(), cast(Journal, journal)), journal
+
+
+def issue_once(books: Ledger) -> TasksIssued | None:
+    return TasksIssued(first=0, count=2) if books.issued == 0 else None
+
+
+async def test_of_two_that_want_the_same_one_decides_and_the_other_sees_it() -> None:
+    books, journal = made()
+    both = [asyncio.create_task(books.record(issue_once)) for _ in range(2)]
+    await asyncio.sleep(0)
+    journal.gate.set()
+    assert await asyncio.gather(*both) == [TasksIssued(first=0, count=2), None]
+    assert len(journal.written) == 1
+
+
+async def test_nothing_is_applied_before_it_is_written() -> None:
+    books, journal = made()
+    writing = asyncio.create_task(books.record(issue_once))
+    await asyncio.sleep(0)
+    assert books.ledger.issued == 0
+    for index in range(GROUP):  # samples arrive all the while
+        books.arrived(index + 1, f"t0.solver.{index}", header(0, index))
+    journal.gate.set()
+    await writing
+    assert books.ledger.issued == 2
+    assert len(books.ledger.policies["solver"].buffer) == 1
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_write_of_unknown_outcome_closes_the_books(cancelled: bool) -> None:
+    books, journal = made()
+    journal.failure = BusTimeout("no answer")
+    writing = asyncio.create_task(books.record(issue_once))
+    waiting = asyncio.create_task(books.record(issue_once))
+    await asyncio.sleep(0)
+    if cancelled:
+        writing.cancel()
+    else:
+        journal.gate.set()
+    outcome, second = await asyncio.gather(writing, waiting, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError if cancelled else BusTimeout)
+    assert isinstance(second, BooksBroken)
+    assert books.ledger.issued == 0
+    assert journal.written == []
+    with pytest.raises(BooksBroken):
+        await asyncio.wait_for(books.broken(), 1.0)
+
+
+async def test_a_change_wakes_whoever_waits() -> None:
+    books, journal = made()
+    journal.gate.set()
+    waiting = asyncio.create_task(books.changed(timeout_s=60.0))
+    await asyncio.sleep(0)
+    await books.record(issue_once)
+    await asyncio.wait_for(waiting, 1.0)
+    await asyncio.wait_for(books.changed(timeout_s=0.01), 1.0)
+
+
+async def test_a_completed_group_is_news_only_when_it_makes_a_batch() -> None:
+    books, journal = made()
+    journal.gate.set()
+    await books.record(lambda _: TasksIssued(first=0, count=2))
+    waiting = asyncio.create_task(books.changed(timeout_s=60.0))
+    await asyncio.sleep(0)
+    for index in range(GROUP):
+        books.arrived(index + 1, f"t0.solver.{index}", header(0, index))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    for index in range(GROUP):
+        books.arrived(index + 3, f"t1.solver.{index}", header(1, index))
+    await asyncio.wait_for(waiting, 1.0)

@@ -1,0 +1,44 @@
+"""The table of the living."""
+
+from __future__ import annotations
+
+from trimtab.fabric.bus.keyvalue import Entry
+from trimtab.fabric.bus.kv_watch import Removed
+from trimtab.fabric.members import MemberTable
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+
+
+def entry(name: str, revision: int = 1) -> Entry:
+    heartbeat = MemberHeartbeat(
+        member_id=name, job="job", role=Role.DATAFLOW, state=State.READY, started_at=1.0, sent_at=2.0
+    )
+    return Entry(key=name, value=encode(heartbeat), revision=revision)
+
+
+def test_members_come_and_go() -> None:
+    table = MemberTable(ttl_s=10.0, clock=lambda: 0.0)
+    table.note(entry("b"))
+    table.note(entry("a"))
+    assert [member.member_id for member in table.present] == ["a", "b"]
+    table.note(Removed(key="a", revision=2))
+    table.note(Removed(key="never-seen", revision=3))
+    assert [member.member_id for member in table.present] == ["b"]
+
+
+def test_an_unreadable_heartbeat_changes_nothing() -> None:
+    table = MemberTable(ttl_s=10.0, clock=lambda: 0.0)
+    table.note(entry("a"))
+    table.note(Entry(key="a", value=b"nonsense", revision=2))
+    assert [member.member_id for member in table.present] == ["a"]
+
+
+def test_a_member_whose_removal_was_missed_ages_out() -> None:
+    now = 0.0
+    table = MemberTable(ttl_s=10.0, clock=lambda: now)
+    table.note(entry("a"))
+    now = 20.0
+    assert len(table.present) == 1
+    table.note(entry("b"))
+    now = 20.1
+    assert [member.member_id for member in table.present] == ["b"]
