@@ -46,14 +46,21 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
+    succeeded = folder / "succeeded"
+    if succeeded.exists():
+        console.print(f"{job.metadata.name} has succeeded already ({folder}); --fresh begins anew", soft_wrap=True)
+        return
     try:
         ended = asyncio.run(_run(job, file, folder, console))
     except JobFailed as failure:
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
     if ended.succeeded:
-        console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}")
+        succeeded.touch()
+        console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}", soft_wrap=True)
     else:
-        console.print(f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew")
+        console.print(
+            f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
+        )
         sys.exit(130)
 
 
@@ -123,7 +130,8 @@ def _tell(local: LocalJob, console: Console, *, told: int, elapsed_s: float) -> 
                 console.print(
                     f"{elapsed_s:6.1f} s  {name}  step {last.step + 1}  reward {last.reward:.3f}"
                     f"  waiting {last.wait_fraction:.0%}  staleness {last.staleness:.1f}"
-                    f"  version {view.weights.version if view.weights else 0}"
+                    f"  version {view.weights.version if view.weights else 0}",
+                    soft_wrap=True,
                 )
         return newest
     return told

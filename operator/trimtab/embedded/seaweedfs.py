@@ -15,7 +15,6 @@ from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import ObjectStoreSettings
 
-_ACCESS_KEY_ID = "trimtab"
 _BUCKET = "trimtab"
 
 
@@ -30,9 +29,14 @@ class EmbeddedSeaweed(EmbeddedServer):
         return ObjectStoreSettings(
             bucket=_BUCKET,
             endpoint_url=f"http://{LOOPBACK}:{self.ports['s3']}",
-            access_key_id=SecretStr(_ACCESS_KEY_ID),
+            access_key_id=SecretStr(self._access_key_id),
             secret_access_key=SecretStr(self.password),
         )
+
+    @property
+    def _access_key_id(self) -> str:
+        """Nothing that could be a word in a log: redaction would take it out wherever it stands."""
+        return hashlib.sha256(f"access-key-id:{self.password}".encode()).hexdigest()[:20].upper()
 
     def command(self) -> Command:
         data = self.data_folder / "data"
@@ -58,7 +62,7 @@ class EmbeddedSeaweed(EmbeddedServer):
             ],
             environment={
                 "HOME": str(self.data_folder),
-                "AWS_ACCESS_KEY_ID": _ACCESS_KEY_ID,
+                "AWS_ACCESS_KEY_ID": self._access_key_id,
                 "AWS_SECRET_ACCESS_KEY": self.password,
                 **self._internal_keys(),
             },
@@ -84,7 +88,7 @@ class EmbeddedSeaweed(EmbeddedServer):
             "s3",
             endpoint_url=self.settings.endpoint_url,
             region_name=self.settings.region,
-            aws_access_key_id=_ACCESS_KEY_ID,
+            aws_access_key_id=self._access_key_id,
             aws_secret_access_key=self.password,
             config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
         )

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -48,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
         family = _descendants_of(first.pid)
         first.send_signal(signal.SIGINT)
         assert first.wait(90) == 130, (folder / "first.txt").read_text()
-    assert "run the same command to resume" in " ".join((folder / "first.txt").read_text().split())
+    assert "run the same command to resume" in (folder / "first.txt").read_text()
     left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert left == []
 
@@ -103,10 +102,9 @@ def test_rollout_and_training_overlap(finished: tuple[Path, Streams, AuditReport
 
 
 def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditReport]) -> None:
-    started = time.monotonic()
-    again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=120)
+    again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=60)
     assert again.returncode == 0, again.stderr
-    assert " step " not in again.stderr, f"trained on for {time.monotonic() - started:.0f} s"
+    assert "has succeeded already" in again.stderr
 
 
 def test_what_is_missing_beside_the_manifest_is_named(tmp_path: Path) -> None:
