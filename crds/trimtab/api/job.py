@@ -71,6 +71,17 @@ class RLJobSpec(ApiModel):
             ".data.batchSize",
         ),
         Rule(
+            "size(self.workflow.roles) == 0 || "
+            "self.policies.all(policy, self.workflow.roles.exists(role, role.policy == policy.name))",
+            "workflow.roles must give every policy a role: one without would never get a sample",
+            ".workflow.roles",
+        ),
+        Rule(
+            "self.policies.all(policy, policy.trainer.publish.everySteps <= self.data.maxStaleness + 1)",
+            "maxStaleness must be at least policies[].trainer.publish.everySteps - 1: no sample would be fresh enough",
+            ".data.maxStaleness",
+        ),
+        Rule(
             "has(self.maxSteps) || has(self.targetReward) || has(self.data.epochs)",
             "set maxSteps, targetReward or data.epochs: without one the job never ends",
             ".maxSteps",

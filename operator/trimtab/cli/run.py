@@ -15,6 +15,7 @@ from rich.live import Live
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
+from trimtab.api.support import unsupported
 from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.view import render
 from trimtab.fabric.logs import configure_logs
@@ -40,6 +41,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
         job = read_job(file)
     except (InvalidManifestError, UnreadableManifestError, ValueError) as error:
         raise click.ClickException(f"{error}\nrun `trimtab validate {file}` for the full list") from error
+    _check_supported(job)
     _check_paths(job, file.parent)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     if fresh:
@@ -62,6 +64,13 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
         )
         sys.exit(130)
+
+
+def _check_supported(job: RLJob) -> None:
+    fields = unsupported(job.spec)
+    if fields:
+        listed = "\n  ".join(fields)
+        raise click.ClickException(f"this version does not do what these fields ask for; leave them out:\n  {listed}")
 
 
 def _check_paths(job: RLJob, folder: Path) -> None:

@@ -6,6 +6,7 @@ dies, SIGKILL included, the kernel closes that pipe; the reaper reads end-of-fil
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -39,9 +40,17 @@ class Reaper:
                     # Its own session: a Ctrl-C or a hang-up meant for the owner must not end it first.
                     start_new_session=True,
                 )
+                atexit.register(_leave, self._process)
             assert self._process.stdin is not None
             self._process.stdin.write(line)
             self._process.stdin.flush()
+
+
+def _leave(reaper: subprocess.Popen[bytes]) -> None:
+    """At the owner's regular end: let the reaper take down what is left, and be gone before the owner is."""
+    assert reaper.stdin is not None
+    reaper.stdin.close()
+    reaper.wait(2 * GRACE_S)
 
 
 def _signal_group(group: int, signum: int) -> bool:

@@ -19,7 +19,7 @@ def progress(step: int) -> bytes:
     return encode(
         StepProgress(
             job="job", policy="solver", step=step, reward=0.5, staleness=0.0, max_staleness=0, wait_fraction=0.0,
-            samples=1, buffered=0, running=0, dropped=0, finished=False, at=1.0,
+            samples=1, buffered=0, running=0, dropped=0, at=1.0,
         )
     )  # fmt: skip
 

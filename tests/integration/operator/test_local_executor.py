@@ -13,6 +13,7 @@ import pytest
 
 from tests.polling import eventually
 from tests.unit.dataflow.jobs import job
+from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
 from trimtab.operator.plan.job import Observed, plan
@@ -163,6 +164,15 @@ async def test_a_failure_is_told_with_the_end_of_the_log(machine: Machine) -> No
     assert machine.executor.failures == {"g": 1}
     machine.executor.apply([RemovePod("pod")])
     assert machine.executor.observe() == []
+
+
+async def test_a_container_that_says_it_is_misconfigured_is_not_started_again(machine: Machine) -> None:
+    code = f"print('prompts.jsonl, line 3: not JSON', flush=True); raise SystemExit({EXIT_MISCONFIGURED})"
+    machine.start(pod(container("engine", FOREVER, sidecar=True), container("worker", code)))
+    ended = await machine.until(Phase.FAILED)
+    assert ended.misconfigured
+    assert ended.message == f"worker exited with {EXIT_MISCONFIGURED}: prompts.jsonl, line 3: not JSON"
+    assert machine.executor.pids() == {}
 
 
 async def test_attempts_outlive_the_executor(machine: Machine) -> None:

@@ -115,6 +115,22 @@ def test_what_is_missing_beside_the_manifest_is_named(tmp_path: Path) -> None:
     assert "spec.data.prompts[train].jsonl.uri" in completed.stderr
 
 
+def test_a_bad_prompt_ends_the_run_with_its_line(tmp_path: Path) -> None:
+    file = make_quickstart(tmp_path, name="bad-prompt", max_steps=1)
+    with (tmp_path / "prompts.jsonl").open("a") as prompts:
+        prompts.write("not JSON\n")
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=120)
+    assert completed.returncode == 1
+    assert "prompts.jsonl, line 1001: not JSON" in completed.stderr
+
+
+def test_what_this_version_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
+    file = make_quickstart(tmp_path, name="too-much", max_steps=1, filter={"zeroAdvantage": "Drop"})
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 1
+    assert "spec.data.filter" in completed.stderr
+
+
 async def test_killing_trimtab_run_leaves_no_process(tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="killed", max_steps=1000)
     with (tmp_path / "out.txt").open("wb") as output:

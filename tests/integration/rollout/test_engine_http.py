@@ -40,7 +40,7 @@ async def running(http: aiohttp.ClientSession) -> int:
 
 def greedy_reference(model: Path, prompt: Sequence[int], count: int) -> tuple[list[int], list[float]]:
     """What transformers itself generates, and the logprob of each token from one plain forward pass."""
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    reference: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     with torch.inference_mode():
         inputs = torch.tensor([list(prompt)])
         output = reference.generate(

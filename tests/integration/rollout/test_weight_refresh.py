@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -122,6 +123,10 @@ def assert_sampled_with_their_versions(trajectory: Trajectory, references: list[
         position += span.length
 
 
+def _serves(seat: Seat, version: int) -> bool:
+    return seat.gate.version == version
+
+
 async def test_the_newest_version_is_served_from_the_start_and_followed(
     seats: Sit, engine_process: EngineProcess, references: list[PreTrainedModel]
 ) -> None:
@@ -134,7 +139,7 @@ async def test_the_newest_version_is_served_from_the_start_and_followed(
         async with working(worker):
             for version in range(1, 6):
                 await publisher.publish(version, seat.weights(version), deadline_s=D)
-                await eventually(lambda wanted=version: seat.gate.version == wanted, timeout_s=20.0, interval_s=0.01)
+                await eventually(partial(_serves, seat, version), timeout_s=20.0, interval_s=0.01)
             await eventually(lambda: worker.completed == 6 * GROUP_SIZE, timeout_s=40.0)
         trajectories = await seat.job.trajectories()
         assert len(trajectories) == 6 * GROUP_SIZE

@@ -163,7 +163,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_too_many_end_the_training(mode
     ("changes", "field"),
     [
         ({"algorithm": {"name": "ppo"}}, "algorithm.name"),
-        ({"algorithm": {"name": "grpo", "kl": {"coefficient": 0.1}}}, "algorithm.kl.coefficient"),
+        ({"algorithm": {"name": "grpo", "kl": {"coefficient": 0.1}}}, "algorithm.kl"),
         ({"algorithm": {"name": "grpo", "updatesPerBatch": 2}}, "algorithm.updatesPerBatch"),
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
     ],

@@ -143,6 +143,12 @@ BAD_MANIFESTS = [
     _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
     _job("unknown-policy", "spec.pools", {"spec.pools.1.policies": ["slover"]}),
     _job("unserved-policy", "spec.pools", {"spec.pools": [{"name": "home", "policies": ["solver"]}]}),
+    _job("policy-without-role", "spec.workflow.roles", {"spec.workflow.roles": [{"name": "a", "policy": "solver"}]}),
+    _job(
+        "published-too-rarely",
+        "spec.data.maxStaleness",
+        {"spec.data.maxStaleness": 1, "spec.policies.0.trainer.publish.everySteps": 3},
+    ),
     _job(
         "unknown-role-policy", "spec.workflow.roles", {"spec.workflow.roles": [{"name": "critic", "policy": "critic"}]}
     ),

@@ -299,7 +299,6 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         buffered=counts,
         running=counts,
         dropped=counts,
-        finished=st.booleans(),
         at=times,
         newer=st.just({}),
     ),
@@ -476,7 +475,6 @@ SPECIMENS: tuple[Message, ...] = (
         buffered=8,
         running=16,
         dropped=0,
-        finished=False,
         at=1_700_000_002.0,
     ),
 )

@@ -119,6 +119,13 @@ def test_the_budget_is_bounded_and_the_failure_says_why() -> None:
     assert said(decided.actions) == [f"stop {name}" for name in SINGLES]
 
 
+def test_a_misconfigured_pod_fails_the_job_at_once() -> None:
+    wrong = replace(REST[0], phase=FAILED, misconfigured=True, message="prompts.jsonl, line 3: not JSON")
+    decided = plan(two_ranks(), Observed(pods=[rank(0, RUNNING), wrong], attempts={GROUP: 0}), now=0.0)
+    assert decided.failure == f"{REST[0].name}: prompts.jsonl, line 3: not JSON"
+    assert said(decided.actions) == [f"stop {rank(0, RUNNING).name}"]
+
+
 def test_a_job_is_done_when_all_trainers_are_and_nothing_runs() -> None:
     done = [rank(0, SUCCEEDED), rank(1, SUCCEEDED)]
     stopping = plan(two_ranks(), Observed(pods=[*done, *REST], attempts={GROUP: 0}), now=0.0)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.rollout.speakers import EchoSampler, role
 from trimtab.api.workflow import Workflow as WorkflowSpec
 from trimtab.api.workflow import WorkflowSource
+from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.workflows.loading import load_workflow
@@ -53,7 +54,7 @@ def test_what_cannot_be_loaded_is_named(
         "class Raising:\n    def __init__(self):\n        raise ValueError('threshold')\n"
     )
     spec = WorkflowSpec(entrypoint=entrypoint, args=arguments, source=WorkflowSource(path="."))
-    with pytest.raises(WorkflowError, match=message):
+    with pytest.raises(JobMisconfigured, match=message):
         load_workflow(spec, folder=tmp_path)
 
 

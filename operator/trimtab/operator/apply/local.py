@@ -13,6 +13,7 @@ import structlog
 
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import LOOPBACK, free_ports
+from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
 
@@ -60,12 +61,16 @@ class _Container:
         return None if self._restart is Restart.ALWAYS else self._child.exit_code
 
     @property
+    def misconfigured(self) -> bool:
+        return self._child.exit_code == EXIT_MISCONFIGURED
+
+    @property
     def log_file(self) -> Path:
         return self._command.log_file
 
     def tend(self) -> None:
         """Start it again if it has died and its backoff is over."""
-        if self._restart is Restart.NEVER or self._child.alive:
+        if self._restart is Restart.NEVER or self._child.alive or self.misconfigured:
             return
         now = self._clock()
         if self._restart_at is None:
@@ -116,6 +121,10 @@ class _Pod:
         return self.finished_at is not None
 
     @property
+    def misconfigured(self) -> bool:
+        return any(container.misconfigured for container in self.containers)
+
+    @property
     def failed(self) -> bool:
         return any(container.exit_code not in (None, 0) for container in self.containers)
 
@@ -162,6 +171,8 @@ class LocalExecutor:
                 continue
             for container in pod.containers:
                 container.tend()
+            if pod.misconfigured:
+                self._stop(pod, reason="it says that it is misconfigured")
             if pod.stop_by is not None:
                 self._terminate(pod)
                 if now >= pod.stop_by:
@@ -177,7 +188,7 @@ class LocalExecutor:
         for container in pod.containers:
             container.kill()  # grandchildren that outlived the leader
         pod.finished_at = now
-        for container in pod.containers:
+        for container in sorted(pod.containers, key=lambda container: not container.misconfigured):
             if container.exit_code not in (None, 0) and not pod.failure:
                 tail = log_tail(container.log_file, lines=3)
                 pod.failure = f"{container.plan.name} exited with {container.exit_code}: {tail}"
@@ -272,6 +283,7 @@ class LocalExecutor:
             group=pod.plan.group,
             finished_at=pod.finished_at,
             stopping=pod.stop_by is not None,
+            misconfigured=pod.ended and pod.misconfigured,
             message=pod.failure,
         )
 

@@ -35,6 +35,10 @@ def plan(desired: RLJob, observed: Observed, *, now: float) -> Plan:
     """Level-triggered: the same world gives the same plan, and a world that fits gives an empty one."""
     if desired.spec.suspend:
         return Plan(actions=_stop_all(observed, reason="suspended"))
+    misconfigured = [pod for pod in observed.pods if pod.misconfigured]
+    if misconfigured:
+        pod = misconfigured[0]
+        return Plan(actions=_stop_all(observed, reason="the job has failed"), failure=f"{pod.name}: {pod.message}")
     actions: list[Action] = []
     finished = []
     for policy in desired.spec.policies:

@@ -56,5 +56,7 @@ class ObservedPod:
     group: str | None = None
     finished_at: float | None = None
     stopping: bool = False
+    misconfigured: bool = False
+    """It says itself that starting it again would not help."""
     message: str = ""
     """Why it failed, as far as the executor knows."""

@@ -8,7 +8,7 @@ import time
 import uuid
 
 from trimtab.dataflow.service import run_dataflow
-from trimtab.fabric.pod import JobPodSettings, pod_settings, running_pod
+from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod, running_pod
 
 
 async def _main(settings: JobPodSettings) -> None:
@@ -34,4 +34,4 @@ async def _main(settings: JobPodSettings) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(pod_settings(JobPodSettings)))
+    run_pod(_main(pod_settings(JobPodSettings)))

@@ -61,7 +61,6 @@ def step_progress(
         buffered=len(books.buffer) * size,
         running=max(0, ledger.running_groups(policy)) * size,
         dropped=books.dropped_groups * size,
-        finished=books.finished is not None,
         at=now,
     )
 

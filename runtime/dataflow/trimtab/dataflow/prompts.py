@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.values import check_plain
 
@@ -19,7 +20,7 @@ MAX_KEYS = 4096
 _MAX_BYTES = 3 << 20
 
 
-class PromptSourceError(ValueError):
+class PromptSourceError(JobMisconfigured):
     """A prompt source cannot be read; the message names the file, the line and what is wrong."""
 
 

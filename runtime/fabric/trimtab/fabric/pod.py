@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import structlog
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import read_manifest
@@ -23,7 +25,14 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
 from trimtab.fabric.settings import Settings, SettingsError, load_settings, secret_values
 
+_log = structlog.get_logger(__name__)
 _LIVENESS_BEAT_S = 1.0
+EXIT_MISCONFIGURED = 78
+"""EX_CONFIG of sysexits.h: the manifest or the settings are wrong, so starting the pod again would not help."""
+
+
+class JobMisconfigured(ValueError):
+    """The job cannot run as its manifest describes it; the message names the field and the fix."""
 
 
 class JobPodSettings(Settings):
@@ -59,7 +68,8 @@ def pod_settings(kind: type[S]) -> S:
     try:
         settings = load_settings(os.environ, kind)
     except SettingsError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)  # noqa: T201 - logs are not configured without settings
+        sys.exit(EXIT_MISCONFIGURED)
     configure_logs(
         settings.logs,
         stream=sys.stderr,
@@ -69,6 +79,15 @@ def pod_settings(kind: type[S]) -> S:
         pod=settings.pod.name,
     )
     return settings
+
+
+def run_pod(main: Coroutine[Any, Any, None]) -> None:
+    """Run a pod's main coroutine to its end, and tell whoever started it when a restart would be useless."""
+    try:
+        asyncio.run(main)
+    except JobMisconfigured as error:
+        _log.error("job_misconfigured", reason=str(error))
+        sys.exit(EXIT_MISCONFIGURED)
 
 
 def read_job(path: Path) -> RLJob:

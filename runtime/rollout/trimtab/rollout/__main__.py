@@ -18,7 +18,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
+from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, Pod, pod_settings, run_pod, running_pod
 from trimtab.fabric.settings import PodSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
@@ -30,7 +30,7 @@ from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import WeightRefresh
 from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.loading import load_workflow
-from trimtab.rollout.workflows.team import Role, Tokenizer, WorkflowError
+from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 
 _log = structlog.get_logger(__name__)
@@ -98,7 +98,9 @@ def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
 
 def seat_of(policy: str, seats: dict[str, PolicySeat], *, pool: str) -> PolicySeat:
     if policy not in seats:
-        raise WorkflowError(f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies")
+        raise JobMisconfigured(
+            f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies"
+        )
     return seats[policy]
 
 
@@ -186,4 +188,4 @@ async def _until_ready(seats: dict[str, PolicySeat], stopping: asyncio.Event) ->
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(pod_settings(RolloutPodSettings)))
+    run_pod(_main(pod_settings(RolloutPodSettings)))

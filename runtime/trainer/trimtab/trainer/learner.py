@@ -12,6 +12,7 @@ from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
 from trimtab.api.policy import Policy
+from trimtab.api.support import unsupported_in_policy
 from trimtab.trainer.batch import MicroBatch, StepBatch, micro_batches
 from trimtab.trainer.losses.grpo import grpo_loss
 from trimtab.trainer.schedule import rate_factor
@@ -142,22 +143,6 @@ class Learner:
 
 
 def _check_supported(policy: Policy) -> None:
-    if policy.sampling.temperature == 0:
-        raise UnsupportedAlgorithm(
-            f"policies[{policy.name}].sampling.temperature: greedy samples of a prompt are all the same and teach"
-            " nothing; set it above 0"
-        )
-    algorithm = policy.algorithm
-    where = f"policies[{policy.name}].algorithm"
-    if algorithm.name != "grpo":
-        raise UnsupportedAlgorithm(f"{where}.name: this version trains grpo, not {algorithm.name}")
-    for field, asked in (
-        ("kl.coefficient", algorithm.kl.coefficient > 0),
-        ("overlong", algorithm.overlong is not None),
-        ("entropyCoefficient", algorithm.entropy_coefficient > 0),
-        ("updatesPerBatch", algorithm.updates_per_batch > 1),
-        ("normalizeBatchAdvantages", algorithm.normalize_batch_advantages),
-        ("clip.dual", algorithm.clip is not None and algorithm.clip.dual is not None),
-    ):
-        if asked:
-            raise UnsupportedAlgorithm(f"{where}.{field}: this version does not do that yet; leave it out")
+    fields = unsupported_in_policy(policy)
+    if fields:
+        raise UnsupportedAlgorithm(f"policies[{policy.name}]: this version does not do {', '.join(fields)}")

@@ -29,6 +29,4 @@ class StepProgress(Message, frozen=True, kw_only=True):
     buffered: Count
     running: Count
     dropped: Count
-    finished: bool
-    """The policy needs no more batches."""
     at: UnixSeconds

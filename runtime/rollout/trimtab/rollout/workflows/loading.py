@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from trimtab.api.workflow import Workflow as WorkflowSpec
-from trimtab.rollout.workflows.team import Workflow, WorkflowError
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.rollout.workflows.team import Workflow
 
 
 def load_workflow(spec: WorkflowSpec, *, folder: Path) -> Workflow:
@@ -20,11 +21,13 @@ def load_workflow(spec: WorkflowSpec, *, folder: Path) -> Workflow:
     try:
         workflow_class = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:
-        raise WorkflowError(f"workflow.entrypoint {spec.entrypoint!r} cannot be loaded: {error}") from error
+        raise JobMisconfigured(f"workflow.entrypoint {spec.entrypoint!r} cannot be loaded: {error}") from error
     try:
         workflow: Workflow = workflow_class(**spec.args)
     except Exception as error:
-        raise WorkflowError(f"workflow.args do not fit {spec.entrypoint}: {error}") from error
+        raise JobMisconfigured(f"workflow.args do not fit {spec.entrypoint}: {error}") from error
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
-        raise WorkflowError(f"workflow.entrypoint {spec.entrypoint!r} has no `async def run(self, assignment, team)`")
+        raise JobMisconfigured(
+            f"workflow.entrypoint {spec.entrypoint!r} has no `async def run(self, assignment, team)`"
+        )
     return workflow

@@ -1,0 +1,98 @@
+"""What the API has fields for and this version does not do yet. Whoever runs a job refuses it by these names, so that
+nothing in a manifest is ever ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from trimtab.api.job import RLJobSpec
+from trimtab.api.policy import Policy
+
+# Field names with dots; lists are looked into element by element. What is at its default is not asked for.
+_POLICY = (
+    "model.tokenizer",
+    "model.max_context_tokens",
+    "algorithm.kl",
+    "algorithm.correction",
+    "algorithm.overlong",
+    "algorithm.normalize_batch_advantages",
+    "algorithm.entropy_coefficient",
+    "algorithm.updates_per_batch",
+    "algorithm.clip.dual",
+    "sampling.top_p",
+    "sampling.top_k",
+    "sampling.stop",
+    "trainer.resources",
+    "trainer.template",
+    "trainer.checkpoint.uri",
+    "trainer.publish.anchor_every_versions",
+)
+_JOB = (
+    "workflow.source.config_map",
+    "data.prompts.parquet",
+    "data.prompts.hugging_face",
+    "data.prompts.generator",
+    "data.max_prompt_tokens",
+    "data.curator",
+    "data.filter",
+    "data.replay",
+    "data.mix",
+    "data.selection",
+    "data.shards",
+    "data.template",
+    "pools.engine.name",
+    "pools.engine.resources",
+    "pools.resources",
+    "pools.template",
+    "pools.cluster",
+    "autoscaling.mode",
+    "evaluation",
+    "ttl_seconds_after_finished",
+    "managed_by",
+    "failure_policy.on_exit",
+)
+_ALGORITHMS = ("grpo",)
+
+
+def unsupported(spec: RLJobSpec) -> list[str]:
+    """Fields of the spec that ask for more than this version does, as Kubernetes writes paths."""
+    found = list(_asked(spec, _JOB, above="spec"))
+    if len(spec.data.prompts) > 1:
+        found.append("spec.data.prompts[1]")
+    for number, policy in enumerate(spec.policies):
+        found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
+    return found
+
+
+def unsupported_in_policy(policy: Policy) -> list[str]:
+    """The same for one policy, as paths below it."""
+    found = list(_asked(policy, _POLICY, above=""))
+    if policy.algorithm.name not in _ALGORITHMS:
+        found.append("algorithm.name")
+    if policy.sampling.temperature == 0:
+        # Greedy samples of a prompt are all the same and teach nothing.
+        found.append("sampling.temperature")
+    return found
+
+
+def _asked(model: BaseModel, fields: tuple[str, ...], *, above: str) -> Iterator[str]:
+    for field in fields:
+        yield from _differing(model, field.split("."), above=above)
+
+
+def _differing(model: BaseModel, path: list[str], *, above: str) -> Iterator[str]:
+    name, rest = path[0], path[1:]
+    value = getattr(model, name)
+    here = f"{above}.{to_camel(name)}" if above else to_camel(name)
+    if not rest:
+        if value != type(model).model_fields[name].get_default(call_default_factory=True):
+            yield here
+    elif isinstance(value, tuple):
+        for number, element in enumerate(value):
+            yield from _differing(element, rest, above=f"{here}[{number}]")
+    elif value is not None:
+        yield from _differing(value, rest, above=here)

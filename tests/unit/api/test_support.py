@@ -1,0 +1,51 @@
+"""What this version does not do is named, and what is left at its default is not held against a manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.api.complete import complete_job
+from tests.unit.api.manifests import changed, job
+from trimtab.api.job import RLJob
+from trimtab.api.support import unsupported
+from trimtab.api.validation import parse
+
+_GRPO = {f"spec.policies.{number}.algorithm.name": "grpo" for number in (0, 1)}
+
+
+def _unsupported(changes: dict[str, Any]) -> list[str]:
+    parsed = parse(changed(job(), _GRPO | changes))
+    assert isinstance(parsed, RLJob)
+    return unsupported(parsed.spec)
+
+
+def test_a_plain_job_is_supported() -> None:
+    assert _unsupported({}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"spec.policies.1.algorithm.name": "dapo"}, "spec.policies[1].algorithm.name"),
+        ({"spec.policies.0.algorithm.kl.coefficient": 0.1}, "spec.policies[0].algorithm.kl"),
+        ({"spec.policies.0.algorithm.clip.dual": 3.0}, "spec.policies[0].algorithm.clip.dual"),
+        ({"spec.policies.0.sampling.topP": 0.9}, "spec.policies[0].sampling.topP"),
+        ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
+        ({"spec.pools.1.engine.name": "sglang"}, "spec.pools[1].engine.name"),
+        ({"spec.data.filter.zeroAdvantage": "Drop"}, "spec.data.filter"),
+        ({"spec.autoscaling": {"mode": "Auto", "maxReplicas": 4}}, "spec.autoscaling.mode"),
+        ({"spec.data.prompts.0": {"name": "a", "parquet": {"uri": "x"}}}, "spec.data.prompts[0].parquet"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_and_not_done_is_named(changes: dict[str, Any], field: str) -> None:
+    assert _unsupported(changes) == [field]
+
+
+def test_every_name_in_the_list_is_a_field_of_the_api() -> None:
+    """A renamed field would raise AttributeError on a manifest that sets everything."""
+    parsed = parse(complete_job())
+    assert isinstance(parsed, RLJob)
+    assert len(unsupported(parsed.spec)) > 20
