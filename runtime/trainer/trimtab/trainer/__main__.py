@@ -18,6 +18,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.trainer.background import Background
@@ -141,6 +142,8 @@ def _train(
 
 
 async def _publisher(connections: Connections, policy: Policy, settings: TrainerPodSettings) -> WeightPublisher:
+    # A store that ignores conditional writes would let two trainers interleave without anyone noticing.
+    await prove_store(connections.store)
     return await WeightPublisher.open(
         connections.store,
         connections.pointers,
