@@ -123,7 +123,8 @@ async def test_a_repeated_id_is_stored_once_and_reported(bus: Bus, stream: Strea
 
 async def test_publishing_where_no_stream_listens_ends_at_the_deadline(bus: Bus) -> None:
     started = time.monotonic()
-    with pytest.raises(BusUnavailable, match=r"nobody\.listens"):
+    # The last attempt may be cut off by the deadline before the server has said that nobody listens.
+    with pytest.raises((BusUnavailable, BusTimeout), match=r"nobody\.listens"):
         await publish(bus, "nobody.listens", b"", message_id="1", deadline_s=0.5)
     assert time.monotonic() - started < 2.0
 
