@@ -43,7 +43,7 @@ from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 
 MIB = 1024 * 1024
 ROUNDS = 15
-PUT_ROUNDS = 7
+PUT_ROUNDS = 11
 GET_ROUNDS = 25
 LINK_ROUNDS = 3
 LINK_BYTES_PER_S = 40e6

@@ -30,7 +30,7 @@ def make_model(folder: Path, *, seed: int) -> None:
     config = LlamaConfig(
         vocab_size=len(CHARACTERS),
         hidden_size=128,
-        intermediate_size=256,
+        intermediate_size=512,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
