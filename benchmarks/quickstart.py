@@ -19,13 +19,12 @@ from typing import Any
 import yaml
 
 from benchmarks.report import Bar, logs_to_stderr, note, report
-from trimtab.dataflow.ledger.records import RECORDS, StepGranted, StepTimed
+from trimtab.dataflow import audit
+from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
+from trimtab.fabric.wire.header import TrajectoryHeader
 
 _QUICKSTART = Path(__file__).parent.parent / "examples" / "quickstart"
 _GOAL = 0.9
@@ -104,19 +103,12 @@ def figures(streams: Streams) -> dict[str, Any]:
 async def read_streams(folder: Path, topology: JobTopology) -> Streams:
     with EmbeddedNats(folder / "nats") as server:
         bus = await Bus.connect(server.settings, name="benchmark")
-        headers = []
-        async with StreamReader(bus, stream=topology.trajectories.name, headers_only=True) as reader:
-            while not reader.caught_up:
-                headers += [parse_headers(d.headers)[1] for d in await reader.read(batch=512, wait_s=30.0)]
-        records = []
-        async with StreamReader(bus, stream=topology.ledger.name) as reader:
-            while not reader.caught_up:
-                records += [decode(d.payload, *RECORDS) for d in await reader.read(batch=512, wait_s=30.0)]
+        streams = await audit.read_streams(bus, topology)
         await bus.close()
     return Streams(
-        headers=headers,
-        grants=[record for record in records if isinstance(record, StepGranted)],
-        times=[record for record in records if isinstance(record, StepTimed)],
+        headers=streams.headers,
+        grants=[record for record in streams.records if isinstance(record, StepGranted)],
+        times=[record for record in streams.records if isinstance(record, StepTimed)],
     )
 
 
