@@ -39,6 +39,3 @@ class Buffer:
         taken = tuple(self._groups.pop(group_id) for group_id in group_ids)
         self._order = [place for place in self._order if place[2] in self._groups]
         return taken
-
-    def take_all(self) -> tuple[Group, ...]:
-        return self.take(tuple(self._groups))

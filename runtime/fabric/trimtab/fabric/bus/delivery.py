@@ -63,10 +63,6 @@ class Delivery:
             _reply=message.reply,
         )
 
-    @property
-    def size(self) -> int:
-        return len(self.payload)
-
     async def ack(self) -> Settlement:
         return await self._settle(_ACK)
 
