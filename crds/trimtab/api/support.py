@@ -29,7 +29,6 @@ _POLICY = (
     "trainer.resources",
     "trainer.template",
     "trainer.checkpoint.uri",
-    "trainer.publish.anchor_every_versions",
 )
 _JOB = (
     "workflow.source.config_map",

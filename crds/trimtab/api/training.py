@@ -17,8 +17,12 @@ class Publish(ApiModel):
     """Trainer steps between versions."""
     anchor_every_versions: PositiveCount = 100
     """Versions between whole copies, which only pods that join need; all others take deltas."""
-    keep_versions: Annotated[int, Field(ge=2, le=100_000)] = 200
+    fold_every_versions: Annotated[int, Field(ge=2, le=10_000)] | None = 16
+    """Versions that one more delta takes together, for pools that were away. It takes the model's size on disk."""
+    keep_versions: Annotated[int, Field(ge=2, le=2_000)] = 200
     """Versions that stay in object storage, so that a pool that was away catches up by deltas."""
+    codec: Literal["auto", "fast", "compact"] = "auto"
+    """How deltas are coded: `compact` for least bytes, `fast` for least time, `auto` for what suits each tensor."""
 
 
 class Checkpoint(ApiModel):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from trimtab.api.job import RLJob
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -20,9 +20,11 @@ from trimtab.fabric.settings import (
     NatsSettings,
     ObjectStoreSettings,
     ProbeSettings,
+    WeightSettings,
     environment_for,
     write_secrets,
 )
+from trimtab.fabric.signing import Signer
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.job_watch import JobWatch
 from trimtab.operator.plan.job import Observed, Plan, plan
@@ -41,6 +43,7 @@ class _Surroundings(BaseModel):
 
     nats: NatsSettings
     object_store: ObjectStoreSettings
+    weights: WeightSettings
     logs: LogSettings
     probes: ProbeSettings
 
@@ -129,6 +132,7 @@ class LocalJob:
             object_store=self.store.settings.model_copy(
                 update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
             ),
+            weights=self._weight_keys(),
             logs=LogSettings(format="json"),
             # Any free port, and for this machine only.
             probes=ProbeSettings(host="127.0.0.1", port=0),
@@ -138,3 +142,12 @@ class LocalJob:
         # Pods share two cores here: more threads than that only get in each other's way.
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.monotonic)
+
+    def _weight_keys(self) -> WeightSettings:
+        """The key that this job's trainers sign weights with. It stays with the job, whose weights outlive a run."""
+        file = self.folder / "signing-seed"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_text(Signer.generate().reveal_seed(), encoding="utf-8")
+        seed = file.read_text(encoding="utf-8")
+        return WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.integration.rollout.engine_process import EngineProcess
@@ -35,8 +36,16 @@ from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import WeightPuller
+from trimtab.weights.source import SafetensorsFile
+from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.signing import Signer, Verifier
+from trimtab.weights.upkeep import UpkeepRules
 
 D = 20.0
+SIGNER = Signer.generate()
+RULES = UpkeepRules(
+    anchor_every=100, fold_every=None, collection=CollectionRules(keep_versions=50, lease_ttl_s=600.0, grace_s=600.0)
+)
 
 
 @dataclass
@@ -51,15 +60,21 @@ class Seat:
     refresh: WeightRefresh
     models: Path
 
-    async def publisher(self) -> WeightPublisher:
-        return await WeightPublisher.open(
-            self.store, self.pointers, job=self.job.topology.job, policy="solver", keep_versions=50,
-            clock=lambda: 1.0, deadline_s=D,
-        )  # fmt: skip
+    scratch: Path
+    closing: AsyncExitStack
 
-    def weights(self, version: int) -> bytes:
+    async def publisher(self) -> WeightPublisher:
+        publisher = await WeightPublisher.open(
+            self.store, self.pointers, job=self.job.topology.job, policy="solver", signer=SIGNER, rules=RULES,
+            folder=self.scratch / uuid.uuid4().hex, clock=lambda: 1.0, deadline_s=D,
+        )  # fmt: skip
+        self.closing.push_async_callback(publisher.close)
+        return publisher
+
+    async def publish(self, publisher: WeightPublisher, version: int, *, model: Path | None = None) -> None:
         """Version v has the weights of seed v modulo 3."""
-        return (self.models / str(version % 3) / "model.safetensors").read_bytes()
+        file = SafetensorsFile((model or self.models / str(version % 3)) / "model.safetensors")
+        await publisher.publish(version, publisher.capture(file), deadline_s=D)
 
     def roles(self) -> Mapping[str, Role]:
         tokenizer = AutoTokenizer.from_pretrained(self.models / "0")
@@ -84,22 +99,29 @@ def seats(bus: Bus, object_store_settings: ObjectStoreSettings, models: Path, tm
         async with ObjectStore(settings) as store, EngineClient(url, request_timeout_s=30.0) as engine:
             gate = VersionGate(0)
             sampler = PolicySampler(engine, gate)
+            puller = WeightPuller(
+                store, "solver", Verifier([SIGNER.public_text]), folder=tmp_path / "copy", spool=tmp_path / "spool",
+                member="worker",
+            )  # fmt: skip
+            await puller.open()
             refresh = WeightRefresh(
                 engine,
                 gate,
                 sampler,
-                WeightPuller(store, tmp_path / "scratch"),
+                puller,
                 pointers,
                 policy="solver",
                 base_model=models / "0",
                 engine_start_timeout_s=60.0,
             )
             run = asyncio.create_task(refresh.run())
-            try:
-                yield Seat(job, store, pointers, gate, sampler, refresh, models)
-            finally:
-                run.cancel()
-                await asyncio.gather(run, return_exceptions=True)
+            async with AsyncExitStack() as closing:
+                closing.push_async_callback(puller.close)
+                try:
+                    yield Seat(job, store, pointers, gate, sampler, refresh, models, tmp_path, closing)
+                finally:
+                    run.cancel()
+                    await asyncio.gather(run, return_exceptions=True)
 
     return sit
 
@@ -134,11 +156,12 @@ async def test_the_newest_version_is_served_from_the_start_and_followed(
         await asyncio.wait_for(seat.refresh.ready.wait(), 60.0)
         assert seat.gate.version == 0
         publisher = await seat.publisher()
+        await seat.publish(publisher, 0)  # a process compiles its codec with the first version
         await seat.job.issue(6)
         worker = seat.job.worker(SingleTurn(), seat.roles(), max_tasks=2)
         async with working(worker):
             for version in range(1, 6):
-                await publisher.publish(version, seat.weights(version), deadline_s=D)
+                await seat.publish(publisher, version)
                 await eventually(partial(_serves, seat, version), timeout_s=20.0, interval_s=0.01)
             await eventually(lambda: worker.completed == 6 * GROUP_SIZE, timeout_s=40.0)
         trajectories = await seat.job.trajectories()
@@ -155,7 +178,7 @@ async def test_an_engine_that_is_killed_and_restarted_gets_the_present_weights_b
 ) -> None:
     async with seats(engine_process.url) as seat:
         publisher = await seat.publisher()
-        await publisher.publish(4, seat.weights(4), deadline_s=D)
+        await seat.publish(publisher, 4)
         await eventually(lambda: seat.gate.version == 4 and seat.refresh.ready.is_set(), timeout_s=60.0)
         await seat.job.issue(8)
         worker = seat.job.worker(SingleTurn(), seat.roles(), max_tasks=2)
@@ -178,7 +201,7 @@ async def test_a_word_of_a_superseded_trainer_and_a_damaged_pointer_are_not_foll
 ) -> None:
     async with seats(engine_process.url) as seat:
         older, newer = await seat.publisher(), await seat.publisher()
-        await newer.publish(2, seat.weights(2), deadline_s=D)
+        await seat.publish(newer, 2)
         await eventually(lambda: seat.gate.version == 2 and seat.refresh.ready.is_set(), timeout_s=60.0)
         present = decode((await seat.pointers.get("solver", deadline_s=D)).value, WeightPointer)
         stale = WeightPointer(
@@ -188,7 +211,7 @@ async def test_a_word_of_a_superseded_trainer_and_a_damaged_pointer_are_not_foll
         await seat.pointers.put("solver", encode(stale), deadline_s=D)
         await seat.pointers.put("solver", b"damaged", deadline_s=D)
         await seat.pointers.put("solver", encode(present), deadline_s=D)
-        await newer.publish(3, seat.weights(3), deadline_s=D)
+        await seat.publish(newer, 3)
         await eventually(lambda: seat.gate.version != 2, timeout_s=20.0)
         assert seat.gate.version == 3
 
@@ -197,15 +220,16 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving_until_
     seats: Sit, engine_process: EngineProcess, references: list[PreTrainedModel]
 ) -> None:
     async with seats(engine_process.url) as seat:
-        publisher = await seat.publisher()
-        await publisher.publish(1, seat.weights(1), deadline_s=D)
+        await seat.publish(await seat.publisher(), 1)
         await eventually(lambda: seat.gate.version == 1 and seat.refresh.ready.is_set(), timeout_s=60.0)
-        await publisher.publish(2, b"no safetensors at all", deadline_s=D)
+        (seat.scratch / "other").mkdir()
+        save_file({"of_another_model": torch.zeros(3)}, seat.scratch / "other" / "model.safetensors")
+        await seat.publish(await seat.publisher(), 2, model=seat.scratch / "other")
         settings = SamplingSettings(max_new_tokens=30, seed=1)
         for number in range(5):
             completion = await seat.sampler.complete([1, 2, 3], settings, request_id=f"x{number}", deadline_s=D)
             assert {span.version for span in completion.spans} == {1}
-        await publisher.publish(3, seat.weights(3), deadline_s=D)
+        await seat.publish(await seat.publisher(), 3)
         await eventually(lambda: seat.gate.version == 3, timeout_s=20.0)
 
 
@@ -240,6 +264,6 @@ async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_u
         settings = SamplingSettings(max_new_tokens=40, seed=1)
         completion = asyncio.create_task(seat.sampler.complete([1, 2], settings, request_id="late", deadline_s=D))
         await eventually(lambda: seat.gate.in_flight == 1, timeout_s=10.0)
-        await (await seat.publisher()).publish(1, seat.weights(1), deadline_s=D)
+        await seat.publish(await seat.publisher(), 1)
         await eventually(lambda: seat.gate.version == 1, timeout_s=10.0)
         assert len((await completion).token_ids) == 40

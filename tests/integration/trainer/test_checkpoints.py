@@ -9,7 +9,7 @@ from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.trainer import checkpoint
 from trimtab.trainer.checkpoint import CheckpointDamaged, CheckpointPointer, CheckpointStore
-from trimtab.weights.latest import SupersededTrainer
+from trimtab.weights.store.latest import SupersededTrainer
 
 POINTER = "checkpoints/solver/latest.json"
 

@@ -33,9 +33,13 @@ from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.resuming import resume
-from trimtab.weights.latest import SupersededTrainer
 from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.latest import SupersededTrainer
+from trimtab.weights.store.signing import Signer
+from trimtab.weights.upkeep import UpkeepRules
 
+SIGNER = Signer.generate()
 SUPERSEDED = LeaseRefused(refusal=Refusal.SUPERSEDED, message="a newer attempt asks")
 
 
@@ -43,8 +47,10 @@ class Trainer:
     """One rank in this process, as trimtab.trainer wires it."""
 
     def __init__(
-        self, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology, *, every: int = 2
-    ) -> None:
+        self, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology, scratch: Path, *,
+        every: int = 2,
+    ) -> None:  # fmt: skip
+        self._scratch = scratch
         self._nats = nats
         self._objects = objects
         self._topology = topology
@@ -77,10 +83,17 @@ class Trainer:
             pointers,
             job=self._topology.job,
             policy="solver",
-            keep_versions=5,
+            signer=SIGNER,
+            rules=UpkeepRules(
+                anchor_every=100,
+                fold_every=16,
+                collection=CollectionRules(keep_versions=5, lease_ttl_s=600.0, grace_s=600.0),
+            ),
+            folder=self._scratch,
             clock=lambda: 1.0,
             deadline_s=10.0,
         )
+        stack.push_async_callback(self.publisher.close)
         checkpoints = CheckpointStore(store, "solver", keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
@@ -95,9 +108,9 @@ def topology() -> JobTopology:
 
 @pytest.fixture
 def make(
-    model: Path, nats_settings: NatsSettings, store_settings: ObjectStoreSettings, topology: JobTopology
+    model: Path, nats_settings: NatsSettings, store_settings: ObjectStoreSettings, topology: JobTopology, tmp_path: Path
 ) -> Callable[[], Trainer]:
-    return lambda: Trainer(model, nats_settings, store_settings, topology)
+    return lambda: Trainer(model, nats_settings, store_settings, topology, tmp_path / uuid.uuid4().hex)
 
 
 async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
@@ -215,6 +228,7 @@ class Ranks:
                 },
                 "nats": nats,
                 "object_store": objects,
+                "weights": {"signing_seed": SIGNER.reveal_seed()},
                 "probes": {"port": 0},
             }
         )  # fmt: skip
@@ -227,7 +241,11 @@ class Ranks:
                     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
                     "-m", "trimtab.trainer",
                 ],
-                env=os.environ | environment | {"TRIMTAB_JOB_FILE": str(folder / "job.yaml"), "OMP_NUM_THREADS": "1"},
+                env=os.environ | environment | {
+                    "TRIMTAB_JOB_FILE": str(folder / "job.yaml"),
+                    "TRIMTAB_SCRATCH": str(folder / "scratch"),
+                    "OMP_NUM_THREADS": "1",
+                },
                 stdout=log,
                 stderr=log,
             )  # fmt: skip

@@ -39,7 +39,13 @@ _TRAINER = {
     "gradientCheckpointing": False,
     "maxSkippedSteps": 3,
     "gracePeriodSeconds": 60,
-    "publish": {"everySteps": 2, "anchorEveryVersions": 50, "keepVersions": 100},
+    "publish": {
+        "everySteps": 2,
+        "anchorEveryVersions": 50,
+        "foldEveryVersions": 8,
+        "keepVersions": 100,
+        "codec": "compact",
+    },
     "checkpoint": {"everySteps": 20, "keep": 5, "uri": "s3://checkpoints/run"},
 }
 _POOL = {

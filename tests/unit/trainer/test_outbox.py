@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -14,29 +15,36 @@ from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
 
 
-def test_of_what_waits_only_the_newest_goes_out() -> None:
+def poll_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_it_is_busy_until_what_was_sent_is_out() -> None:
     sent: list[int] = []
     with Background() as background:
         gate = asyncio.Event()
 
-        async def work(number: int) -> None:
-            if number == 0:
-                await asyncio.wait_for(gate.wait(), 5.0)
-            sent.append(number)
-
-        outbox = Outbox(background)
-        for number in range(4):
-            outbox.send(work(number))
+        async def work() -> None:
+            await asyncio.wait_for(gate.wait(), 5.0)
+            sent.append(1)
 
         async def open_gate() -> None:
             gate.set()
 
+        outbox = Outbox(background)
+        assert not outbox.busy
+        outbox.send(work())
+        assert outbox.busy
         background.run(open_gate())
         outbox.flush()
-    assert sent == [0, 3]
+        assert not outbox.busy
+    assert sent == [1]
 
 
-def test_a_failure_is_raised_at_the_next_send_or_flush() -> None:
+def test_a_failure_is_raised_to_whoever_looks_next() -> None:
     async def fail() -> None:
         raise StoreRefused("no")
 
@@ -45,6 +53,9 @@ def test_a_failure_is_raised_at_the_next_send_or_flush() -> None:
         outbox.send(fail())
         with pytest.raises(StoreRefused):
             outbox.flush()
+        outbox.send(fail())
+        with pytest.raises(StoreRefused):
+            poll_until(lambda: not outbox.busy)
 
 
 async def test_a_store_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,11 @@ def trainer_pods(job: RLJob, policy: Policy, *, attempt: int) -> list[PodPlan]:
                 "-m", "trimtab.trainer",
             ),
             environment=_identity(job, role="trainer", pod=name)
-            | {"TRIMTAB_POD__POLICY": policy.name, "TRIMTAB_ATTEMPT": str(attempt)},
+            | {
+                "TRIMTAB_POD__POLICY": policy.name,
+                "TRIMTAB_ATTEMPT": str(attempt),
+                "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
+            },
         )  # fmt: skip
         pods.append(
             PodPlan(

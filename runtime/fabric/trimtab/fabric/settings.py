@@ -45,6 +45,13 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+def _listed(value: object) -> object:
+    """A list as the environment says it: with commas."""
+    if isinstance(value, str):
+        return tuple(item.strip() for item in value.split(",") if item.strip())
+    return value
+
+
 class NatsSettings(_Section):
     """How to reach the job's NATS server or cluster."""
 
@@ -62,9 +69,7 @@ class NatsSettings(_Section):
     @classmethod
     def _split(cls, value: object) -> object:
         """nats://a:4222,nats://b:4222, as the environment says it."""
-        if isinstance(value, str):
-            return tuple(server.strip() for server in value.split(",") if server.strip())
-        return value
+        return _listed(value)
 
 
 class ObjectStoreSettings(_Section):
@@ -79,6 +84,21 @@ class ObjectStoreSettings(_Section):
     ca_file: Path | None = None
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=30.0, gt=0)
+
+
+class WeightSettings(_Section):
+    """Who may publish weights: trainers have the seed of an Ed25519 key, pools trust its public half, both in base64.
+
+    Several public keys are trusted during a rotation.
+    """
+
+    signing_seed: SecretStr | None = None
+    public_keys: tuple[str, ...] = ()
+
+    @field_validator("public_keys", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
 
 
 class PodSettings(_Section):
@@ -113,6 +133,7 @@ class Settings(_Section):
     pod: PodSettings
     nats: NatsSettings
     object_store: ObjectStoreSettings
+    weights: WeightSettings = WeightSettings()
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
 

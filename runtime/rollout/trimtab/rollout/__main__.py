@@ -32,6 +32,7 @@ from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.loading import load_workflow
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
+from trimtab.weights.store.signing import Verifier
 
 _log = structlog.get_logger(__name__)
 _HEARTBEAT_S = 3.0
@@ -58,13 +59,21 @@ class PolicySeat:
         pool = pool_of(pod.job, pod.settings.pod)
         model = pod.folder / policy.model.uri
         self.policy = policy
+        self.puller = WeightPuller(
+            store,
+            policy.name,
+            trusted_keys(pod.settings),
+            folder=pod.settings.scratch / policy.name / "copy",
+            spool=pod.settings.scratch / policy.name / "spool",
+            member=pod.settings.pod.name,
+        )
         self.gate = VersionGate(0)
         self.sampler = PolicySampler(engine, self.gate)
         self.refresh = WeightRefresh(
             engine,
             self.gate,
             self.sampler,
-            WeightPuller(store, pod.settings.scratch / policy.name),
+            self.puller,
             pointers,
             policy=policy.name,
             base_model=model,
@@ -90,6 +99,12 @@ class PolicySeat:
                 top_k=sampling.top_k,
             ),
         )
+
+
+def trusted_keys(settings: RolloutPodSettings) -> Verifier:
+    if not settings.weights.public_keys:
+        raise JobMisconfigured("TRIMTAB_WEIGHTS__PUBLIC_KEYS: missing; without it no weights can be trusted")
+    return Verifier(settings.weights.public_keys)
 
 
 def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
@@ -118,7 +133,9 @@ async def _main(settings: RolloutPodSettings) -> None:
             if url is not None:
                 engine = EngineClient(url, request_timeout_s=pool.engine.request_timeout_seconds)
                 await stack.enter_async_context(engine)
-                seats[policy.name] = PolicySeat(pod, policy, store, pointers, engine)
+                seat = seats[policy.name] = PolicySeat(pod, policy, store, pointers, engine)
+                await seat.puller.open()
+                stack.push_async_callback(seat.puller.close)
         await _serve(pod, pool, seats, members)
 
 

@@ -17,8 +17,8 @@ from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient, EngineError
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
-from trimtab.weights.manifest import InvalidManifest
-from trimtab.weights.puller import WeightPuller
+from trimtab.weights.puller import PULL_FAILURES, WeightPuller
+from trimtab.weights.store.position import Position
 
 _log = structlog.get_logger(__name__)
 _PULL_DEADLINE_S = 600.0
@@ -27,6 +27,7 @@ _STRAGGLERS_FIRST_S = 0.1
 _STRAGGLERS_MAX_S = 2.0
 _RETRY_FIRST_S = 0.2
 _RETRY_MAX_S = 5.0
+_LEASE_EVERY_S = 120.0
 
 
 class WeightRefresh:
@@ -53,8 +54,7 @@ class WeightRefresh:
         self._base_model = base_model
         self._engine_start_timeout_s = engine_start_timeout_s
         self._wanted: WeightPointer | None = None
-        self._pulled: tuple[WeightPointer, Path] | None = None
-        self._served: WeightPointer | None = None
+        self._served: Position | None = None
         self._news = asyncio.Event()
         self.ready = asyncio.Event()
         """The engine serves the weights that were the newest when this worker began, or newer ones."""
@@ -64,6 +64,7 @@ class WeightRefresh:
             tasks.create_task(self._follow_pointer())
             tasks.create_task(self._watch_engine())
             tasks.create_task(self._refresh())
+            tasks.create_task(self._keep_lease())
 
     async def _follow_pointer(self) -> None:
         async with KvWatch(self._pointers, keys=self._policy) as watch:
@@ -101,7 +102,7 @@ class WeightRefresh:
             self._news.clear()
             try:
                 await self._bring(self._wanted)
-            except (EngineError, ObjectStoreError, InvalidManifest, BusError, TimeoutError, OSError) as error:
+            except (EngineError, *PULL_FAILURES, BusError, TimeoutError, OSError) as error:
                 _log.warning("refresh_repeated", policy=self._policy, error=repr(error), delay_s=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MAX_S)
@@ -114,14 +115,20 @@ class WeightRefresh:
         if wanted is None:
             await self._swap(self._base_model, version=0)
             return
-        if wanted == self._served:
+        if self._served is not None and self._served >= Position(wanted.epoch, wanted.version):
             return
-        if self._pulled is None or self._pulled[0] != wanted:
-            self._pulled = wanted, await self._puller.pull(wanted, deadline_s=_PULL_DEADLINE_S)
-        folder = self._pulled[1]
-        await self._swap(folder, version=wanted.version)
-        self._served = wanted
-        await self._puller.keep_only(folder)
+        pulled = await self._puller.pull(wanted, deadline_s=_PULL_DEADLINE_S)
+        await self._swap(self._puller.folder, version=pulled.version)
+        self._served = pulled
+
+    async def _keep_lease(self) -> None:
+        """What this worker holds is not collected as long as it says so."""
+        while True:
+            await asyncio.sleep(_LEASE_EVERY_S)
+            try:
+                await self._puller.renew_lease(deadline_s=_LEASE_EVERY_S)
+            except ObjectStoreError as error:
+                _log.warning("lease_not_renewed", policy=self._policy, error=str(error))
 
     async def _swap(self, folder: Path, *, version: int) -> None:
         """Nothing is in flight while the weights change, so no token's version is in doubt."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 
+import structlog
 import torch
 import torch.distributed as dist
 
@@ -19,7 +22,14 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.selftest import prove_store
-from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, running_pod
+from trimtab.fabric.pod import (
+    EXIT_MISCONFIGURED,
+    JobMisconfigured,
+    JobPodSettings,
+    Pod,
+    pod_settings,
+    running_pod,
+)
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
@@ -27,10 +37,17 @@ from trimtab.trainer.checkpoint import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.resuming import resume
+from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.signing import Signer
+from trimtab.weights.upkeep import UpkeepRules
 
+_log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
+_LEASE_TTL_S = 900.0
+_COLLECTION_GRACE_S = 600.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
@@ -39,6 +56,7 @@ class TrainerPodSettings(JobPodSettings):
 
     attempt: int = 0
     threads: int = 1
+    scratch: Path
 
 
 class Connections:
@@ -78,7 +96,10 @@ def main() -> None:
         stack = AsyncExitStack()
         connections = background.run(_connect(settings, stack))
         try:
-            _train(settings, connections, background, rank=rank, world_size=world_size, stop=stop)
+            _train(settings, connections, background, stack, rank=rank, world_size=world_size, stop=stop)
+        except JobMisconfigured as error:
+            _log.error("job_misconfigured", reason=str(error))
+            sys.exit(EXIT_MISCONFIGURED)
         finally:
             background.run(stack.aclose())
     if world_size > 1:
@@ -89,6 +110,7 @@ def _train(
     settings: TrainerPodSettings,
     connections: Connections,
     background: Background,
+    stack: AsyncExitStack,
     *,
     rank: int,
     world_size: int,
@@ -100,7 +122,7 @@ def _train(
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
     publisher = None
     if rank == 0:
-        publisher = background.run(_publisher(connections, policy, settings))
+        publisher = background.run(_publisher(connections, policy, settings, stack))
         background.run(checkpoints.claim(publisher.epoch))
     resume(learner, checkpoints, background)
     stream = BatchStream(
@@ -141,18 +163,34 @@ def _train(
         beating.cancel()
 
 
-async def _publisher(connections: Connections, policy: Policy, settings: TrainerPodSettings) -> WeightPublisher:
+async def _publisher(
+    connections: Connections, policy: Policy, settings: TrainerPodSettings, stack: AsyncExitStack
+) -> WeightPublisher:
     # A store that ignores conditional writes would let two trainers interleave without anyone noticing.
     await prove_store(connections.store)
-    return await WeightPublisher.open(
+    if settings.weights.signing_seed is None:
+        raise JobMisconfigured("TRIMTAB_WEIGHTS__SIGNING_SEED: missing; pools load signed weights only")
+    publish = policy.trainer.publish
+    publisher = await WeightPublisher.open(
         connections.store,
         connections.pointers,
         job=settings.pod.job,
         policy=policy.name,
-        keep_versions=policy.trainer.publish.keep_versions,
+        signer=Signer(settings.weights.signing_seed.get_secret_value()),
+        rules=UpkeepRules(
+            anchor_every=publish.anchor_every_versions,
+            fold_every=publish.fold_every_versions,
+            collection=CollectionRules(
+                keep_versions=publish.keep_versions, lease_ttl_s=_LEASE_TTL_S, grace_s=_COLLECTION_GRACE_S
+            ),
+        ),
+        folder=settings.scratch,
+        codec=Codec(publish.codec),
         clock=time.time,
         deadline_s=60.0,
     )
+    stack.push_async_callback(publisher.close)
+    return publisher
 
 
 if __name__ == "__main__":

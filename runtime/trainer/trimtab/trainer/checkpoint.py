@@ -21,7 +21,7 @@ from trimtab.fabric.objects.download import DownloadShape, download
 from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from trimtab.fabric.objects.upload import upload
 from trimtab.trainer.learner import Learner
-from trimtab.weights.latest import SupersededTrainer
+from trimtab.weights.store.latest import SupersededTrainer
 
 _log = structlog.get_logger(__name__)
 _MAX_POINTER_BYTES = 1 << 14

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
 from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.trainer.batch import MicroBatch, StepBatch, micro_batches
 from trimtab.trainer.losses.grpo import grpo_loss
+from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.schedule import rate_factor
 
 _DEFAULT_CLIP = 0.2
@@ -78,26 +78,9 @@ class Learner:
         self.step += 1
         return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped)
 
-    def weights(self) -> bytes:
-        """The weights as pools load them: a safetensors file with Hugging Face names, in the model's published type."""
-        dtype = getattr(torch, self._policy.trainer.dtype)
-        state = self._unique_state()
-        return save(
-            {
-                name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
-                for name, tensor in state.items()
-            }
-        )
-
-    def _unique_state(self) -> dict[str, torch.Tensor]:
-        """Each tensor once: tied ones go under the first of their names, as save_pretrained does."""
-        seen: set[int] = set()
-        unique: dict[str, torch.Tensor] = {}
-        for name, tensor in self.model.state_dict().items():
-            if tensor.data_ptr() not in seen:
-                seen.add(tensor.data_ptr())
-                unique[name] = tensor.detach()
-        return unique
+    def weights(self) -> ModelWeights:
+        """The weights as pools load them, to be read before the next step."""
+        return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
 
     def _loss(self, micro: MicroBatch, *, step_samples: int) -> torch.Tensor:
         logits = self.model(input_ids=micro.token_ids, attention_mask=micro.attention_mask, use_cache=False).logits[

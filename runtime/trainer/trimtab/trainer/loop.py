@@ -18,10 +18,13 @@ from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
+from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
 _WRITE_DEADLINE_S = 120.0
+# The first version of a large model is uploaded whole, and nobody waits for it but the pools.
+_PUBLISH_DEADLINE_S = 1800.0
 
 
 class TrainingLoop:
@@ -51,13 +54,11 @@ class TrainingLoop:
         self._lease_id = ""
 
     def run(self) -> None:
-        try:
-            self._train()
-            self._checkpoint()
-            self._publish()
-            self._published.flush()
-        finally:
-            self._published.close()
+        self._train()
+        self._checkpoint()
+        self._published.flush()
+        self._publish()
+        self._published.flush()
 
     def _train(self) -> None:
         timing: StepTiming | None = None
@@ -91,16 +92,19 @@ class TrainingLoop:
         return None if stop else batch
 
     def _publish(self) -> None:
+        """While the last version is still on its way this one is passed over: pools want the newest, and soon."""
         version = self._learner.step
-        if self._publisher is not None and version != self._published_version:
-            self._published_version = version
-            self._published.send(self._send_weights(self._publisher, version, self._learner.weights()))
+        if self._publisher is None or version == self._published_version or self._published.busy:
+            return
+        self._published_version = version
+        captured = self._publisher.capture(self._learner.weights())
+        self._published.send(self._send_weights(self._publisher, version, captured))
 
-    async def _send_weights(self, publisher: WeightPublisher, version: int, weights: bytes) -> None:
+    async def _send_weights(self, publisher: WeightPublisher, version: int, captured: Captured) -> None:
         await persistently(
-            lambda: publisher.publish(version, weights, deadline_s=_WRITE_DEADLINE_S),
+            lambda: publisher.publish(version, captured, deadline_s=_PUBLISH_DEADLINE_S),
             what=f"weights of version {version}",
-            deadline_s=_WRITE_DEADLINE_S,
+            deadline_s=_PUBLISH_DEADLINE_S,
         )
 
     def _checkpoint(self) -> None:

@@ -6,7 +6,8 @@ Blocks follow from the header alone, never from what changed, so publishers and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -15,9 +16,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-BLOCK_BYTES = 32 << 20
+BLOCK_BYTES = 16 << 20
 """The most a block has. Memory is counted in blocks: each worker thread holds about two."""
-_OWN_BLOCK_BYTES = 8 << 20
+_OWN_BLOCK_BYTES = 4 << 20
 _CUT_BYTES = 64
 _ALIGNMENT = 8
 _MAX_HEADER_BYTES = 100 << 20
@@ -118,7 +119,9 @@ class StateLayout:
         if len(header) > _MAX_HEADER_BYTES:
             raise InvalidLayout(f"the header has {len(header)} bytes, more than {_MAX_HEADER_BYTES}")
         if len(header) % _ALIGNMENT:
-            raise InvalidLayout(f"the header has {len(header)} bytes, not a multiple of {_ALIGNMENT}: pad it with spaces")
+            raise InvalidLayout(
+                f"the header has {len(header)} bytes, not a multiple of {_ALIGNMENT}: pad it with spaces"
+            )
         try:
             raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
             raw.pop(_METADATA, None)
@@ -150,7 +153,17 @@ class StateLayout:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(self.header).hexdigest()
+        """Of the header and of how it is cut: readers that cut otherwise must not take blocks for theirs."""
+        cut = f"blocks {BLOCK_BYTES} {_OWN_BLOCK_BYTES} {_CUT_BYTES}\n"
+        return hashlib.sha256(cut.encode() + self.header).hexdigest()
+
+    def tensors_in(self, block: Block) -> Iterator[Tensor]:
+        """Those of which the block holds a part, in order; empty ones are in no block."""
+        at = bisect_right(self.tensors, block.start, key=lambda tensor: tensor.end)
+        while at < len(self.tensors) and self.tensors[at].start < block.end:
+            if self.tensors[at].end > self.tensors[at].start:
+                yield self.tensors[at]
+            at += 1
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

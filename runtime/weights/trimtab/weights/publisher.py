@@ -1,136 +1,189 @@
-"""Publishes versions: objects first, then the manifest, then the pointer: what a pool can see is always whole."""
+"""Publishes versions of a policy's weights. The trainer calls `capture` between two steps, which takes as long as a
+copy would, and `publish` runs beside the next ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-from collections import deque
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import structlog
 
-from trimtab.fabric.bus.errors import BusConflict, BusNotFound, BusTimeout
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.errors import ObjectStoreError, PreconditionFailed
-from trimtab.fabric.objects.upload import upload
-from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.latest import Latest, LatestPointer, SupersededTrainer
-from trimtab.weights.manifest import FORMAT, WeightFile, WeightManifest, encode_manifest
+from trimtab.weights.announcement import announce
+from trimtab.weights.baseline import Baseline, Captured
+from trimtab.weights.codec.blocks import Codec
+from trimtab.weights.digests import root_digest
+from trimtab.weights.encoding import EncodedBlock, encoded_change, encoded_whole, in_order
+from trimtab.weights.source import WeightSource
+from trimtab.weights.store.entry import Entry
+from trimtab.weights.store.in_flight import InFlight
+from trimtab.weights.store.latest import Latest, LatestPointer
+from trimtab.weights.store.manifests import ManifestReader
+from trimtab.weights.store.position import Position
+from trimtab.weights.store.signing import Signer, Verifier
+from trimtab.weights.upkeep import Upkeep, UpkeepRules
+from trimtab.weights.version_writer import Begin, VersionWriter
 
 _log = structlog.get_logger(__name__)
-_CONFLICT_DELAY_S = 0.05
-_FILE_NAME = "model.safetensors"
+_MOST_THREADS = 16
+
+
+async def _nothing() -> AsyncIterator[EncodedBlock]:
+    return
+    yield
 
 
 class WeightPublisher:
-    """The publishing end of one policy. Made by `open`, which claims the epoch."""
+    """The publishing end of one policy. Made by `open`, which claims the epoch; `close` it."""
 
     def __init__(
-        self, store: ObjectStore, pointers: KeyValue, pointer: LatestPointer, *, job: str, policy: str, epoch: int,
-        keep_versions: int, clock: Callable[[], float],
+        self, writer: VersionWriter, pointers: KeyValue, claimed: Latest, rules: UpkeepRules, *, job: str, folder: Path,
+        codec: Codec, threads: int,
     ) -> None:  # fmt: skip
-        self.epoch = epoch
-        self._store = store
+        self._writer = writer
         self._pointers = pointers
-        self._pointer = pointer
+        self._claimed = claimed
         self._job = job
-        self._policy = policy
-        self._keep_versions = keep_versions
-        self._clock = clock
-        self._published: deque[tuple[str, ...]] = deque()
+        self._folder = folder
+        self._codec = codec
+        self._threads = threads
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="encode")
+        manifests = ManifestReader(
+            writer.store,
+            writer.policy,
+            Verifier([writer.signer.public_text]),
+            cached=2 * rules.collection.keep_versions,
+        )
+        self._upkeep = Upkeep(
+            writer, manifests, rules, folder=folder, codec=codec, executor=self._executor, threads=threads,
+            clock=writer.clock,
+        )  # fmt: skip
+        self._baseline: Baseline | None = None
+        self._published: Entry | None = None
 
     @classmethod
     async def open(
-        cls, store: ObjectStore, pointers: KeyValue, *, job: str, policy: str, keep_versions: int,
-        clock: Callable[[], float], deadline_s: float,
+        cls, store: ObjectStore, pointers: KeyValue, *, job: str, policy: str, signer: Signer, rules: UpkeepRules,
+        folder: Path, codec: Codec = Codec.AUTO, threads: int | None = None, clock: Callable[[], float],
+        deadline_s: float,
     ) -> WeightPublisher:  # fmt: skip
+        """`folder` is scratch space on disk: for anchors before they are uploaded, and for the state folds begin at."""
         pointer = LatestPointer(store, policy)
-        epoch = await pointer.claim_epoch(deadline_s=deadline_s)
-        publisher = cls(
-            store, pointers, pointer, job=job, policy=policy, epoch=epoch, keep_versions=keep_versions, clock=clock
-        )
-        # What earlier trainers left goes when this one has brought as many versions as are kept.
-        leftovers = [info.key async for info in store.scan(f"weights/{policy}/epochs/")]
-        publisher._published.append(tuple(leftovers))
-        return publisher
+        claimed = await pointer.claim_epoch(deadline_s=deadline_s)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(folder.mkdir, parents=True)
+        writer = VersionWriter(
+            store=store, pointer=pointer, in_flight=InFlight(), policy=policy, epoch=claimed.epoch, signer=signer,
+            clock=clock,
+        )  # fmt: skip
+        threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
+        return cls(writer, pointers, claimed, rules, job=job, folder=folder, codec=codec, threads=threads)
 
-    async def publish(self, version: int, weights: bytes, *, deadline_s: float) -> WeightPointer:
-        """`weights` is a safetensors file. Raises SupersededTrainer when another trainer has taken over.
+    @property
+    def epoch(self) -> int:
+        return self._writer.epoch
+
+    def capture(self, source: WeightSource) -> Captured:
+        """What `publish` needs to know of the weights as they are now. Not while a publication is under way."""
+        if self._baseline is None:
+            self._baseline = Baseline(source.layout, self._folder, self._executor)
+            self._baseline.fill(source)
+            return Captured(is_first=True, changes={})
+        return self._baseline.capture(source)
+
+    async def publish(self, version: int, captured: Captured, *, deadline_s: float) -> WeightPointer:
+        """Raises SupersededTrainer when another trainer has taken over.
 
         After any other error it can be repeated: whatever of it has happened is recognised.
         """
-        # Objects are named by their content, under the epoch: no other trainer can delete what we rely on.
-        sha256 = hashlib.sha256(weights).hexdigest()
-        folder = f"weights/{self._policy}/epochs/{self.epoch:08d}"
-        key = f"{folder}/objects/{sha256}.safetensors"
-        with contextlib.suppress(PreconditionFailed):  # the same content is there already
-            await upload(self._store, key, weights, if_absent=True, deadline_s=deadline_s)
-        file = WeightFile(name=_FILE_NAME, key=key, size=len(weights), sha256=sha256)
-        manifest = WeightManifest(format=FORMAT, policy=self._policy, version=version, epoch=self.epoch, files=(file,))
-        body, manifest_digest = encode_manifest(manifest)
-        manifest_key = f"{folder}/manifests/{version:012d}.json"
-        await self._store.put(manifest_key, body, deadline_s=deadline_s)
-        await self._pointer.advance(
-            Latest(epoch=self.epoch, version=version, manifest_key=manifest_key, manifest_digest=manifest_digest),
-            deadline_s=deadline_s,
+        baseline = self._baseline
+        assert baseline is not None, "capture comes first"
+        target = Position(self.epoch, version)
+        is_new = self._published is None or self._published.target != target
+        if is_new and self._published is None:
+            self._published = await self._write_first(baseline, target, deadline_s=deadline_s)
+        elif is_new:
+            digests = list(baseline.digests)
+            # From here on the version is public; what follows in this line is only about the next one.
+            self._published = await self._write_delta(captured, baseline, digests, target, deadline_s=deadline_s)
+            await asyncio.to_thread(baseline.advance, captured, digests)
+        entry = self._published
+        assert entry is not None
+        pointer = self._pointer(entry)
+        await announce(self._pointers, pointer, deadline_s=deadline_s)
+        _log.info(
+            "weights_published", policy=pointer.policy, version=version, base=pointer.base_version, bytes=entry.bytes
         )
-        pointer = WeightPointer(
-            job=self._job,
-            policy=self._policy,
-            version=version,
-            epoch=self.epoch,
-            manifest_key=manifest_key,
-            manifest_digest=manifest_digest,
-            size_bytes=len(weights),
-            published_at=self._clock(),
-        )
-        await self._announce(pointer, deadline_s=deadline_s)
-        await self._forget_old((manifest_key, key), deadline_s=deadline_s)
+        if is_new:
+            await self._upkeep.after(baseline, target, was_anchor=entry.base is None)
         return pointer
 
-    async def _announce(self, pointer: WeightPointer, *, deadline_s: float) -> None:
-        """Tell the pools. Compare-and-swap here too: between our swap in the store and this line we may have lost."""
-        value = encode(pointer)
-        try:
-            async with asyncio.timeout(deadline_s):
-                while True:
-                    if await self._swapped(value, deadline_s=deadline_s):
-                        return
-                    await asyncio.sleep(_CONFLICT_DELAY_S)
-        except TimeoutError:
-            raise BusTimeout(f"could not announce version {pointer.version} within {deadline_s:.3g} s") from None
+    async def flush(self) -> None:
+        """Wait for anchors and folds that are still on their way."""
+        await self._upkeep.flush()
 
-    async def _swapped(self, value: bytes, *, deadline_s: float) -> bool:
-        try:
-            present = await self._pointers.get(self._policy, deadline_s=deadline_s)
-        except BusNotFound:
-            present = None
-        try:
-            if present is None:
-                await self._pointers.create(self._policy, value, deadline_s=deadline_s)
-                return True
-            told = decode(present.value, WeightPointer).epoch
-            if told > self.epoch:
-                raise SupersededTrainer(f"epoch {self.epoch} of {self._policy} was superseded by {told}")
-            await self._pointers.update(self._policy, value, revision=present.revision, deadline_s=deadline_s)
-        except BusConflict:
-            return False
-        return True
+    async def close(self) -> None:
+        await self._upkeep.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _forget_old(self, keys: tuple[str, ...], *, deadline_s: float) -> None:
-        """Deleting is tidiness: what cannot be deleted now is tried again with the next version."""
-        if not self._published or keys != self._published[-1]:
-            self._published.append(keys)
-        while len(self._published) > self._keep_versions:
-            kept = {key for later in list(self._published)[1:] for key in later}
-            try:
-                for key in self._published[0]:
-                    if key not in kept:
-                        await self._store.delete(key, deadline_s=deadline_s)
-            except ObjectStoreError as error:
-                _log.warning("old_weights_not_deleted", policy=self._policy, error=str(error))
-                return
-            self._published.popleft()
+    async def _write_first(self, baseline: Baseline, target: Position, *, deadline_s: float) -> Entry:
+        """A trainer that resumes where a published version was goes on from it; otherwise everything is new."""
+        await asyncio.to_thread(baseline.hash_all)
+        root = baseline.root
+        known = [entry.target for entry in self._claimed.catalogue if entry.root == root and entry.target < target]
+        if known:
+            begin, blocks = Begin(max(known), root), _nothing()
+        else:
+            begin = None
+            jobs = (partial(encoded_whole, baseline, block) for block in baseline.layout.blocks)
+            blocks = in_order(jobs, self._executor, ahead=self._threads)
+        return await self._writer.write(
+            target, blocks, begin=begin, root=lambda _: root, layout=baseline.layout, deadline_s=deadline_s
+        )
+
+    async def _write_delta(
+        self, captured: Captured, baseline: Baseline, digests: list[bytes], target: Position, *, deadline_s: float
+    ) -> Entry:
+        """`digests` are those of the baseline's blocks, and become those of the target's."""
+        previous = self._published
+        assert previous is not None
+        jobs = (
+            partial(encoded_change, baseline, baseline.layout.blocks[index], change, self._codec)
+            for index, change in sorted(captured.changes.items())
+        )
+
+        def root(changed: dict[int, bytes]) -> str:
+            for index, digest in changed.items():
+                digests[index] = digest
+            return root_digest(baseline.layout, digests)
+
+        return await self._writer.write(
+            target,
+            in_order(jobs, self._executor, ahead=self._threads),
+            begin=Begin(previous.target, previous.root),
+            root=root,
+            layout=baseline.layout,
+            deadline_s=deadline_s,
+        )
+
+    def _pointer(self, entry: Entry) -> WeightPointer:
+        same_epoch = entry.base is not None and entry.base.epoch == entry.target.epoch
+        return WeightPointer(
+            job=self._job,
+            policy=self._writer.policy,
+            version=entry.target.version,
+            epoch=entry.target.epoch,
+            manifest_key=entry.key(self._writer.policy),
+            manifest_digest=f"sha256:{entry.manifest}",
+            base_version=entry.base.version if entry.base is not None and same_epoch else None,
+            size_bytes=entry.bytes,
+            published_at=self._writer.clock(),
+        )

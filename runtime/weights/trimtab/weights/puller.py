@@ -1,60 +1,218 @@
-"""Brings a published version to this machine, verified against its digests, as a folder an engine can load."""
+"""Keeps a host copy of a policy's newest weights: finds the cheapest way there, fetches what is missing, verifies it,
+and commits it in one step.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import shutil
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.download import DownloadShape, download_to_file
-from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.manifest import MAX_MANIFEST_BYTES, InvalidManifest, decode_manifest
+import structlog
 
-_CHUNK = 4 << 20
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, StoreTimeout
+from trimtab.fabric.objects.upload import Progress
+from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.weights.apply.errors import DamagedCopy
+from trimtab.weights.apply.host_copy import HostCopy
+from trimtab.weights.apply.transaction import PreparedUpdate
+from trimtab.weights.assembly import ChunkFiles, WrongWeights, build, plan_journey, prepare
+from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk, fetch_chunks
+from trimtab.weights.store.latest import InvalidPointer, LatestPointer, PointerRolledBack
+from trimtab.weights.store.leases import Lease, drop_lease, write_lease
+from trimtab.weights.store.manifest import InvalidManifest, WeightManifest
+from trimtab.weights.store.manifests import ManifestReader
+from trimtab.weights.store.position import Position
+from trimtab.weights.store.rate import RateLimit
+from trimtab.weights.store.route import BudgetExceeded, NoRoute, cheapest_route
+from trimtab.weights.store.signing import Verifier
+
+_log = structlog.get_logger(__name__)
+_ATTEMPTS = 3
+_MOST_THREADS = 8
+_DIGEST_PREFIX = "sha256:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullLimits:
+    """What a pull may cost: bytes in all, and a rate shared by all pulls of the process."""
+
+    max_bytes: int | None = None
+    rate: RateLimit | None = None
+    parallel: int = 16
+
+
+NO_LIMITS = PullLimits()
+PULL_FAILURES = (
+    ObjectStoreError,
+    InvalidManifest,
+    InvalidPointer,
+    PointerRolledBack,
+    DamagedChunk,
+    MissingChunk,
+    NoRoute,
+    BudgetExceeded,
+    WrongWeights,
+)
+"""What a pull can fail with and a later one may not."""
 
 
 class WeightPuller:
-    """Keeps the versions of one policy under one folder, each complete or absent."""
+    """One policy's host copy in `folder`, with `spool` for what is being fetched. Open it, and close it."""
 
-    def __init__(self, store: ObjectStore, folder: Path) -> None:
+    def __init__(
+        self, store: ObjectStore, policy: str, verifier: Verifier, *, folder: Path, spool: Path, member: str,
+        limits: PullLimits = NO_LIMITS, threads: int | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
+        self._policy = policy
+        self._manifests = ManifestReader(store, policy, verifier)
+        self._pointer = LatestPointer(store, policy)
         self._folder = folder
-        # What an earlier process left may be half a version.
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-
-    async def pull(self, pointer: WeightPointer, *, deadline_s: float) -> Path:
-        stored = await self._store.get(pointer.manifest_key, max_bytes=MAX_MANIFEST_BYTES, deadline_s=deadline_s)
-        manifest = decode_manifest(
-            stored.body,
-            expected_digest=pointer.manifest_digest,
-            policy=pointer.policy,
-            version=pointer.version,
+        self._spool = spool
+        self._member = member
+        self._limits = limits
+        self._executor = ThreadPoolExecutor(
+            threads or min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="decode"
         )
-        target = self._folder / f"{pointer.epoch}-{pointer.version}"
-        target.mkdir(exist_ok=True)
-        for file in manifest.files:
-            path = target / file.name
-            await download_to_file(
-                self._store, file.key, path, deadline_s=deadline_s, shape=DownloadShape(max_bytes=file.size)
-            )
-            if await asyncio.to_thread(_sha256, path) != file.sha256:
-                path.unlink()
-                raise InvalidManifest(f"{file.key} does not have the digest that its manifest names")
-        return target
+        self._copy: HostCopy | None = None
 
-    async def keep_only(self, folder: Path) -> None:
-        """Drop all versions but the one in use."""
-        for other in self._folder.iterdir():
-            if other != folder:
-                await asyncio.to_thread(shutil.rmtree, other)
+    async def open(self) -> None:
+        """Take over what an earlier process left, finishing a commit that it had begun."""
+        self._copy = await asyncio.to_thread(HostCopy.open, self._folder, self._spool)
 
+    async def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._copy is not None:
+            self._copy.close()
 
-def _sha256(path: Path) -> str:
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+    @property
+    def folder(self) -> Path:
+        """Holds model.safetensors, complete between two commits."""
+        return self._folder
+
+    @property
+    def copy(self) -> HostCopy | None:
+        return self._copy
+
+    @property
+    def held(self) -> Position | None:
+        return Position(self._copy.held.epoch, self._copy.held.version) if self._copy is not None else None
+
+    async def pull(
+        self, pointer: WeightPointer | None = None, *, deadline_s: float, progress: Progress | None = None
+    ) -> Position:
+        """Bring the copy to the newest version and say which that is."""
+        update = await self.prepare(pointer, deadline_s=deadline_s, progress=progress)
+        if update is not None:
+            with update:
+                await asyncio.to_thread(update.commit)
+        held = self.held
+        assert held is not None, "a pull without a copy builds one"
+        await self.renew_lease(deadline_s=deadline_s)
+        return held
+
+    async def prepare(
+        self, pointer: WeightPointer | None = None, *, deadline_s: float, progress: Progress | None = None
+    ) -> PreparedUpdate | None:
+        """Everything but the commit. None when there is nothing to commit: the copy is new, or the newest already.
+
+        `pointer` is the news that a version is out; with it the usual case, the next delta, takes two round trips.
+        What was collected in the meantime is planned again. Raises NoRoute, BudgetExceeded, InvalidManifest,
+        DamagedChunk, WrongWeights.
+        """
+        try:
+            async with asyncio.timeout(deadline_s):
+                for attempt in range(1, _ATTEMPTS):
+                    try:
+                        return await self._prepare(pointer if attempt == 1 else None, deadline_s, progress)
+                    except (MissingChunk, ObjectNotFound) as error:
+                        _log.info("pull_planned_again", policy=self._policy, reason=str(error))
+                    except WrongWeights as error:
+                        if not await self._discard_damaged_copy():
+                            raise
+                        _log.warning("host_copy_discarded", policy=self._policy, reason=str(error))
+                return await self._prepare(None, deadline_s, progress)
+        except TimeoutError:
+            raise StoreTimeout(f"weights of {self._policy}: not pulled within {deadline_s:.3g} s") from None
+
+    async def _discard_damaged_copy(self) -> bool:
+        """Whether the copy is not what it says it is, and therefore gone: the next attempt begins with an anchor."""
+        if self._copy is None:
+            return False
+        try:
+            await asyncio.to_thread(self._copy.verify)
+        except DamagedCopy:
+            self._copy.close()
+            self._copy = None
+            return True
+        return False
+
+    async def renew_lease(self, *, deadline_s: float, pins: Sequence[str] = ()) -> None:
+        """Tells garbage collection what this member needs. To be repeated well within the lease's time to live."""
+        lease = Lease(member=self._member, held=self.held, pins=tuple(pins))
+        await write_lease(self._store, self._policy, lease, deadline_s=deadline_s)
+
+    async def give_up_lease(self, *, deadline_s: float) -> None:
+        await drop_lease(self._store, self._policy, self._member, deadline_s=deadline_s)
+
+    async def _prepare(
+        self, pointer: WeightPointer | None, deadline_s: float, progress: Progress | None
+    ) -> PreparedUpdate | None:
+        manifests = await self._route(pointer, deadline_s=deadline_s)
+        if not manifests:
+            return None
+        copy = self._copy
+        journey = plan_journey(
+            manifests, layout=copy.layout if copy else None, held=copy.held if copy and manifests[0].base else None
+        )
+        if copy is not None and copy.layout.digest != journey.layout.digest:
+            # Another model: there is nothing to compare with.
+            copy.close()
+            self._copy = copy = None
+        files = await fetch_chunks(
+            self._store,
+            journey.chunks(),
+            spool=self._spool,
+            rate=self._limits.rate,
+            parallel=self._limits.parallel,
+            deadline_s=deadline_s,
+            progress=progress,
+        )
+        try:
+            chunks = ChunkFiles(files)
+            if copy is None:
+                self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
+                return None
+            return await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
+        finally:
+            for path in files.values():
+                path.unlink(missing_ok=True)
+
+    async def _route(self, pointer: WeightPointer | None, *, deadline_s: float) -> Sequence[WeightManifest]:
+        begins = Position(pointer.epoch, pointer.base_version) if pointer and pointer.base_version is not None else None
+        if pointer is not None and begins is not None and begins == self.held:
+            return [await self._next(pointer, deadline_s=deadline_s)]
+        latest = await self._pointer.read(deadline_s=deadline_s)
+        if latest is None:
+            raise NoRoute(f"no trainer of {self._policy} has claimed this store yet")
+        route = cheapest_route(latest, self.held, max_bytes=self._limits.max_bytes)
+        _log.info("weights_routed", policy=self._policy, hops=len(route.entries), bytes=route.bytes)
+        if not route.entries:
+            return []
+        await self.renew_lease(deadline_s=deadline_s, pins=[entry.manifest for entry in route.entries])
+        return [await self._manifests.read(entry, deadline_s=deadline_s) for entry in route.entries]
+
+    async def _next(self, pointer: WeightPointer, *, deadline_s: float) -> WeightManifest:
+        """The delta from what is held to what was announced. It is the newest, so no collection takes it away."""
+        sha256 = pointer.manifest_digest.removeprefix(_DIGEST_PREFIX)
+        manifest = await self._manifests.read_pinned(pointer.manifest_key, sha256, deadline_s=deadline_s)
+        if manifest.policy != self._policy or manifest.target != Position(pointer.epoch, pointer.version):
+            raise InvalidManifest(f"{pointer.manifest_key} is of {manifest.policy}, {manifest.target}")
+        if manifest.base != self.held:
+            raise InvalidManifest(f"{pointer.manifest_key} begins at {manifest.base}, not at {self.held}")
+        return manifest

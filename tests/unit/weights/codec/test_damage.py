@@ -96,8 +96,8 @@ def test_a_delta_without_its_base_is_refused() -> None:
 
 
 def test_compact_is_refused_for_types_without_an_exponent() -> None:
+    block = np.zeros(8, dtype=np.uint8)
     with pytest.raises(DamagedPayload, match="16-bit floats"):
-        block = np.zeros(8, dtype=np.uint8)
         decode_block(Mode.COMPACT, block, b"", ELEMENT_TYPES["I16"], block.copy())
 
 

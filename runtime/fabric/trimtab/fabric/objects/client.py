@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -37,13 +37,16 @@ RETRY_BACKOFF = FullJitter(base_s=0.1, cap_s=3.0)
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """`digest` is the XXH3 the writer left, None for objects written by something else."""
+    """`digest` is the XXH3 the writer left, None for objects written by something else. `modified_at` is by the store's
+    clock, in whole seconds with most stores, and None where an answer does not tell it, as those to writes.
+    """
 
     key: str
     size: int
     etag: str
     digest: str | None = None
     write_id: str | None = None
+    modified_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ class ObjectStore:
             )
             for item in answer.get("Contents", []):
                 relative = relative_key(self._settings.prefix, item["Key"])
-                yield ObjectInfo(key=relative, size=item["Size"], etag=item["ETag"])
+                modified_at = item["LastModified"].timestamp()
+                yield ObjectInfo(key=relative, size=item["Size"], etag=item["ETag"], modified_at=modified_at)
             token = answer.get("NextContinuationToken")
             if not token:
                 return
@@ -192,12 +196,14 @@ class ObjectStore:
     @staticmethod
     def info_from(key: str, answer: Any) -> ObjectInfo:
         metadata = answer.get("Metadata", {})
+        modified = answer.get("LastModified")
         return ObjectInfo(
             key=key,
             size=answer["ContentLength"],
             etag=answer["ETag"],
             digest=metadata.get(DIGEST_METADATA),
             write_id=metadata.get(WRITE_METADATA),
+            modified_at=None if modified is None else modified.timestamp(),
         )
 
     async def call(

@@ -120,8 +120,8 @@ def _collect(
     """Gap and size of every change, class by class; a gap is the number of elements of the class since its last one."""
     seen = np.zeros(_CONTEXTS, dtype=np.int64)
     place = np.zeros(_CONTEXTS, dtype=np.int64)
-    for owner in range(1, changes.size):
-        place[owner] = place[owner - 1] + changes[owner - 1]
+    for later in range(1, changes.size):
+        place[later] = place[later - 1] + changes[later - 1]
     begin: Integer = 0
     for index in range(positions.size):
         position = np.int64(positions[index])
@@ -164,7 +164,7 @@ def _write(gaps: Gaps, sizes: Sizes, changes: Counts, frequencies: Frequencies, 
             size, gap = np.int64(sizes[index]), np.int64(gaps[index])
             bucket, bits = bucket_of(size)
             size_state, at = put_number(size_state, size, bits, words, at)
-            symbol = _GAP_SYMBOLS + bucket
+            symbol = _GAP_SYMBOLS + np.int64(bucket)
             size_state, at = put_symbol(size_state, table[symbol], starts[symbol], words, at)
             bucket, bits = bucket_of(gap)
             gap_state, at = put_number(gap_state, gap, bits, words, at)
@@ -212,12 +212,12 @@ def _walk(
     end = np.zeros(_CONTEXTS, dtype=np.int64)
     countdown = np.full(_CONTEXTS, _NEVER, dtype=np.int64)
     total = np.int64(0)
-    for owner in range(changes.size):
-        place[owner] = total
-        total += changes[owner]
-        end[owner] = total
-        if changes[owner]:
-            countdown[owner] = gaps[place[owner]]
+    for table in range(changes.size):
+        place[table] = total
+        total += changes[table]
+        end[table] = total
+        if changes[table]:
+            countdown[table] = gaps[place[table]]
     count = 0
     for position in range(base.size):
         owner = np.int64(classes[(base[position] >> shift) & 0xFF])

@@ -1,0 +1,69 @@
+"""The weights of a host copy as memory: a safetensors file, mapped and shared with whoever else has it open."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.weights.apply.errors import DamagedCopy
+from trimtab.weights.layout import Block, InvalidLayout, StateLayout, Tensor
+
+_LENGTH_BYTES = 8
+ALIGNMENT = 8
+"""The widest element. Data begins after the prefix, so the prefix has to be a multiple of it."""
+
+
+class MappedWeights:
+    """Views handed out keep the mapping alive, also past `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError, and DamagedCopy when the file is not what its header says."""
+        with path.open("r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if length > size:
+                raise DamagedCopy(f"{path} has {size} bytes and says that its header has {length}")
+            try:
+                self.layout = StateLayout.parse(file.read(length))
+            except InvalidLayout as error:
+                raise DamagedCopy(f"{path}: {error}") from None
+            expected = len(self.layout.prefix) + self.layout.data_bytes
+            if size != expected or len(self.layout.prefix) % ALIGNMENT:
+                raise DamagedCopy(f"{path} has {size} bytes, its header asks for {expected}, aligned to {ALIGNMENT}")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
+        self._data: npt.NDArray[np.uint8] | None = np.frombuffer(
+            self._map, dtype=np.uint8, offset=len(self.layout.prefix)
+        )
+
+    @property
+    def closed(self) -> bool:
+        return self._data is None
+
+    def view(self, part: Block | Tensor) -> npt.NDArray[np.uint8]:
+        """Its bytes, read-only."""
+        view = self._writable(part)
+        view.flags.writeable = False
+        return view
+
+    def elements(self, block: Block) -> npt.NDArray[np.unsignedinteger]:
+        """The block as unsigned integers of its element width, to be changed in place."""
+        return self._writable(block).view(f"u{block.element.width}")
+
+    def flush(self) -> None:
+        """Costs nothing in shared memory; on a disk it makes the changes outlive the machine."""
+        self._map.flush()
+
+    def close(self) -> None:
+        self._data = None
+        with contextlib.suppress(BufferError):  # views are still in use; the mapping goes with the last of them
+            self._map.close()
+
+    def _writable(self, part: Block | Tensor) -> npt.NDArray[np.uint8]:
+        if self._data is None:
+            raise ValueError("the host copy is closed")
+        return self._data[part.start : part.end]

@@ -1,0 +1,98 @@
+"""The state that was published last, which the next one is compared with. It moves on only when a version is committed.
+
+Comparing takes as long as copying, so what a trainer must wait for is no more than a snapshot would be, and what is
+kept until the commit is only the changes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from trimtab.weights.codec.change import Bytes, Change, Whole, apply_change, find_change
+from trimtab.weights.digests import block_digest, root_digest
+from trimtab.weights.layout import Block, StateLayout
+from trimtab.weights.source import WeightSource
+
+Result = TypeVar("Result")
+
+
+class LayoutChanged(ValueError):
+    """The weights have other tensors than those published before: a new model needs a new trainer."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What changed since the baseline, block by block. `is_first` when there was no baseline to compare with."""
+
+    is_first: bool
+    changes: Mapping[int, Change]
+
+
+class Baseline:
+    """One per publisher. `capture` and `advance` are not to be called at the same time."""
+
+    def __init__(self, layout: StateLayout, folder: Path, executor: Executor) -> None:
+        self.layout = layout
+        self._folder = folder
+        self._executor = executor
+        self._data = np.empty(layout.data_bytes, dtype=np.uint8)
+        self.digests: list[bytes] = []
+
+    @property
+    def root(self) -> str:
+        return root_digest(self.layout, self.digests)
+
+    def block(self, block: Block) -> Bytes:
+        return self._data[block.start : block.end]
+
+    def fill(self, source: WeightSource) -> None:
+        """Take a state as it is; the digests follow with `hash_all`."""
+        self._each(lambda block: source.read(block, self.block(block)))
+
+    def hash_all(self) -> None:
+        self.digests = self._each(lambda block: block_digest(self.block(block)))
+
+    def capture(self, source: WeightSource) -> Captured:
+        """The differences, found block by block with one block of memory per thread."""
+        if source.layout.digest != self.layout.digest:
+            raise LayoutChanged("tensors, shapes or dtypes differ from those of the version published before")
+
+        def compare(block: Block) -> Change | None:
+            fresh = np.empty(block.size, dtype=np.uint8)
+            source.read(block, fresh)
+            change = find_change(self.block(block), fresh, width=block.element.width)
+            return Whole(self._on_disk(fresh)) if isinstance(change, Whole) else change
+
+        found = zip(self.layout.blocks, self._each(compare), strict=True)
+        return Captured(is_first=False, changes={block.index: change for block, change in found if change is not None})
+
+    def after(self, block: Block, change: Change) -> Bytes:
+        """The block as it will be."""
+        if isinstance(change, Whole):
+            return change.content
+        content = self.block(block).copy()
+        apply_change(change, content, width=block.element.width)
+        return content
+
+    def advance(self, captured: Captured, digests: Sequence[bytes]) -> None:
+        for index, change in captured.changes.items():
+            block = self.layout.blocks[index]
+            apply_change(change, self.block(block), width=block.element.width)
+        self.digests = list(digests)
+
+    def _on_disk(self, content: Bytes) -> Bytes:
+        """A block that changed altogether waits in a file: many of them would be a second model in memory."""
+        with tempfile.TemporaryFile(dir=self._folder) as file:
+            kept = np.memmap(file, dtype=np.uint8, mode="w+", shape=content.shape)
+            kept[:] = content
+            return np.asarray(kept)
+
+    def _each(self, work: Callable[[Block], Result]) -> list[Result]:
+        return list(self._executor.map(work, self.layout.blocks))

@@ -1,0 +1,61 @@
+"""Leases: what each pool member holds and is about to read, for as long as it keeps writing it.
+
+A member that pulls plans its route, writes a lease that pins the route's manifests, and only then reads them. Whatever
+was collected in between makes that read fail, and the member plans again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import ObjectNotFound
+from trimtab.weights.store.keys import lease_key, lease_prefix
+from trimtab.weights.store.position import Position, Sha256
+from trimtab.weights.store.store_clock import GRAIN_S, modified_at, store_now
+
+MAX_LEASE_BYTES = 1 << 20
+
+
+class InvalidLease(ValueError):
+    """A lease that cannot be read; what it protects is unknown, so nothing may be deleted until it expires."""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """`pins` are the digests of manifests; unlike elsewhere, fields of a later release are ignored."""
+
+    member: str
+    held: Position | None = None
+    pins: tuple[Sha256, ...] = ()
+
+
+async def write_lease(store: ObjectStore, policy: str, lease: Lease, *, deadline_s: float) -> None:
+    """Also renews it: the age of a lease is the age of its object."""
+    await store.put(lease_key(policy, lease.member), msgspec.json.encode(lease), deadline_s=deadline_s)
+
+
+async def drop_lease(store: ObjectStore, policy: str, member: str, *, deadline_s: float) -> None:
+    await store.delete(lease_key(policy, member), deadline_s=deadline_s)
+
+
+async def read_leases(store: ObjectStore, policy: str, *, ttl_s: float, deadline_s: float) -> tuple[Lease, ...]:
+    """The leases that were written within the last `ttl_s` seconds. The deadline is for each request."""
+    now = await store_now(store, policy, deadline_s=deadline_s)
+    leases: list[Lease] = []
+    async for info in store.scan(lease_prefix(policy), deadline_s=deadline_s):
+        if is_expired(modified_at(info), now=now, ttl_s=ttl_s):
+            continue
+        try:
+            stored = await store.get(info.key, max_bytes=MAX_LEASE_BYTES, deadline_s=deadline_s)
+            leases.append(msgspec.json.decode(stored.body, type=Lease))
+        except ObjectNotFound:
+            continue  # dropped since the listing
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidLease(
+                f"{store.where(info.key)} is malformed: {error}; remove it if no member uses it"
+            ) from None
+    return tuple(leases)
+
+
+def is_expired(written_at: float, *, now: float, ttl_s: float) -> bool:
+    return now - written_at > ttl_s + GRAIN_S

@@ -1,0 +1,2 @@
+from trimtab.fabric.signing import *  # noqa
+from trimtab.fabric.signing import SIGNATURE_BYTES, InvalidSigningKey, Signer, Verifier, WrongSignature  # noqa

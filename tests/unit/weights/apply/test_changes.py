@@ -1,0 +1,111 @@
+"""Engines that take only what changed end up with the same weights as those that load the file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.weights.apply.states import Bytes, Site, content_of, elements_of, held_of, prepared, weights
+from trimtab.weights.apply.changes import SparseChange, changed_tensors, checkpoint_folder, sparse_changes
+from trimtab.weights.apply.errors import InvalidUpdate
+from trimtab.weights.apply.host_copy import HostCopy
+from trimtab.weights.apply.transaction import PreparedUpdate
+from trimtab.weights.layout import ELEMENT_TYPES, StateLayout
+
+
+@pytest.fixture
+def copy(site: Site, layout: StateLayout) -> HostCopy:
+    return site.build(layout, weights(layout, version=0), version=0)
+
+
+def _engine(layout: StateLayout, data: Bytes) -> dict[str, np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]]:
+    """Tensors of its own, flattened."""
+    return {
+        tensor.name: data[tensor.start : tensor.end].view(f"u{ELEMENT_TYPES[tensor.dtype].width}").copy()
+        for tensor in layout.tensors
+        if tensor.end > tensor.start
+    }
+
+
+@pytest.mark.parametrize("moment", ["before the commit", "after the commit", "after the next commit"])
+def test_sparse_changes_bring_an_engine_to_the_target(copy: HostCopy, moment: str) -> None:
+    layout, old, new = copy.layout, content_of(copy), weights(copy.layout, version=1)
+    engine = _engine(layout, old)
+    update = prepared(copy, new, whole=(2, 5))
+    if moment != "before the commit":
+        update.commit()
+    if moment == "after the next commit":
+        prepared(copy, weights(layout, version=2)).commit()
+    for change in sparse_changes(update):
+        assert change.indices.dtype == np.int64
+        engine[change.tensor.name][change.indices] = change.values
+    for name, expected in _engine(layout, new).items():
+        np.testing.assert_array_equal(engine[name], expected, err_msg=name)
+    del change
+    update.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(sparse_changes(update))
+
+
+def _update_of(copy: HostCopy, *names: str, element: int) -> PreparedUpdate:
+    """Changes one element of each of the named tensors."""
+    new = content_of(copy)
+    for tensor in copy.layout.tensors:
+        if tensor.name in names:
+            new[tensor.start : tensor.end].view(f"u{ELEMENT_TYPES[tensor.dtype].width}")[element] += 1
+    return prepared(copy, new)
+
+
+def test_a_block_of_several_tensors_is_split_at_their_borders(copy: HostCopy) -> None:
+    blocks = copy.layout.blocks
+    norms = [tensor for tensor in copy.layout.tensors if tensor.name.startswith("norm")]
+    assert any(block.start <= norms[0].start and norms[1].end <= block.end for block in blocks)
+    update = _update_of(copy, "norm.1", "norm.2", element=-1)
+    found = {change.tensor.name: change.indices.tolist() for change in sparse_changes(update)}
+    assert found == {"norm.1": [7], "norm.2": [19]}
+
+
+def test_a_tensor_that_spans_blocks_comes_in_parts(copy: HostCopy) -> None:
+    new = content_of(copy)
+    up = next(tensor for tensor in copy.layout.tensors if tensor.name == "up")
+    new[up.start : up.end].view(np.uint16)[:] += 1
+    parts: list[SparseChange] = list(sparse_changes(prepared(copy, new)))
+    assert {part.tensor.name for part in parts} == {"up"}
+    assert len(parts) > 2
+    np.testing.assert_array_equal(np.concatenate([part.indices for part in parts]), np.arange(400))
+
+
+def test_a_whole_block_yields_all_its_elements(copy: HostCopy) -> None:
+    block = copy.layout.blocks[0]
+    with copy.begin(held_of(copy.layout, content_of(copy), version=1)) as transaction:
+        transaction.put_whole(0, copy.block(0))
+        (change,) = sparse_changes(transaction.prepare())
+    assert change.indices.tolist() == list(range(9))
+    np.testing.assert_array_equal(change.values, elements_of(content_of(copy), block))
+
+
+def test_changed_tensors_are_those_touched_each_once(copy: HostCopy) -> None:
+    update = _update_of(copy, "norm.2", "up", "mask", element=0)
+    with pytest.raises(InvalidUpdate, match="commit the update first"):
+        next(changed_tensors(update))
+    update.commit()
+    changed = list(changed_tensors(update))
+    assert [tensor.name for tensor, _ in changed] == ["norm.2", "up", "mask"]
+    data = content_of(copy)
+    for tensor, view in changed:
+        np.testing.assert_array_equal(view, data[tensor.start : tensor.end])
+
+
+def test_a_tensor_changed_in_every_block_it_spans_comes_once(copy: HostCopy) -> None:
+    update = prepared(copy, weights(copy.layout, version=1), whole=range(len(copy.layout.blocks)))
+    update.commit()
+    names = [tensor.name for tensor, _ in changed_tensors(update)]
+    assert names == [tensor.name for tensor in copy.layout.tensors if tensor.name != "nothing"]
+
+
+def test_the_checkpoint_folder_is_there_for_loading_once_committed(site: Site, copy: HostCopy) -> None:
+    update = prepared(copy, weights(copy.layout, version=1))
+    with pytest.raises(InvalidUpdate, match="commit the update first"):
+        checkpoint_folder(update)
+    update.commit()
+    assert checkpoint_folder(update) == site.folder

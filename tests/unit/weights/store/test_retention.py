@@ -1,0 +1,73 @@
+"""What is kept is what someone needs, and no more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.weights.store.samples import MIB, catalogue, entry
+from tests.unit.weights.store.test_route import POSITIONS, all_routes, catalogues
+from trimtab.weights.store.entry import Entry
+from trimtab.weights.store.latest import Latest
+from trimtab.weights.store.position import Position
+from trimtab.weights.store.retention import retained
+from trimtab.weights.store.route import NoRoute, Route, cheapest_route
+
+V = [Position(1, version) for version in range(20)]
+
+
+def route_or_none(latest: Latest, held: Position | None) -> Route | None:
+    try:
+        return cheapest_route(latest, held)
+    except NoRoute:
+        return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(latest=catalogues, held=st.sets(st.sampled_from(POSITIONS), max_size=3), keep=st.integers(1, 4))
+def test_exactly_what_is_needed_is_kept(latest: Latest, held: set[Position], keep: int) -> None:
+    useful = {entry for entry in latest.catalogue if all_routes(latest, entry.target)} if latest.newest else set()
+    recent = sorted({entry.target for entry in useful}, reverse=True)[:keep]
+    needed = {entry for entry in useful if entry.target in recent}
+    for start in (None, *held):
+        route = route_or_none(latest, start)
+        needed.update(route.entries if route else ())
+    kept = retained(latest, held, keep_versions=keep)
+    assert set(kept) == needed
+    assert kept == tuple(entry for entry in latest.catalogue if entry in needed)
+    # Dropping the rest makes nobody's way longer, and a second time there is nothing to drop.
+    lean = latest.keeping(kept)
+    for start in (None, *held):
+        assert route_or_none(lean, start) == route_or_none(latest, start)
+    assert retained(lean, held, keep_versions=keep) == kept
+
+
+def chain(length: int) -> list[Entry]:
+    return [entry(V[0], size=100 * MIB), *(entry(V[n], V[n - 1], size=MIB) for n in range(1, length))]
+
+
+def test_old_singles_go_when_a_fold_or_a_newer_anchor_serves_everybody() -> None:
+    fold, anchor = entry(V[9], V[4], size=2 * MIB), entry(V[8], size=90 * MIB)
+    latest = catalogue([*chain(10), fold, anchor])
+    kept = retained(latest, {V[4]}, keep_versions=1)
+    assert kept == (latest.catalogue[9], fold, anchor)
+
+
+def test_the_chain_of_the_slowest_member_stays() -> None:
+    latest = catalogue(chain(10))
+    assert retained(latest, {V[9]}, keep_versions=1) == latest.catalogue, "a joiner needs all of it"
+    latest = catalogue([*chain(10), entry(V[9], size=50 * MIB)])
+    assert [e.target for e in retained(latest, {V[6]}, keep_versions=2)] == [V[7], V[8], V[9], V[9]]
+
+
+def test_a_dead_lineage_goes() -> None:
+    dead = [entry(V[n], V[n - 1]) for n in (6, 7)]
+    successor = entry(Position(2, 6), V[5])
+    latest = catalogue([*chain(6), *dead, successor])
+    assert retained(latest, {V[7]}, keep_versions=20) == (*chain(6), successor)
+
+
+def test_something_must_be_kept() -> None:
+    with pytest.raises(ValueError, match="keep_versions is 0"):
+        retained(catalogue(chain(2)), (), keep_versions=0)
