@@ -10,6 +10,7 @@ _COMMANDS = {
     "dev": "trimtab.cli.dev",
     "run": "trimtab.cli.run",
     "validate": "trimtab.cli.validate",
+    "weights": "trimtab.cli.weights",
 }
 
 

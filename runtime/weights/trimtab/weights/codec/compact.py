@@ -10,6 +10,9 @@ symbols) and then the words of the entropy coder: class by class, gap and size o
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,8 +42,10 @@ _CONTEXTS = 256
 _GAP_SYMBOLS = 128
 _SIZE_SYMBOLS = 64
 _SYMBOLS = _GAP_SYMBOLS + _SIZE_SYMBOLS
-_CLASS_CHANGES = 128
-"""Neighbouring exponents share a class until it has this many changes: tables cost bytes too."""
+_SAMPLING = 61
+"""One element in so many tells how common an exponent is."""
+_TABLE_BITS = 100
+"""About what the table of a class costs."""
 _NEVER = np.iinfo(np.int64).max
 _TABLE_BYTES = 4 + 2 * _SYMBOLS
 _TABLE_LEVEL = 9
@@ -93,23 +98,52 @@ def _parse(view: memoryview) -> tuple[Classes, Counts, Frequencies, Words]:
     if count < 1 or tables.size != _CONTEXTS + count * _TABLE_BYTES or (len(view) - head) % 4:
         raise DamagedPayload("tables or words of a wrong size")
     classes, changes, rows = np.split(tables, [_CONTEXTS, _CONTEXTS + 4 * count])
-    if int(classes.max()) >= count:
+    if int(classes.max()) > count:
         raise DamagedPayload("an exponent without a table")
     frequencies = rows.view(np.uint16).reshape(count, _SYMBOLS)
     return classes, changes.view(np.uint32), frequencies, np.frombuffer(view[head:].tobytes(), dtype=np.uint32)
 
 
 def _classes_of(base: Elements, positions: Positions, shift: int) -> tuple[Classes, Counts]:
-    """A class for each exponent, neighbours together until they are worth a table, and the changes of each class."""
-    exponents = np.bincount((base[positions] >> shift) & 0xFF, minlength=_CONTEXTS)
-    classes = np.zeros(_CONTEXTS, dtype=np.uint8)
-    current, seen = 0, 0
-    for exponent in range(_CONTEXTS):
-        if seen >= _CLASS_CHANGES and exponents[exponent:].sum() >= _CLASS_CHANGES:
-            current, seen = current + 1, 0
-        classes[exponent] = current
-        seen += int(exponents[exponent])
-    return classes, np.bincount(classes, weights=exponents).astype(np.uint32)
+    """A class for each exponent, and the changes of each class.
+
+    Neighbours share a class if that costs less than a table of their own would. Exponents of which nothing changes have
+    the class after the last, which has no table.
+    """
+    changes = np.bincount((base[positions] >> shift) & 0xFF, minlength=_CONTEXTS)
+    sample = np.bincount((base[::_SAMPLING] >> shift) & 0xFF, minlength=_CONTEXTS)
+    totals = np.maximum(sample * _SAMPLING, changes)
+    groups: list[_Group] = []
+    for exponent in np.flatnonzero(changes):
+        group = _Group(int(totals[exponent]), int(changes[exponent]), [int(exponent)])
+        joined = groups[-1].joined(group) if groups else None
+        if joined is not None and joined.bits() < groups[-1].bits() + group.bits() + _TABLE_BITS:
+            groups[-1] = joined
+        else:
+            groups.append(group)
+    classes = np.full(_CONTEXTS, len(groups), dtype=np.uint8)
+    for number, group in enumerate(groups):
+        classes[group.exponents] = number
+    return classes, np.array([group.changes for group in groups], dtype=np.uint32)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Exponents with one table: how many elements they have, about, and how many of those changed."""
+
+    elements: int
+    changes: int
+    exponents: list[int]
+
+    def joined(self, other: _Group) -> _Group:
+        return _Group(self.elements + other.elements, self.changes + other.changes, [*self.exponents, *other.exponents])
+
+    def bits(self) -> float:
+        """What the positions cost."""
+        share = self.changes / self.elements
+        if share == 1.0:
+            return 0.0
+        return -self.elements * (share * math.log2(share) + (1 - share) * math.log2(1 - share))
 
 
 @kernel
@@ -212,6 +246,7 @@ def _walk(
     end = np.zeros(_CONTEXTS, dtype=np.int64)
     countdown = np.full(_CONTEXTS, _NEVER, dtype=np.int64)
     total = np.int64(0)
+    # The class after the last has no table, and counts down for ever.
     for table in range(changes.size):
         place[table] = total
         total += changes[table]
