@@ -25,7 +25,7 @@ import zstandard
 from botocore.config import Config
 from nats.aio.client import Client as NatsClient
 
-from benchmarks.limited_link import limited_link
+from benchmarks.limited_link import Link, limited_link
 from benchmarks.report import Bar, interleaved, logs_to_stderr, note, paired_share, report
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -302,7 +302,7 @@ async def measure_objects(settings: ObjectStoreSettings) -> tuple[dict[str, Any]
 async def measure_limited_link(settings: ObjectStoreSettings, shape: DownloadShape) -> dict[str, list[float]]:
     """The same object where one connection is slow: what parallel ranges are for."""
     port = urlsplit(settings.endpoint_url or "").port or 0
-    with limited_link(port, bytes_per_s=LINK_BYTES_PER_S) as limited_port:
+    with limited_link(port, Link(bytes_per_s=LINK_BYTES_PER_S)) as limited_port:
         behind = settings.model_copy(update={"endpoint_url": f"http://127.0.0.1:{limited_port}"})
         client = boto3.client(
             "s3",

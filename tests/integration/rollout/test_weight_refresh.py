@@ -25,6 +25,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.fabric.wire.weights import WeightPointer
@@ -38,7 +39,6 @@ from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import WeightPuller
 from trimtab.weights.source import SafetensorsFile
 from trimtab.weights.store.collection import CollectionRules
-from trimtab.weights.store.signing import Signer, Verifier
 from trimtab.weights.upkeep import UpkeepRules
 
 D = 20.0

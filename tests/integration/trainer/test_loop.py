@@ -24,6 +24,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
+from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchRequest, LeaseAck, LeaseRefused, Refusal
 from trimtab.fabric.wire.weights import WeightPointer
@@ -36,7 +37,6 @@ from trimtab.trainer.resuming import resume
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.latest import SupersededTrainer
-from trimtab.weights.store.signing import Signer
 from trimtab.weights.upkeep import UpkeepRules
 
 SIGNER = Signer.generate()

@@ -19,8 +19,10 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.weights.apply.errors import CopyInUse
 from trimtab.weights.baseline import LayoutChanged
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.layout import StateLayout
@@ -28,10 +30,10 @@ from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.latest import Latest, LatestPointer, SupersededTrainer
+from trimtab.weights.store.leases import Lease, read_leases
 from trimtab.weights.store.manifest import InvalidManifest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import BudgetExceeded
-from trimtab.weights.store.signing import Signer, Verifier
 from trimtab.weights.upkeep import UpkeepRules
 
 D = 20.0
@@ -393,8 +395,36 @@ async def test_upkeep_that_fails_does_not_stop_the_versions(
     monkeypatch.undo()
     await place.publish(publisher, 4, 5, 6, 7)
     await publisher.flush()
-    edges = {(e.base and e.base.version, e.target.version) for e in (await place.latest()).catalogue}
+    edges = {(e.base.version if e.base else None, e.target.version) for e in (await place.latest()).catalogue}
     assert (None, 4) in edges
     assert any(base is not None and target - base > 1 for base, target in edges)
     await puller.pull(deadline_s=D)
     assert content(puller) == TrainedState(7).file()
+
+
+async def test_two_pullers_cannot_share_a_folder(place: Place) -> None:
+    await place.puller()
+    with pytest.raises(CopyInUse):
+        await place.puller()
+
+
+async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: Place) -> None:
+    publisher, puller = await place.publisher(), await place.puller()
+    await place.publish(publisher, 0, 1)
+
+    async def lease() -> Lease:
+        (found,) = await read_leases(place.store, "p", ttl_s=600.0, deadline_s=D)
+        return found
+
+    pinned: list[Lease] = []
+
+    async def look() -> None:
+        await puller.renew_lease(deadline_s=D)  # the worker's own renewal must not take the pins away
+        pinned.append(await lease())
+
+    looking: list[asyncio.Task[None]] = []
+    await puller.pull(deadline_s=D, progress=lambda done, total: looking.append(asyncio.create_task(look())))
+    await asyncio.gather(*looking)
+    entries = (await place.latest()).catalogue
+    assert pinned[0].pins == tuple(entry.manifest for entry in entries)
+    assert await lease() == Lease(member="pulled", held=Position(1, 1))

@@ -20,6 +20,7 @@ from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, Pod, pod_settings, run_pod, running_pod
 from trimtab.fabric.settings import PodSettings
+from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
 from trimtab.rollout.engines.client import EngineClient, SamplingSettings
@@ -32,7 +33,6 @@ from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.loading import load_workflow
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
-from trimtab.weights.store.signing import Verifier
 
 _log = structlog.get_logger(__name__)
 _HEARTBEAT_S = 3.0

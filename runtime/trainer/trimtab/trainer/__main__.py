@@ -30,6 +30,7 @@ from trimtab.fabric.pod import (
     pod_settings,
     running_pod,
 )
+from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
@@ -40,7 +41,6 @@ from trimtab.trainer.resuming import resume
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
-from trimtab.weights.store.signing import Signer
 from trimtab.weights.upkeep import UpkeepRules
 
 _log = structlog.get_logger(__name__)

@@ -6,7 +6,6 @@ that the next one begins with.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -98,21 +97,15 @@ def plan_journey(manifests: Sequence[WeightManifest], *, layout: StateLayout | N
 
 
 class ChunkFiles:
-    """Fetched chunks, mapped: decoding reads them without copying."""
+    """Fetched chunks by SHA-256. There can be thousands: none is held open."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
-        self._mapped: dict[str, mmap.mmap] = {}
 
-    def payload(self, stage: Stage) -> memoryview:
-        piece = stage.piece
-        if piece.size == 0:
-            return memoryview(b"")
-        sha256 = stage.chunk.sha256
-        if sha256 not in self._mapped:
-            with self._files[sha256].open("rb") as file:
-                self._mapped[sha256] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return memoryview(self._mapped[sha256])[piece.offset : piece.offset + piece.size]
+    def payload(self, stage: Stage) -> bytes:
+        with self._files[stage.chunk.sha256].open("rb", buffering=0) as file:
+            file.seek(stage.piece.offset)
+            return file.read(stage.piece.size)
 
 
 def rebuilt(

@@ -16,6 +16,7 @@ import structlog
 
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.weights.announcement import announce
 from trimtab.weights.baseline import Baseline, Captured
@@ -28,7 +29,7 @@ from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.signing import Signer, Verifier
+from trimtab.weights.store.route import joinable
 from trimtab.weights.upkeep import Upkeep, UpkeepRules
 from trimtab.weights.version_writer import Begin, VersionWriter
 
@@ -138,7 +139,9 @@ class WeightPublisher:
         """A trainer that resumes where a published version was goes on from it; otherwise everything is new."""
         await asyncio.to_thread(baseline.hash_all)
         root = baseline.root
-        known = [entry.target for entry in self._claimed.catalogue if entry.root == root and entry.target < target]
+        same = {entry.target for entry in self._claimed.catalogue if entry.root == root and entry.target < target}
+        # What builds on a version without an anchor could not be pulled by joiners, nor by holders of dead lineages.
+        known = same & joinable(self._claimed)
         if known:
             begin, blocks = Begin(max(known), root), _nothing()
         else:

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +17,21 @@ import structlog
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, StoreTimeout
 from trimtab.fabric.objects.upload import Progress
+from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.weights.apply.errors import DamagedCopy
 from trimtab.weights.apply.host_copy import HostCopy
+from trimtab.weights.apply.places import take_lock
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.assembly import ChunkFiles, WrongWeights, build, plan_journey, prepare
-from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk, fetch_chunks
+from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk, clear_spool, fetch_chunks
 from trimtab.weights.store.latest import InvalidPointer, LatestPointer, PointerRolledBack
-from trimtab.weights.store.leases import Lease, drop_lease, write_lease
+from trimtab.weights.store.leases import Lease, drop_lease, kept_lease, write_lease
 from trimtab.weights.store.manifest import InvalidManifest, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.rate import RateLimit
-from trimtab.weights.store.route import BudgetExceeded, NoRoute, cheapest_route
-from trimtab.weights.store.signing import Verifier
+from trimtab.weights.store.route import BudgetExceeded, NoRoute, Route, cheapest_route
 
 _log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
@@ -80,15 +82,20 @@ class WeightPuller:
             threads or min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="decode"
         )
         self._copy: HostCopy | None = None
+        self._is_pulling = False
+        self._locks = ExitStack()
 
     async def open(self) -> None:
-        """Take over what an earlier process left, finishing a commit that it had begun."""
+        """Take over what an earlier process left, finishing a commit that it had begun. Raises CopyInUse."""
+        # The copy has a lock of its own; this one also keeps others from the spool before there is a copy.
+        take_lock(self._spool / "puller.lock", self._locks)
         self._copy = await asyncio.to_thread(HostCopy.open, self._folder, self._spool)
 
     async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._copy is not None:
             self._copy.close()
+        self._locks.close()
 
     @property
     def folder(self) -> Path:
@@ -152,10 +159,12 @@ class WeightPuller:
             return True
         return False
 
-    async def renew_lease(self, *, deadline_s: float, pins: Sequence[str] = ()) -> None:
-        """Tells garbage collection what this member needs. To be repeated well within the lease's time to live."""
-        lease = Lease(member=self._member, held=self.held, pins=tuple(pins))
-        await write_lease(self._store, self._policy, lease, deadline_s=deadline_s)
+    async def renew_lease(self, *, deadline_s: float) -> None:
+        """Tells garbage collection what this member holds. To be repeated well within the lease's time to live; a pull
+        that takes long renews it by itself.
+        """
+        if not self._is_pulling:
+            await write_lease(self._store, self._policy, self._lease(), deadline_s=deadline_s)
 
     async def give_up_lease(self, *, deadline_s: float) -> None:
         await drop_lease(self._store, self._policy, self._member, deadline_s=deadline_s)
@@ -163,9 +172,27 @@ class WeightPuller:
     async def _prepare(
         self, pointer: WeightPointer | None, deadline_s: float, progress: Progress | None
     ) -> PreparedUpdate | None:
-        manifests = await self._route(pointer, deadline_s=deadline_s)
-        if not manifests:
+        begins = Position(pointer.epoch, pointer.base_version) if pointer and pointer.base_version is not None else None
+        if pointer is not None and begins is not None and begins == self.held:
+            return await self._assemble([await self._next(pointer, deadline_s=deadline_s)], deadline_s, progress)
+        latest = await self._pointer.read(deadline_s=deadline_s)
+        if latest is None:
+            raise NoRoute(f"no trainer of {self._policy} has claimed this store yet")
+        route = cheapest_route(latest, self.held, max_bytes=self._limits.max_bytes)
+        _log.info("weights_routed", policy=self._policy, hops=len(route.entries), bytes=route.bytes)
+        if not route.entries:
             return None
+        self._is_pulling = True
+        try:
+            async with kept_lease(self._store, self._policy, self._lease(route)):
+                manifests = [await self._manifests.read(entry, deadline_s=deadline_s) for entry in route.entries]
+                return await self._assemble(manifests, deadline_s, progress)
+        finally:
+            self._is_pulling = False
+
+    async def _assemble(
+        self, manifests: Sequence[WeightManifest], deadline_s: float, progress: Progress | None
+    ) -> PreparedUpdate | None:
         copy = self._copy
         journey = plan_journey(
             manifests, layout=copy.layout if copy else None, held=copy.held if copy and manifests[0].base else None
@@ -183,29 +210,18 @@ class WeightPuller:
             deadline_s=deadline_s,
             progress=progress,
         )
-        try:
-            chunks = ChunkFiles(files)
-            if copy is None:
-                self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
-                return None
-            return await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
-        finally:
-            for path in files.values():
-                path.unlink(missing_ok=True)
+        chunks, update = ChunkFiles(files), None
+        if copy is None:
+            self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
+        else:
+            update = await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
+        # Kept until here: whoever is interrupted before finds them again.
+        await asyncio.to_thread(clear_spool, self._spool)
+        return update
 
-    async def _route(self, pointer: WeightPointer | None, *, deadline_s: float) -> Sequence[WeightManifest]:
-        begins = Position(pointer.epoch, pointer.base_version) if pointer and pointer.base_version is not None else None
-        if pointer is not None and begins is not None and begins == self.held:
-            return [await self._next(pointer, deadline_s=deadline_s)]
-        latest = await self._pointer.read(deadline_s=deadline_s)
-        if latest is None:
-            raise NoRoute(f"no trainer of {self._policy} has claimed this store yet")
-        route = cheapest_route(latest, self.held, max_bytes=self._limits.max_bytes)
-        _log.info("weights_routed", policy=self._policy, hops=len(route.entries), bytes=route.bytes)
-        if not route.entries:
-            return []
-        await self.renew_lease(deadline_s=deadline_s, pins=[entry.manifest for entry in route.entries])
-        return [await self._manifests.read(entry, deadline_s=deadline_s) for entry in route.entries]
+    def _lease(self, route: Route | None = None) -> Lease:
+        pins = tuple(entry.manifest for entry in route.entries) if route else ()
+        return Lease(member=self._member, held=self.held, pins=pins)
 
     async def _next(self, pointer: WeightPointer, *, deadline_s: float) -> WeightManifest:
         """The delta from what is held to what was announced. It is the newest, so no collection takes it away."""

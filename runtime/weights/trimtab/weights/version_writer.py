@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreTimeout
+from trimtab.fabric.signing import Signer
 from trimtab.weights.encoding import EncodedBlock
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.store.chunk_writer import ChunkWriter
@@ -17,7 +18,6 @@ from trimtab.weights.store.latest import LatestPointer
 from trimtab.weights.store.manifest import FORMAT, WeightManifest
 from trimtab.weights.store.manifests import write_manifest
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.signing import Signer
 
 
 @dataclass(frozen=True)

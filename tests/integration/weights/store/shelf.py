@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.digests import root_digest
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.store.chunk_writer import ChunkWriter
@@ -17,7 +18,6 @@ from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.store.manifest import FORMAT, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader, write_manifest
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.signing import Signer, Verifier
 
 D = 30.0
 POLICY = "p"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.weights.store.shelf import POLICY, D, Shelf, content
 from trimtab.fabric.objects.errors import ObjectNotFound
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.store.keys import chunk_key, condemned_key, lease_key
 from trimtab.weights.store.latest import SupersededTrainer
 from trimtab.weights.store.leases import InvalidLease, Lease, write_lease
@@ -17,7 +18,6 @@ from trimtab.weights.store.manifest import InvalidManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import cheapest_route
-from trimtab.weights.store.signing import Signer, Verifier
 from trimtab.weights.store.store_clock import store_now
 
 HOUR = 3600.0

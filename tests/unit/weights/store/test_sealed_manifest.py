@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 from tests.unit.weights.store.samples import LAYOUT, anchor, delta, sha
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.manifest import (
     MAGIC,
@@ -23,7 +24,6 @@ from trimtab.weights.store.manifest import (
     unseal,
 )
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.signing import Signer, Verifier
 
 SIGNER = Signer.generate()
 VERIFIER = Verifier([SIGNER.public_text])

@@ -17,6 +17,17 @@ from trimtab.weights.apply.errors import CopyInUse
 _LOCK_NAME = "copy.lock"
 
 
+def take_lock(file: Path, locks: ExitStack) -> None:
+    """Held until the stack is closed or the process ends. Raises CopyInUse when another has it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    locks.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CopyInUse(f"{file.parent} is in use by another host copy; close that one first") from None
+
+
 @dataclass(frozen=True)
 class CopyPlaces:
     """A copy exists if and only if there is a state file."""
@@ -60,13 +71,7 @@ class CopyPlaces:
         """
         with ExitStack() as locks:
             for folder in (self.folder, self.spool):
-                folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                locks.callback(os.close, descriptor)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise CopyInUse(f"{folder} is in use by another host copy; close that one first") from None
+                take_lock(folder / _LOCK_NAME, locks)
             return locks.pop_all()
 
     def drop_unfinished(self) -> None:

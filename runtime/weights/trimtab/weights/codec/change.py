@@ -16,7 +16,7 @@ Positions: TypeAlias = npt.NDArray[np.uint32]
 
 SPARSE_SHARE = 0.25
 """Above this share of changed elements a block is taken whole: listing them would take more room than it saves."""
-_STRIDE = 16
+_WORD_BYTES = 8
 _TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -45,17 +45,23 @@ def elements(content: Bytes, width: int) -> Elements:
 
 def find_change(base: Bytes, target: Bytes, *, width: int) -> Change | None:
     """None when the blocks are equal. A Whole refers to `target` itself."""
-    old, new = elements(base, width), elements(target, width)
-    room = int(old.size * SPARSE_SHARE)
+    lanes = _WORD_BYTES // width
+    words = base.nbytes // _WORD_BYTES
+    room = int(base.nbytes // width * SPARSE_SHARE)
     # Pages that are never written to take no memory.
-    positions = np.empty(room + _STRIDE, dtype=np.uint32)
-    count = int(_scan(old, new, positions, room))
+    positions = np.empty(room + 2 * lanes, dtype=np.uint32)
+    old, new = (content[: words * _WORD_BYTES].view(np.uint64) for content in (base, target))
+    count = int(_scan(old, new, positions, room, lanes, 8 * width))
+    if count <= room:
+        rest = np.flatnonzero(elements(base, width)[words * lanes :] != elements(target, width)[words * lanes :])
+        positions[count : count + rest.size] = rest + words * lanes
+        count += rest.size
     if count == 0:
         return None
     if count > room:
         return Whole(target)
     found = positions[:count].copy()
-    return Sparse(found, new[found])
+    return Sparse(found, elements(target, width)[found])
 
 
 def apply_change(change: Change, content: Bytes, *, width: int) -> None:
@@ -66,23 +72,22 @@ def apply_change(change: Change, content: Bytes, *, width: int) -> None:
 
 
 @kernel
-def _scan(old: Elements, new: Elements, positions: Positions, room: int) -> Integer:
-    """Positions of differing elements. Stops when there are more than `room`: the caller then wants none of them."""
+def _scan(
+    old: npt.NDArray[np.uint64], new: npt.NDArray[np.uint64], positions: Positions, room: int, lanes: int, bits: int
+) -> Integer:
+    """Positions of differing elements, of which a word has `lanes`, the first one lowest: all hosts are little-endian.
+
+    Stops when there are more than `room`: the caller then wants none of them.
+    """
     count: Integer = 0
-    whole = old.size // _STRIDE * _STRIDE
-    for start in range(0, whole, _STRIDE):
-        different = old[0] ^ old[0]
-        for offset in range(_STRIDE):
-            different |= old[start + offset] ^ new[start + offset]
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
+    for word in range(old.size):
+        different = old[word] ^ new[word]
         if different != 0:
+            # Written always and kept only if it differs: a branch here would be mispredicted most of the time.
+            for lane in range(lanes):
+                positions[count] = word * lanes + lane
+                count += np.int64((different >> np.uint64(lane * bits)) & mask != 0)
             if count > room:
                 return count
-            # Written always and kept only if it differs: a branch here would be mispredicted most of the time.
-            for offset in range(_STRIDE):
-                positions[count] = start + offset
-                count += np.int64(old[start + offset] != new[start + offset])
-    for position in range(whole, old.size):
-        if old[position] != new[position] and count <= room:
-            positions[count] = position
-            count += 1
     return count

@@ -183,11 +183,11 @@ def _count(gaps: Gaps, sizes: Sizes, changes: Counts, occurrences: npt.NDArray[n
 
 
 @kernel
-def _write(gaps: Gaps, sizes: Sizes, changes: Counts, frequencies: Frequencies, words: Words) -> int:
+def _write(gaps: Gaps, sizes: Sizes, changes: Counts, frequencies: Frequencies, words: Words) -> Integer:
     """Backwards. Gaps and sizes have a coder state each: neither waits for the other."""
     starts = np.zeros(_SYMBOLS, dtype=np.uint16)
     gap_state, size_state = np.uint64(LOWEST), np.uint64(LOWEST)
-    at = words.size
+    at: Integer = words.size
     index = gaps.size
     for owner in range(changes.size - 1, -1, -1):
         table = frequencies[owner]
@@ -217,7 +217,7 @@ def _read(changes: Counts, frequencies: Frequencies, slots: Slots, words: Words,
         return False
     size_state = (np.uint64(words[0]) << np.uint64(32)) | np.uint64(words[1])
     gap_state = (np.uint64(words[2]) << np.uint64(32)) | np.uint64(words[3])
-    used = 4
+    used: Integer = 4
     index = 0
     for owner in range(changes.size):
         table = frequencies[owner]

@@ -14,49 +14,49 @@ from trimtab.weights.codec.kernels import Integer, inlined, kernel
 SCALE_BITS = 12
 SCALE = 1 << SCALE_BITS
 LOWEST = 1 << 31
-_DIRECT = 8
-_SHARES = 4
-_EXPONENT_OF_SHARES = 1023 + 2
+_SHARE_BITS = 2
+_SHARES = 1 << _SHARE_BITS
+_EXPONENT_OF_SHARES = 1023 + _SHARE_BITS
 _PART_BITS = 16
 
 Frequencies = npt.NDArray[np.uint16]
 Slots = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
-Taken = tuple[Integer, np.uint64, int]
+Taken = tuple[Integer, np.uint64, Integer]
 
 
 @inlined
 def bucket_of(number: Integer) -> tuple[Integer, Integer]:
-    """Numbers fall into buckets, four to an octave: small ones are exact, large ones need `bits` more bits."""
-    if number < _DIRECT:
-        return number, 0
-    # The exponent of the number as a float: counting bits in a loop would be mispredicted every time.
-    bits = (np.float64(number).view(np.int64) >> 52) - _EXPONENT_OF_SHARES
+    """Numbers fall into buckets, four to an octave: small ones are exact, large ones need `bits` more bits.
+
+    Here and below nothing is decided by a branch: it would be mispredicted most of the time. The length of a number is
+    the exponent it has as a float.
+    """
+    bits = max(np.int64(0), (np.float64(number).view(np.int64) >> 52) - _EXPONENT_OF_SHARES)
     return bits * _SHARES + (number >> bits), bits
 
 
 @inlined
 def bucket_start(bucket: Integer) -> tuple[Integer, Integer]:
     """The smallest number of a bucket, and the bits that follow it."""
-    if bucket < _DIRECT:
-        return bucket, 0
-    bits = bucket // _SHARES - 1
+    bits = max(np.int64(0), (bucket >> _SHARE_BITS) - 1)
     return (bucket - bits * _SHARES) << bits, bits
 
 
 @inlined
-def put_symbol(state: np.uint64, frequency: Integer, start: Integer, words: Words, at: int) -> tuple[np.uint64, int]:
+def put_symbol(
+    state: np.uint64, frequency: Integer, start: Integer, words: Words, at: Integer
+) -> tuple[np.uint64, Integer]:
     many = np.uint64(frequency)
-    if state >= many << np.uint64(63 - SCALE_BITS):
-        at -= 1
-        words[at] = state & np.uint64(0xFFFFFFFF)
-        state >>= np.uint64(32)
+    state, at = _emptied(state, many << np.uint64(63 - SCALE_BITS), words, at)
     quotient = state // many
     return (quotient << np.uint64(SCALE_BITS)) + (state - quotient * many) + np.uint64(start), at
 
 
 @inlined
-def put_number(state: np.uint64, number: Integer, bits: Integer, words: Words, at: int) -> tuple[np.uint64, int]:
+def put_number(
+    state: np.uint64, number: Integer, bits: Integer, words: Words, at: Integer
+) -> tuple[np.uint64, Integer]:
     """The bits of a number that its bucket leaves open, the lowest first; they are taken the highest first."""
     if bits > _PART_BITS:
         state, at = _put_bits(state, number & ((1 << _PART_BITS) - 1), _PART_BITS, words, at)
@@ -66,12 +66,17 @@ def put_number(state: np.uint64, number: Integer, bits: Integer, words: Words, a
 
 
 @inlined
-def _put_bits(state: np.uint64, value: Integer, bits: Integer, words: Words, at: int) -> tuple[np.uint64, int]:
-    if state >= np.uint64(1) << np.uint64(63 - bits):
-        at -= 1
-        words[at] = state & np.uint64(0xFFFFFFFF)
-        state >>= np.uint64(32)
+def _put_bits(state: np.uint64, value: Integer, bits: Integer, words: Words, at: Integer) -> tuple[np.uint64, Integer]:
+    state, at = _emptied(state, np.uint64(1) << np.uint64(63 - bits), words, at)
     return (state << np.uint64(bits)) | np.uint64(value), at
+
+
+@inlined
+def _emptied(state: np.uint64, limit: np.uint64, words: Words, at: Integer) -> tuple[np.uint64, Integer]:
+    """A word goes out if the state has reached the limit. It is written in any case, and counted only then."""
+    full = np.int64(state >= limit)
+    words[at - 1] = state & np.uint64(0xFFFFFFFF)
+    return state >> np.uint64(32 * full), at - full
 
 
 @kernel
@@ -127,7 +132,7 @@ def slots_of(frequencies: Frequencies, slots: Slots) -> bool:
 
 
 @inlined
-def take_symbol(slots: Slots, kind: int, state: np.uint64, words: Words, used: int) -> Taken:
+def take_symbol(slots: Slots, kind: int, state: np.uint64, words: Words, used: Integer) -> Taken:
     slot = np.uint64(slots[kind, state & np.uint64(SCALE - 1)])
     frequency = ((slot >> np.uint64(8)) & np.uint64(SCALE - 1)) + np.uint64(1)
     state = frequency * (state >> np.uint64(SCALE_BITS)) + (slot >> np.uint64(8 + SCALE_BITS))
@@ -136,7 +141,7 @@ def take_symbol(slots: Slots, kind: int, state: np.uint64, words: Words, used: i
 
 
 @inlined
-def take_number(bucket: Integer, state: np.uint64, words: Words, used: int) -> Taken:
+def take_number(bucket: Integer, state: np.uint64, words: Words, used: Integer) -> Taken:
     start, bits = bucket_start(bucket)
     number = np.int64(0)
     if bits > _PART_BITS:
@@ -149,10 +154,8 @@ def take_number(bucket: Integer, state: np.uint64, words: Words, used: int) -> T
 
 
 @inlined
-def _refilled(state: np.uint64, words: Words, used: int) -> tuple[np.uint64, int]:
+def _refilled(state: np.uint64, words: Words, used: Integer) -> tuple[np.uint64, Integer]:
     """Past the end nothing more is read; `used` then says so, and the reader gives up."""
-    if state < np.uint64(LOWEST):
-        word = np.uint64(words[used]) if used < words.size else np.uint64(0)
-        state = (state << np.uint64(32)) | word
-        used += 1
-    return state, used
+    low = np.int64(state < np.uint64(LOWEST))
+    word = np.uint64(words[min(used, words.size - 1)])
+    return (state << np.uint64(32 * low)) | (word * np.uint64(low)), used + low

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from trimtab.weights.store.rate import RateLimit
 
 Way = Callable[[str, Chunk], Awaitable[None]]
 
+_CHUNK_FILE = re.compile(r"[0-9a-f]{64}(\.|\Z)", re.ASCII)
 _RANGES = 4
 _READ_BYTES = 4 << 20
 
@@ -68,6 +70,13 @@ async def fetch_chunks(
     except TimeoutError:
         raise StoreTimeout(f"{len(chunks)} chunks could not be fetched within {deadline_s:.3g} s") from None
     return {sha256: spool / sha256 for sha256 in wanted}
+
+
+def clear_spool(spool: Path) -> None:
+    """Removes all that fetches have left here, and nothing else."""
+    for path in spool.iterdir():
+        if _CHUNK_FILE.match(path.name):
+            path.unlink(missing_ok=True)
 
 
 class _Fetch:

@@ -8,6 +8,7 @@ collects, and it leaves the folders of later epochs alone, so one that was super
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -27,6 +28,7 @@ from trimtab.weights.store.store_clock import modified_at, store_now
 
 _log = structlog.get_logger(__name__)
 _PARALLEL = 8
+Names = dict[str, Name | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,8 @@ async def collect(
                 garbage = [
                     info
                     for info in listed
-                    if info.key not in referenced and run.is_garbage(info, names[info.key], now=now)
+                    if info.key not in referenced
+                    and is_garbage(info, names[info.key], now=now, epoch=epoch, rules=rules)
                 ]
                 register = CondemnedList(store, policy)
                 since = await register.read(deadline_s=deadline_s)
@@ -123,52 +126,16 @@ class _Run:
         await self.pointer.update(keep_needed, epoch=self.epoch, deadline_s=self.deadline_s)
         return dropped
 
-    async def referenced(self, names: dict[str, Name | None]) -> set[str]:
-        """Keys of the manifests in the catalogue and under a live lease's pins, and of their chunks."""
+    async def referenced(self, names: Names) -> set[str]:
         latest = await self.pointer.read(deadline_s=self.deadline_s)
         if latest is None or latest.epoch != self.epoch:
             raise SupersededTrainer(f"epoch {self.epoch} of {self.policy} was superseded during its collection")
-        keys = {entry.key(self.policy) for entry in latest.catalogue}
-        pins = {sha256 for lease in await self._leases() for sha256 in lease.pins}
-        pinned = {
-            key: name.sha256
-            for key, name in names.items()
-            if isinstance(name, ManifestName) and name.sha256 in pins and key not in keys
-        }
-        turn = asyncio.Semaphore(_PARALLEL)
-
-        async def chunks_of(entry: Entry) -> set[str]:
-            async with turn:
-                manifest = await self.manifests.read(entry, deadline_s=self.deadline_s)
-            return set(manifest.chunk_keys())
-
-        async def chunks_of_pinned(key: str, sha256: str) -> set[str]:
-            async with turn:
-                try:
-                    manifest = await self.manifests.read_pinned(key, sha256, deadline_s=self.deadline_s)
-                except ObjectNotFound:
-                    return set()  # another collector was faster, and the member that pinned it will find it gone
-            return set(manifest.chunk_keys())
-
-        jobs = [chunks_of(entry) for entry in latest.catalogue]
-        jobs += [chunks_of_pinned(key, sha256) for key, sha256 in pinned.items()]
-        return keys.union(pinned, *await all_or_first_error(jobs))
-
-    def is_garbage(self, info: ObjectInfo, name: Name | None, *, now: float) -> bool:
-        """Of what is not referenced: only what is of an epoch up to ours and has been there for the grace period."""
-        written_at = modified_at(info)
-        if now - written_at < self.rules.grace_s:
-            return False
-        match name:
-            case ChunkName(epoch=epoch) | ManifestName(epoch=epoch):
-                return epoch <= self.epoch
-            case LeaseName():
-                return is_expired(written_at, now=now, ttl_s=self.rules.lease_ttl_s)
-            case _:
-                return False
+        return await referenced_keys(
+            self.policy, latest.catalogue, await self._leases(), names, self.manifests, deadline_s=self.deadline_s
+        )
 
     async def delete(
-        self, due: list[ObjectInfo], names: dict[str, Name | None], *, claimed: set[str], in_flight: InFlight
+        self, due: list[ObjectInfo], names: Names, *, claimed: set[str], in_flight: InFlight
     ) -> list[ObjectInfo]:
         """Manifests first: as long as one is there, so are its chunks."""
         turn = asyncio.Semaphore(_PARALLEL)
@@ -190,3 +157,52 @@ class _Run:
 
     async def _leases(self) -> tuple[Lease, ...]:
         return await read_leases(self.store, self.policy, ttl_s=self.rules.lease_ttl_s, deadline_s=self.deadline_s)
+
+
+async def referenced_keys(
+    policy: str,
+    catalogue: Iterable[Entry],
+    leases: Iterable[Lease],
+    names: Names,
+    manifests: ManifestReader,
+    *,
+    deadline_s: float,
+) -> set[str]:
+    """Keys of the manifests in the catalogue and under the leases' pins, and of their chunks."""
+    entries = {entry.key(policy): entry for entry in catalogue}
+    pins = {sha256 for lease in leases for sha256 in lease.pins}
+    pinned = {
+        key: name.sha256
+        for key, name in names.items()
+        if isinstance(name, ManifestName) and name.sha256 in pins and key not in entries
+    }
+    turn = asyncio.Semaphore(_PARALLEL)
+
+    async def chunks_of(entry: Entry) -> set[str]:
+        async with turn:
+            return set((await manifests.read(entry, deadline_s=deadline_s)).chunk_keys())
+
+    async def chunks_of_pinned(key: str, sha256: str) -> set[str]:
+        async with turn:
+            try:
+                return set((await manifests.read_pinned(key, sha256, deadline_s=deadline_s)).chunk_keys())
+            except ObjectNotFound:
+                return set()  # another collector was faster, and the member that pinned it will find it gone
+
+    jobs = [chunks_of(entry) for entry in entries.values()]
+    jobs += [chunks_of_pinned(key, sha256) for key, sha256 in pinned.items()]
+    return set(entries).union(pinned, *await all_or_first_error(jobs))
+
+
+def is_garbage(info: ObjectInfo, name: Name | None, *, now: float, epoch: int, rules: CollectionRules) -> bool:
+    """Of what is not referenced: only what is of an epoch up to ours and has been there for the grace period."""
+    written_at = modified_at(info)
+    if now - written_at < rules.grace_s:
+        return False
+    match name:
+        case ChunkName(epoch=written_in) | ManifestName(epoch=written_in):
+            return written_in <= epoch
+        case LeaseName():
+            return is_expired(written_at, now=now, ttl_s=rules.lease_ttl_s)
+        case _:
+            return False

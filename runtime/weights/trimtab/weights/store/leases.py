@@ -6,15 +6,24 @@ was collected in between makes that read fail, and the member plans again.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
+import structlog
 
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.errors import ObjectNotFound
+from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError
 from trimtab.weights.store.keys import lease_key, lease_prefix
 from trimtab.weights.store.position import Position, Sha256
 from trimtab.weights.store.store_clock import GRAIN_S, modified_at, store_now
 
+_log = structlog.get_logger(__name__)
 MAX_LEASE_BYTES = 1 << 20
+RENEW_EVERY_S = 120.0
+"""Well within any sensible time to live."""
+_RENEW_DEADLINE_S = 30.0
 
 
 class InvalidLease(ValueError):
@@ -32,6 +41,27 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 async def write_lease(store: ObjectStore, policy: str, lease: Lease, *, deadline_s: float) -> None:
     """Also renews it: the age of a lease is the age of its object."""
     await store.put(lease_key(policy, lease.member), msgspec.json.encode(lease), deadline_s=deadline_s)
+
+
+@asynccontextmanager
+async def kept_lease(store: ObjectStore, policy: str, lease: Lease) -> AsyncIterator[None]:
+    """Writes the lease and renews it for as long as this lasts, however long that takes."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await write_lease(store, policy, lease, deadline_s=_RENEW_DEADLINE_S)
+            except ObjectStoreError as error:
+                _log.warning("lease_not_renewed", policy=policy, error=str(error))
+
+    await write_lease(store, policy, lease, deadline_s=_RENEW_DEADLINE_S)
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
 
 
 async def drop_lease(store: ObjectStore, policy: str, member: str, *, deadline_s: float) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import zstandard
 from msgspec import Meta
 
+from trimtab.fabric.signing import SIGNATURE_BYTES, Signer, Verifier, WrongSignature
 from trimtab.fabric.wire.compression import compress_text, decompress
 from trimtab.fabric.wire.errors import MalformedError
 from trimtab.fabric.wire.values import Count, Index, Slug, UnixSeconds
@@ -21,7 +22,6 @@ from trimtab.weights.layout import InvalidLayout, StateLayout
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.keys import chunk_key
 from trimtab.weights.store.position import BlockDigest, Position, Sha256
-from trimtab.weights.store.signing import SIGNATURE_BYTES, Signer, Verifier, WrongSignature
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 64 << 20

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.conditional import put_if_absent
 from trimtab.fabric.objects.errors import ObjectTooLarge, PreconditionFailed
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import Publication
 from trimtab.weights.store.manifest import (
@@ -19,7 +20,6 @@ from trimtab.weights.store.manifest import (
     seal,
     unseal,
 )
-from trimtab.weights.store.signing import Signer, Verifier
 
 
 async def write_manifest(

@@ -71,6 +71,15 @@ def cheapest_route(latest: Latest, held: Position | None, *, max_bytes: int | No
     return route
 
 
+def joinable(latest: Latest) -> set[Position]:
+    """The positions that whoever holds nothing can get to. Some of the catalogue may have lost their anchor."""
+    found: set[Position] = set()
+    for entry in sorted(latest.catalogue, key=lambda entry: entry.target):
+        if entry.base is None or entry.base in found:
+            found.add(entry.target)
+    return found
+
+
 def _missing(latest: Latest, held: Position | None) -> str:
     anchors = [str(entry.target) for entry in latest.catalogue if entry.base is None]
     lacking = f"no deltas lead there from the anchors of {', '.join(anchors)}" if anchors else "there is no anchor"

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from trimtab.weights.store.signing import InvalidSigningKey, Signer, Verifier, WrongSignature
+from trimtab.fabric.signing import InvalidSigningKey, Signer, Verifier, WrongSignature
 
 
 def test_a_signer_made_from_its_seed_is_the_same_signer() -> None:

@@ -1,0 +1,85 @@
+"""`trimtab weights gc`: one run of the garbage collection that trainers do by themselves while they run."""
+
+from __future__ import annotations
+
+import click
+from rich.filesize import decimal
+
+from trimtab.cli.weights.opening import OpenWeights, json_option, policy_option, with_weights
+from trimtab.cli.weights.preview import preview
+from trimtab.cli.weights.screen import output, plain, print_json
+from trimtab.cli.weights.units import duration, duration_text
+from trimtab.weights.store.collection import Collected, CollectionRules, collect
+from trimtab.weights.store.in_flight import InFlight
+from trimtab.weights.store.latest import LatestPointer
+from trimtab.weights.store.manifests import ManifestReader
+
+_DEADLINE_S = 1800.0
+
+
+@click.command()
+@policy_option
+@click.option(
+    "--keep-versions", type=click.IntRange(min=1), default=200, show_default=True, help="Newest versions kept."
+)
+@click.option("--lease-ttl", type=duration, default="15m", show_default=True, help="When a member's lease ends.")
+@click.option("--grace", type=duration, default="10m", show_default=True, help="From condemning to deleting.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; show what a run would do.")
+@json_option
+def gc(policy: str | None, keep_versions: int, lease_ttl: float, grace: float, dry_run: bool, as_json: bool) -> None:
+    """Drop versions that nobody needs, and delete what nothing refers to.
+
+    Kept are the newest versions, what members with a live lease need, and the cheapest way in for joiners. Objects are
+    deleted in two runs at least --grace apart: the first condemns them, a later one that still finds them unused
+    deletes them. A trainer that is running collects by itself; this is for stores that have none any more.
+    """
+    rules = CollectionRules(keep_versions=keep_versions, lease_ttl_s=lease_ttl, grace_s=grace)
+    collected = with_weights(lambda weights: _collected(weights, rules, dry_run=dry_run), policy=policy)
+    if as_json:
+        print_json({"dry_run": dry_run, "collected": collected})
+    else:
+        _show(collected, rules, dry_run=dry_run)
+
+
+async def _collected(weights: OpenWeights, rules: CollectionRules, *, dry_run: bool) -> Collected:
+    manifests = ManifestReader(weights.store, weights.policy, weights.needed_verifier(), cached=0)
+    latest = await weights.latest()
+    if dry_run:
+        return await preview(weights, latest, rules, manifests, deadline_s=_DEADLINE_S)
+    return await collect(
+        weights.store,
+        weights.policy,
+        epoch=latest.epoch,
+        rules=rules,
+        pointer=LatestPointer(weights.store, weights.policy),
+        manifests=manifests,
+        in_flight=InFlight(),
+        deadline_s=_DEADLINE_S,
+    )
+
+
+def _show(collected: Collected, rules: CollectionRules, *, dry_run: bool) -> None:
+    console = output()
+    if dry_run:
+        console.print("[bold]dry run: nothing was written; a run now would have[/bold]")
+    console.print(f"dropped    {len(collected.dropped)} entries of the catalogue")
+    for entry in collected.dropped:
+        console.print(f"           {entry}, {decimal(entry.bytes)}")
+    console.print(f"condemned  {len(collected.condemned)} objects")
+    _list(collected.condemned)
+    console.print(f"deleted    {len(collected.deleted)} objects, {decimal(collected.freed_bytes)} freed")
+    _list(collected.deleted)
+    if collected.unknown:
+        console.print(f"left alone {len(collected.unknown)} objects that nothing here writes")
+        _list(collected.unknown)
+    if collected.condemned or (dry_run and collected.dropped):
+        console.print(
+            f"deletion takes two runs: what is condemned, and still unused {duration_text(rules.grace_s)} later, goes "
+            "with the first run after that"
+        )
+
+
+def _list(keys: tuple[str, ...]) -> None:
+    console = output()
+    for key in sorted(keys):
+        console.print(f"           {plain(key)}", soft_wrap=True)

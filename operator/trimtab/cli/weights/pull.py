@@ -1,0 +1,112 @@
+"""`trimtab weights pull`: the newest weights as a safetensors file, and later only what has changed since."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+from rich.filesize import decimal
+
+from trimtab.cli.weights.catalogue import route_text
+from trimtab.cli.weights.opening import OpenWeights, policy_option, with_weights
+from trimtab.cli.weights.screen import byte_bar
+from trimtab.cli.weights.units import size
+from trimtab.weights.apply.errors import CopyInUse, DamagedCopy
+from trimtab.weights.assembly import WrongWeights
+from trimtab.weights.puller import PullLimits, WeightPuller
+from trimtab.weights.store.latest import Latest
+from trimtab.weights.store.position import Position
+from trimtab.weights.store.rate import RateLimit
+from trimtab.weights.store.route import BudgetExceeded, NoRoute, cheapest_route
+
+_DEADLINE_S = 24 * 3600.0
+_LEASE_DEADLINE_S = 10.0
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """`route` is empty when the newest version was there already. `bytes` are of all the chunks it took, those that an
+    interrupted pull had fetched included.
+    """
+
+    position: Position
+    route: str
+    bytes: int
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@policy_option
+@click.option("--rate", type=size, help="Fetch no faster than this per second, such as 50MB.")
+@click.option("--max-bytes", type=size, help="Refuse when more would have to be fetched, such as 2GB.")
+def pull(folder: Path, policy: str | None, rate: int | None, max_bytes: int | None) -> None:
+    """Bring DIR/model.safetensors to the newest version.
+
+    The first time everything is fetched, later only what has changed. What was fetched before Ctrl-C is used by the
+    next call.
+    """
+    limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
+    try:
+        pulled = with_weights(
+            lambda weights: _pulled(weights, folder, limits),
+            policy=policy,
+            failures=(WrongWeights, CopyInUse, DamagedCopy),
+        )
+    except KeyboardInterrupt:
+        click.echo(f"stopped; what has been fetched is in {_spool(folder)}, call again to go on", err=True)
+        sys.exit(_INTERRUPTED)
+    file = folder / "model.safetensors"
+    if pulled.route:
+        click.echo(f"{file} is {pulled.position}: {decimal(pulled.bytes)} ({pulled.route})")
+    else:
+        click.echo(f"{file} is {pulled.position} already, the newest")
+
+
+async def _pulled(weights: OpenWeights, folder: Path, limits: PullLimits) -> Pulled:
+    puller = WeightPuller(
+        weights.store, weights.policy, weights.needed_verifier(), folder=folder, spool=_spool(folder),
+        member=f"pull-{socket.gethostname()}-{uuid.uuid4().hex[:8]}", limits=limits,
+    )  # fmt: skip
+    fetched = 0
+    try:
+        await puller.open()
+        before = puller.held
+        with byte_bar("fetching") as bar:
+
+            def progress(done: int, total: int) -> None:
+                nonlocal fetched
+                fetched = total
+                bar(done, total)
+
+            try:
+                position = await puller.pull(deadline_s=_DEADLINE_S, progress=progress)
+            except BudgetExceeded as error:
+                raise click.ClickException(
+                    f"{decimal(error.needed)} would have to be fetched, and --max-bytes is {decimal(error.budget)}"
+                ) from None
+    finally:
+        await puller.close()
+        await puller.give_up_lease(deadline_s=_LEASE_DEADLINE_S)
+    if before == position:
+        return Pulled(position, "", 0)
+    return Pulled(position, _route(await weights.latest(), before, position), fetched)
+
+
+def _route(latest: Latest, before: Position | None, position: Position) -> str:
+    """By the catalogue as it was when the pull looked: without what has been published since."""
+    catalogue = tuple(entry for entry in latest.catalogue if entry.target <= position)
+    try:
+        route = cheapest_route(msgspec.structs.replace(latest, catalogue=catalogue, newest=position), before)
+    except (NoRoute, ValueError):
+        return "by a route that has been collected since"
+    return route_text(route.entries, latest)
+
+
+def _spool(folder: Path) -> Path:
+    return folder / ".spool"

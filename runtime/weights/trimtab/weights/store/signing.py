@@ -1,2 +1,0 @@
-from trimtab.fabric.signing import *  # noqa
-from trimtab.fabric.signing import SIGNATURE_BYTES, InvalidSigningKey, Signer, Verifier, WrongSignature  # noqa
