@@ -32,11 +32,11 @@ from trimtab.weights.upkeep import UpkeepRules
 
 PARAMETERS = 1 << 27
 LINK = Link(bytes_per_s=100e6 / 8, shared=True, latency_s=0.05)
-ROUNDS = 3
+ROUNDS = 5
 CAPTURES = 7
 DEADLINE_S = 300.0
 ROUND_TRIPS = 6
-"""A delta's: chunk, manifest, pointer read and pointer written; then manifest and chunk. None can be spared or wait."""
+"""A delta's, one after the other: chunk, manifest, pointer read and pointer written; then manifest and chunk."""
 RULES = UpkeepRules(
     anchor_every=1000,
     fold_every=None,

@@ -1,7 +1,7 @@
 """Two states of a model, one training step apart, large enough to be transferred: made in seconds.
 
-A step of a running training changes 1.1 % of bf16 weights, to a neighbour, and each half as likely as one of half its
-size. That is what the full simulation in simulation.py comes to, at a hundredth of its time.
+A step changes 1.1 % of bf16 weights to a neighbour, a weight half as likely as one of half its size. This is a simple
+model of a running training; simulation.py has the real optimizer, and sizes are to be taken from there.
 """
 
 from __future__ import annotations
@@ -82,12 +82,14 @@ def _step(
     before = rounded(rng.standard_normal(_CHUNK, dtype=np.float32) * np.float32(_SPREAD)).astype(np.uint16)
     chance = chances[_exponents(before)]
     drawn = rng.random(_CHUNK, dtype=np.float32)
-    moves = (drawn < chance).astype(np.int8) - 2 * (drawn < chance / 2).astype(np.int8)
-    return before, (before + moves).astype(np.uint16)
+    after = before.copy()
+    after[drawn < chance] += 1
+    after[drawn < chance / 2] -= 2
+    return before, after
 
 
 def _exponents(weights: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    return (weights >> 7) & 0xFF
+    return (weights >> np.uint16(7)) & np.uint16(0xFF)
 
 
 def _chances() -> npt.NDArray[np.float32]:

@@ -7,6 +7,7 @@ kept until the commit is only the changes.
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from trimtab.weights.codec.change import Bytes, Change, Whole, apply_change, find_change
-from trimtab.weights.digests import block_digest, root_digest
+from trimtab.weights.digests import block_digest, patched_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
 from trimtab.weights.source import WeightSource
 
@@ -43,6 +44,7 @@ class Baseline:
         self._folder = folder
         self._executor = executor
         self._data = np.empty(layout.data_bytes, dtype=np.uint8)
+        self._buffers = threading.local()
         self.digests: list[bytes] = []
 
     @property
@@ -65,7 +67,7 @@ class Baseline:
             raise LayoutChanged("tensors, shapes or dtypes differ from those of the version published before")
 
         def compare(block: Block) -> Change | None:
-            fresh = np.empty(block.size, dtype=np.uint8)
+            fresh = self._scratch(block.size)
             source.read(block, fresh)
             change = find_change(self.block(block), fresh, width=block.element.width)
             return Whole(self._on_disk(fresh)) if isinstance(change, Whole) else change
@@ -73,19 +75,24 @@ class Baseline:
         found = zip(self.layout.blocks, self._each(compare), strict=True)
         return Captured(is_first=False, changes={block.index: change for block, change in found if change is not None})
 
-    def after(self, block: Block, change: Change) -> Bytes:
-        """The block as it will be."""
+    def digest_after(self, block: Block, change: Change) -> bytes:
+        """The digest that the block will have."""
         if isinstance(change, Whole):
-            return change.content
-        content = self.block(block).copy()
-        apply_change(change, content, width=block.element.width)
-        return content
+            return block_digest(change.content)
+        return patched_digest(self.block(block), change, width=block.element.width)
 
     def advance(self, captured: Captured, digests: Sequence[bytes]) -> None:
         for index, change in captured.changes.items():
             block = self.layout.blocks[index]
             apply_change(change, self.block(block), width=block.element.width)
         self.digests = list(digests)
+
+    def _scratch(self, size: int) -> Bytes:
+        """A buffer of this thread's. Allocating one for every block would leave the allocator with many."""
+        buffer: Bytes | None = getattr(self._buffers, "buffer", None)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers.buffer = np.empty(size, dtype=np.uint8)
+        return buffer[:size]
 
     def _on_disk(self, content: Bytes) -> Bytes:
         """A block that changed altogether waits in a file: many of them would be a second model in memory."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from trimtab.weights.baseline import Baseline
 from trimtab.weights.codec.blocks import Codec, Encoded, encode_change, encode_whole
 from trimtab.weights.codec.change import Change
-from trimtab.weights.digests import block_digest
 from trimtab.weights.layout import Block
 
 
@@ -30,7 +29,7 @@ def encoded_change(baseline: Baseline, block: Block, change: Change, codec: Code
         block.index,
         encode_change(baseline.block(block), change, block.element, codec=codec),
         baseline.digests[block.index],
-        block_digest(baseline.after(block, change)),
+        baseline.digest_after(block, change),
     )
 
 

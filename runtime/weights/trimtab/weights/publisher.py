@@ -29,7 +29,7 @@ from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.route import joinable
+from trimtab.weights.store.route import NoRoute, cheapest_route, joinable
 from trimtab.weights.upkeep import Upkeep, UpkeepRules
 from trimtab.weights.version_writer import Begin, VersionWriter
 
@@ -40,6 +40,13 @@ _MOST_THREADS = 16
 async def _nothing() -> AsyncIterator[EncodedBlock]:
     return
     yield
+
+
+def _hops_for_joiners(latest: Latest) -> int:
+    try:
+        return len(cheapest_route(latest, None).entries)
+    except NoRoute:
+        return 0
 
 
 class WeightPublisher:
@@ -65,7 +72,7 @@ class WeightPublisher:
         )
         self._upkeep = Upkeep(
             writer, manifests, rules, folder=folder, codec=codec, executor=self._executor, threads=threads,
-            clock=writer.clock,
+            since_anchor=_hops_for_joiners(claimed), clock=writer.clock,
         )  # fmt: skip
         self._baseline: Baseline | None = None
         self._published: Entry | None = None

@@ -179,9 +179,9 @@ class WeightPuller:
         if latest is None:
             raise NoRoute(f"no trainer of {self._policy} has claimed this store yet")
         route = cheapest_route(latest, self.held, max_bytes=self._limits.max_bytes)
-        _log.info("weights_routed", policy=self._policy, hops=len(route.entries), bytes=route.bytes)
         if not route.entries:
             return None
+        _log.info("weights_routed", policy=self._policy, hops=len(route.entries), bytes=route.bytes)
         self._is_pulling = True
         try:
             async with kept_lease(self._store, self._policy, self._lease(route)):

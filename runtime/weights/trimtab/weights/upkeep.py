@@ -59,8 +59,9 @@ class Upkeep:
 
     def __init__(
         self, writer: VersionWriter, manifests: ManifestReader, rules: UpkeepRules, *, folder: Path, codec: Codec,
-        executor: ThreadPoolExecutor, threads: int, clock: Callable[[], float],
+        executor: ThreadPoolExecutor, threads: int, since_anchor: int, clock: Callable[[], float],
     ) -> None:  # fmt: skip
+        """`since_anchor` counts the versions that trainers before this one have published since the last anchor."""
         self._writer = writer
         self._manifests = manifests
         self._rules = rules
@@ -69,7 +70,7 @@ class Upkeep:
         self._executor = executor
         self._threads = threads
         self._clock = clock
-        self._since_anchor = 0
+        self._since_anchor = since_anchor
         self._since_fold = 0
         self._fold_base: FoldBase | None = None
         self._collected_at = clock()

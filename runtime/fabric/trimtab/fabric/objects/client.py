@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import boto3
 from botocore.config import Config
+from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
@@ -93,6 +94,8 @@ class ObjectStore:
                 s3={"addressing_style": "path"} if settings.endpoint_url else {},
             ),
         )
+        # boto3 asks before every body whether it may send it: a round trip, twice the time of a small write far away.
+        self.s3.meta.events.unregister("before-call.s3", add_expect_header)
 
     @property
     def bucket(self) -> str:

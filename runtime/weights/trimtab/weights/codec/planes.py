@@ -13,10 +13,10 @@ from trimtab.weights.codec.kernels import kernel
 Planes = npt.NDArray[np.uint8]
 
 
-def split(numbers: Elements) -> list[Planes]:
-    """Least significant plane first."""
+def split(numbers: Elements, *, turns: int = 0) -> list[Planes]:
+    """Least significant plane first, of the numbers rotated left by so many bits."""
     planes = np.empty((numbers.dtype.itemsize, numbers.size), dtype=np.uint8)
-    _split(numbers, planes)
+    _split(numbers, turns, planes)
     return list(planes)
 
 
@@ -27,12 +27,17 @@ def join(planes: Sequence[Planes], numbers: Elements) -> None:
 
 
 @kernel
-def _split(numbers: Elements, planes: npt.NDArray[np.uint8]) -> None:
+def _split(numbers: Elements, turns: int, planes: npt.NDArray[np.uint8]) -> None:
+    bits = 8 * planes.shape[0]
     for place in range(planes.shape[0]):
         plane = planes[place]
-        shift = np.uint64(8 * place)
+        # Bit `shift` of the number is bit 0 of the plane; what lies below bit 0 comes from the top.
+        shift = (8 * place - turns) % bits
+        low, high = np.uint64(shift), np.uint64((bits - shift) % bits)
+        wraps = shift + 8 > bits
         for index in range(numbers.size):
-            plane[index] = np.uint64(numbers[index]) >> shift
+            number = np.uint64(numbers[index])
+            plane[index] = (number >> low) | (number << high) if wraps else number >> low
 
 
 @kernel

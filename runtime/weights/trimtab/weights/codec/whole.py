@@ -16,9 +16,7 @@ from trimtab.weights.layout import ElementType
 
 
 def encode(target: Elements, element: ElementType) -> bytes:
-    turned = np.empty_like(target)
-    _turn(target, _turns(element), element.width * 8, turned)
-    return pack(planes.split(turned))
+    return pack(planes.split(target, turns=_turns(element)))
 
 
 def decode(payload: bytes | memoryview, element: ElementType, out: Elements) -> None:

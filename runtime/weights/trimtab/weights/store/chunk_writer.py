@@ -33,7 +33,7 @@ class ChunkWriter:
         publication: Publication,
         deadline_s: float,
         parallel: int = 8,
-        max_bytes_in_flight: int = 64 << 20,
+        max_bytes_in_flight: int = 32 << 20,
     ) -> None:
         """`deadline_s` is for each chunk."""
         self._store = store

@@ -93,6 +93,7 @@ class LatestPointer:
         self._key = latest_key(policy)
         self._backoff = backoff
         self._seen: Latest | None = None
+        self._written: tuple[Latest, str] | None = None
 
     async def read(self, *, deadline_s: float) -> Latest | None:
         """None before the first trainer has claimed an epoch."""
@@ -137,23 +138,29 @@ class LatestPointer:
         try:
             async with asyncio.timeout(deadline_s):
                 for attempt in count():
-                    present, etag = await self._load(deadline_s=deadline_s)
+                    # What we wrote last is mostly what is there: believing so saves a round trip, and where it is not
+                    # so the swap fails.
+                    known = self._written if attempt == 0 else None
+                    present, etag = known or await self._load(deadline_s=deadline_s)
                     wanted = change(present)
                     if wanted == present:
                         return wanted
                     wanted = msgspec.structs.replace(wanted, writer=self._store.new_write_id())
+                    self._written = None
                     try:
-                        await self._write(wanted, etag=etag, deadline_s=deadline_s)
+                        written = await self._write(wanted, etag=etag, deadline_s=deadline_s)
                     except PreconditionFailed:
-                        await asyncio.sleep(self._backoff.delay_s(attempt))
+                        await asyncio.sleep(self._backoff.delay_s(attempt) if known is None else 0.0)
                     else:
                         self._note(wanted, floor=present)
+                        self._written = wanted, written
                         return wanted
         except TimeoutError:
             pass
         raise StoreTimeout(f"{self._where} could not be moved within {deadline_s:.3g} s")
 
-    async def _write(self, latest: Latest, *, etag: str | None, deadline_s: float) -> None:
+    async def _write(self, latest: Latest, *, etag: str | None, deadline_s: float) -> str:
+        """The ETag it has now."""
         body = msgspec.json.encode(latest)
         if len(body) > MAX_POINTER_BYTES:
             raise CatalogueTooLarge(
@@ -161,9 +168,10 @@ class LatestPointer:
                 f"{MAX_POINTER_BYTES}; keep fewer versions, or let the collection run more often"
             )
         if etag is None:
-            await put_if_absent(self._store, self._key, body, deadline_s=deadline_s)
+            info = await put_if_absent(self._store, self._key, body, deadline_s=deadline_s)
         else:
-            await compare_and_swap(self._store, self._key, body, etag=etag, deadline_s=deadline_s)
+            info = await compare_and_swap(self._store, self._key, body, etag=etag, deadline_s=deadline_s)
+        return info.etag
 
     async def _load(self, *, deadline_s: float) -> tuple[Latest | None, str | None]:
         # What others see while this read is under way says nothing about it, hence the floor from before.
