@@ -145,6 +145,16 @@ class Data(ApiModel):
             "batchSize must be a multiple of groupSize: a batch holds whole groups",
             ".batchSize",
         ),
+        Rule(
+            "self.filter.zeroAdvantage != 'Drop' || self.groupSize >= 2",
+            "zeroAdvantage Drop needs a groupSize of at least 2: a group of one has nothing to compare",
+            ".filter.zeroAdvantage",
+        ),
+        Rule(
+            "!has(self.curator.greso) || self.groupSize >= 2",
+            "greso needs a groupSize of at least 2: a group of one has no variance",
+            ".curator.greso",
+        ),
         only_with("selection", condition="(!has(self.replay) && self.mix.size() == 0)", when="without replay and mix"),
     )
 

@@ -32,12 +32,6 @@ _POLICY = (
 )
 _JOB = (
     "workflow.source.config_map",
-    "data.prompts.parquet",
-    "data.prompts.hugging_face",
-    "data.prompts.generator",
-    "data.max_prompt_tokens",
-    "data.curator",
-    "data.filter",
     "data.replay",
     "data.mix",
     "data.selection",
@@ -60,8 +54,6 @@ _ALGORITHMS = ("grpo",)
 def unsupported(spec: RLJobSpec) -> list[str]:
     """Fields of the spec that ask for more than this version does, as Kubernetes writes paths."""
     found = list(_asked(spec, _JOB, above="spec"))
-    if len(spec.data.prompts) > 1:
-        found.append("spec.data.prompts[1]")
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
     return found

@@ -57,6 +57,7 @@ class Simulation:
     bus: Bus
     versions: dict[str, int] = field(default_factory=lambda: {"solver": 0, "judge": 0})
     incarnations: int = 0
+    reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
 
     @property
     def topology(self) -> JobTopology:
@@ -205,7 +206,9 @@ class Simulation:
         task = decode(delivery.payload, Task)
         failed = chance is not None and chance.random() < 0.1
         trajectories = [
-            trajectory(task, policy, index, version=self.versions[policy], failed=failed)
+            trajectory(
+                task, policy, index, version=self.versions[policy], failed=failed, reward=self.reward(task, index)
+            )
             for index in range(task.group_size)
             for policy in policies
         ]
@@ -226,8 +229,10 @@ class Simulation:
         await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=5.0)
 
 
-def trajectory(task: Task, policy: str, index: int, *, version: int, failed: bool = False) -> Trajectory:
-    outcome = Failed(error="engine-gone") if failed else Scored(reward=index / 10.0, finish=Finish.STOP)
+def trajectory(
+    task: Task, policy: str, index: int, *, version: int, failed: bool = False, reward: float = 0.0
+) -> Trajectory:
+    outcome = Failed(error="engine-gone") if failed else Scored(reward=reward, finish=Finish.STOP)
     spans = () if failed else (Span(2, Producer.PROMPT), Span(1 + index, Producer.MODEL, version))
     return Trajectory(
         trajectory_id=f"{task.task_id}.{policy}.{index}",

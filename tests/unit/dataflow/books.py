@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.ledger import Arrival, Ledger, Witness
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
@@ -71,13 +71,21 @@ def group(task: int, samples: list[Sample]) -> Group:
     return Group.of(f"t{task}.solver", partial)
 
 
-def ledger(*, policies: dict[str, int] | None = None, max_staleness: int = STALENESS) -> Ledger:
+def ledger(
+    *,
+    policies: dict[str, int] | None = None,
+    max_staleness: int = STALENESS,
+    sifts: bool = False,
+    witness: Witness | None = None,
+) -> Ledger:
     return Ledger(
         policies or {"solver": 1},
         group_size=GROUP,
         batch_size=BATCH,
         max_staleness=max_staleness,
         window_steps=WINDOW,
+        sifts=sifts,
+        witness=witness,
     )
 
 

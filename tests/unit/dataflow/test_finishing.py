@@ -25,8 +25,8 @@ def run(steps: int, *, reward: float = 1.0, trained: bool = True) -> Feed:
     return feed
 
 
-def verdict(books: Ledger, *, total_tasks: int | None = None, **fields: object) -> str | None:
-    record = finish(books, "solver", spec=spec(**fields), total_tasks=total_tasks)
+def verdict(books: Ledger, *, total_prompts: int | None = None, **fields: object) -> str | None:
+    record = finish(books, "solver", spec=spec(**fields), total_prompts=total_prompts)
     return None if record is None else record.reason
 
 
@@ -44,15 +44,15 @@ def test_target_reward_needs_a_whole_window(steps: int, reward: float, ends: boo
 
 def test_prompts_that_are_used_up_end_the_policy_when_no_batch_can_come() -> None:
     feed = run(2)
-    assert verdict(feed.ledger, total_tasks=4) is not None
+    assert verdict(feed.ledger, total_prompts=4) is not None
     feed.issue(1)
-    assert verdict(feed.ledger, total_tasks=5) is None, "one group is running"
+    assert verdict(feed.ledger, total_prompts=5) is None, "one group is running"
     feed.complete(4, version=2)
-    assert "data.epochs" in (verdict(feed.ledger, total_tasks=5) or "")
+    assert "data.epochs" in (verdict(feed.ledger, total_prompts=5) or "")
     feed.issue(1)
     feed.complete(5, version=2)
-    assert verdict(feed.ledger, total_tasks=6) is None, "two groups are a batch"
-    assert verdict(feed.ledger, total_tasks=None) is None
+    assert verdict(feed.ledger, total_prompts=6) is None, "two groups are a batch"
+    assert verdict(feed.ledger, total_prompts=None) is None
 
 
 def test_failed_groups_do_not_keep_a_used_up_job_waiting() -> None:
@@ -60,7 +60,7 @@ def test_failed_groups_do_not_keep_a_used_up_job_waiting() -> None:
     feed.issue(1)
     for index in range(2):
         feed.arrive(header(2, index, error="engine-gone"))
-    assert verdict(feed.ledger, total_tasks=3) is not None
+    assert verdict(feed.ledger, total_prompts=3) is not None
 
 
 def test_it_ends_once() -> None:

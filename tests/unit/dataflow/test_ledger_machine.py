@@ -5,6 +5,8 @@ Two policies, one of which speaks in two roles, so that each task is one group f
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -16,14 +18,17 @@ from trimtab.dataflow.ledger.groups import all_samples
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
+    GroupsSifted,
     PolicyFinished,
     Record,
+    ReducedGroup,
     StepDurable,
     StepGranted,
     StepTimed,
     TasksIssued,
     TrainerAttempt,
 )
+from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 ROLES = {"solver": ("solver",), "judge": ("judge", "critic")}
@@ -37,7 +42,11 @@ def picture(books: Ledger) -> dict[str, Any]:
         name: {
             "counts": {key: value for key, value in vars(one).items() if isinstance(value, int | str | None)},
             "arriving": {key: sorted(partial.samples) for key, partial in one.arriving.items()},
-            "buffer": one.buffer.first(len(one.buffer)),
+            "buffer": [
+                (group_id, [sample.header.group_index for sample in one.buffer.group(group_id).samples])
+                for group_id in one.buffer.first(len(one.buffer))
+            ],
+            "unsifted": list(one.unsifted),
             "granted": {
                 step: [(sample.sequence, sample.trajectory_id) for sample in all_samples(groups)]
                 for step, groups in one.granted.items()
@@ -55,10 +64,23 @@ def picture(books: Ledger) -> dict[str, Any]:
     }
 
 
+@dataclass
+class Witnessed:
+    """Writes down what a curator would learn."""
+
+    told: list[tuple[str, int | tuple[float, ...]]] = field(default_factory=list)
+
+    def observe(self, outcome: GroupOutcome) -> None:
+        self.told.append((f"{outcome.policy}/{outcome.role}/{outcome.prompt_id}", outcome.rewards))
+
+    def stepped(self, policy: str, step: int) -> None:
+        self.told.append((policy, step))
+
+
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = ledger(policies=POLICIES)
+        self.ledger = ledger(policies=POLICIES, sifts=True, witness=Witnessed())
         self.stream: list[TrajectoryHeader] = []
         self.journal: list[Record] = []
         self.waiting: list[tuple[int, str, str, int]] = []
@@ -66,6 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.first: dict[tuple[str, str, int], TrajectoryHeader] = {}
         self.trained: dict[tuple[str, str], int] = {}
         self.dropped: set[tuple[str, str]] = set()
+        self.filtered: set[tuple[str, str]] = set()
         self.finished: set[str] = set()
 
     def write(self, record: Record) -> None:
@@ -89,6 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(len(self.waiting)):
             self.next_sample(0, lag=lag, fails=False)
         for policy in POLICIES:
+            self.filters_are_asked(policy, verdicts=[2])
             self.trainer_asks(policy)
             self.step_is_timed(policy, rank=0, wait=1.0)
 
@@ -140,6 +164,22 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.arrived(1, "x", header(0, 0, group_id=name)) is Arrival.REFUSED
         assert picture(self.ledger) == before
 
+    @rule(policy=policies, verdicts=st.lists(st.integers(0, 2), min_size=1, max_size=5))
+    def filters_are_asked(self, policy: str, verdicts: list[int]) -> None:
+        """The filters keep 0, 1 or 2 samples of each group that waits for their word."""
+        named = list(zip(self.ledger.policies[policy].unsifted, cycle(verdicts), strict=False))
+        if named:
+            left_out = tuple(group_id for group_id, kept in named if kept == 0)
+            self.write(
+                GroupsSifted(
+                    policy=policy,
+                    kept=tuple(group_id for group_id, kept in named if kept == 2),
+                    reduced=tuple(ReducedGroup(group_id, (1,)) for group_id, kept in named if kept == 1),
+                    left_out=left_out,
+                )
+            )
+            self.filtered |= {(policy, group_id) for group_id in left_out}
+
     @rule(policy=policies)
     def trainer_asks(self, policy: str) -> None:
         books = self.ledger.policies[policy]
@@ -156,6 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert len(proposal.groups) * GROUP == BATCH
             for group_id in proposal.groups:
                 assert (policy, group_id) not in self.trained.keys() | self.dropped, "a group in two steps"
+                assert (policy, group_id) not in self.filtered
                 assert 0 <= max(0, proposal.step - self.oldest(policy, group_id)) <= STALENESS
                 self.trained[policy, group_id] = proposal.step
             assert books.next_step == proposal.step + 1
@@ -183,16 +224,30 @@ class LedgerMachine(RuleBasedStateMachine):
             self.finished.add("judge")
             self.write(PolicyFinished(policy="judge", reason="enough"))
 
-    @rule()
-    def restart(self) -> None:
-        """Headers first, then records: what comes out is what was there."""
-        recovered = ledger(policies=POLICIES)
+    def recovered(self, *, sifts: bool) -> Ledger:
+        """Headers first, then records."""
+        recovered = ledger(policies=POLICIES, sifts=sifts, witness=Witnessed())
+        recovered.begin_replay()
         for sequence, one in enumerate(self.stream, start=1):
             recovered.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
         for record in self.journal:
             recovered.apply(record)
+        recovered.end_replay()
+        return recovered
+
+    @rule()
+    def restart(self) -> None:
+        """What comes out is what was there."""
+        recovered = self.recovered(sifts=self.ledger.sifts)
         assert picture(recovered) == picture(self.ledger)
+        assert recovered._witness == self.ledger._witness
         self.ledger = recovered
+
+    @rule(sifts=st.booleans())
+    def restart_with_another_manifest(self, sifts: bool) -> None:
+        """Filters may come and go: what was decided stands, and what was not is up to the manifest of now."""
+        self.ledger = self.recovered(sifts=sifts)
+        assert sifts or not any(books.unsifted for books in self.ledger.policies.values())
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
@@ -202,11 +257,14 @@ class LedgerMachine(RuleBasedStateMachine):
             assert books.finished_groups == complete
             assert books.failed_groups == failed
             if policy not in self.finished:
-                assert books.accepted_groups == complete - failed - dropped
+                filtered = sum(1 for owner, _ in self.filtered if owner == policy)
+                assert books.accepted_groups == complete - failed - dropped - filtered
                 assert books.dropped_groups == dropped
-                assert len(books.buffer) == complete - failed - dropped - self.trained_groups(policy)
+                assert books.filtered_groups == filtered
+                held = len(books.buffer) + len(books.unsifted)
+                assert held == complete - failed - dropped - filtered - self.trained_groups(policy)
             else:
-                assert len(books.buffer) == 0
+                assert len(books.buffer) + len(books.unsifted) == 0
 
     @invariant()
     def admission_is_bounded(self) -> None:
@@ -243,7 +301,8 @@ class LedgerMachine(RuleBasedStateMachine):
             if policy not in self.finished:
                 failed = self.ends(policy)[1]
                 dropped = sum(1 for owner, _ in self.dropped if owner == policy)
-                asked = self.ledger.issued * len(ROLES[policy]) - failed - dropped
+                filtered = sum(1 for owner, _ in self.filtered if owner == policy)
+                asked = self.ledger.issued * len(ROLES[policy]) - failed - dropped - filtered
                 room = (STALENESS + books.trained_steps + 1) * BATCH - asked * GROUP
                 rooms.append(max(0, room) // (GROUP * len(ROLES[policy])))
         return min(rooms)

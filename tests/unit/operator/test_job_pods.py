@@ -17,6 +17,7 @@ def test_dataflow_is_one_pod_that_always_comes_back() -> None:
         "TRIMTAB_POD__ROLE": "dataflow",
         "TRIMTAB_POD__NAME": "sums-dataflow-0",
         "TRIMTAB_JOB_FILE": "$(JOB_FILE)",
+        "TRIMTAB_SCRATCH": "$(SCRATCH)/prompts",
     }
 
 

@@ -16,7 +16,7 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
     container = ContainerPlan(
         name="dataflow",
         command=("python", "-m", "trimtab.dataflow"),
-        environment=_identity(job, role="dataflow", pod=name),
+        environment=_identity(job, role="dataflow", pod=name) | {"TRIMTAB_SCRATCH": "$(SCRATCH)/prompts"},
     )
     return [
         PodPlan(name=name, role="dataflow", containers=(container,), restart=Restart.ALWAYS, grace_s=_DATAFLOW_GRACE_S)

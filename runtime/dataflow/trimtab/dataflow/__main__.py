@@ -6,12 +6,19 @@ import asyncio
 import signal
 import time
 import uuid
+from pathlib import Path
 
 from trimtab.dataflow.service import run_dataflow
-from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod, running_pod
+from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, pod_settings, run_pod, running_pod
 
 
-async def _main(settings: JobPodSettings) -> None:
+class DataflowPodSettings(JobPodSettings):
+    """`scratch` is where prompts from object storage are kept, and Parquet files unpacked."""
+
+    scratch: Path | None = None
+
+
+async def _main(settings: DataflowPodSettings) -> None:
     async with running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)) as pod:
         service = asyncio.create_task(
             run_dataflow(
@@ -22,16 +29,32 @@ async def _main(settings: JobPodSettings) -> None:
                 member_id=settings.pod.name,
                 incarnation=uuid.uuid4().hex,
                 clock=time.time,
+                object_store=settings.object_store,
+                scratch=settings.scratch,
             )
         )
         stop = asyncio.create_task(pod.stopping.wait())
         # Whatever is under way may be cut off: the ledger knows everything that anyone was told.
         done, _ = await asyncio.wait({service, stop}, return_when=asyncio.FIRST_COMPLETED)
         if service in done:
-            service.result()
+            _raise_failure(service)
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
 
 
+def _raise_failure(service: asyncio.Task[None]) -> None:
+    """What ended the service. Its loops raise groups of errors, one of which may be a prompt that cannot be sent: that
+    one is told apart, as starting again would not help."""
+    try:
+        service.result()
+    except ExceptionGroup as failures:
+        failure: Exception | None = failures.subgroup(JobMisconfigured)
+        while isinstance(failure, ExceptionGroup):
+            failure = failure.exceptions[0]
+        if failure is not None:
+            raise failure from None
+        raise
+
+
 if __name__ == "__main__":
-    run_pod(_main(pod_settings(JobPodSettings)))
+    run_pod(_main(pod_settings(DataflowPodSettings)))

@@ -13,6 +13,7 @@ from trimtab.api.data import Data
 from trimtab.dataflow.ledger.records import (
     RECORDS,
     GroupsDropped,
+    GroupsSifted,
     PolicyFinished,
     Record,
     StepDurable,
@@ -64,6 +65,7 @@ class _Line:
 
     granted: dict[str, int] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    filtered: set[str] = field(default_factory=set)
     steps: int = 0
     trained: int = 0
     samples: int = 0
@@ -129,7 +131,12 @@ def violations(streams: Streams, *, data: Data | None = None) -> list[str]:
         *_wrong_grants(streams.records, groups, max_staleness=None if data is None else data.max_staleness),
         *_uneven_steps(streams.records, wanted=None if data is None else data.batch_size // data.group_size),
         *_lost_tasks(streams),
-        *([] if data is None else _admitted_too_much(streams.records, groups, data)),
+        # With groups left out, as many more are asked for as are expected to be.
+        *(
+            []
+            if data is None or data.filter.zero_advantage == "Drop"
+            else _admitted_too_much(streams.records, groups, data)
+        ),
     ]
 
 
@@ -164,6 +171,8 @@ def _wrong_grants(
 ) -> Iterable[str]:
     lines: dict[str, _Line] = defaultdict(_Line)
     for record in records:
+        if isinstance(record, GroupsSifted):
+            yield from _wrong_verdicts(lines[record.policy], record)
         if isinstance(record, GroupsDropped | StepGranted):
             line = lines[record.policy]
             for group_id in record.dropped:
@@ -180,12 +189,19 @@ def _wrong_grants(
                         f"{record.policy}: group {group_id} trained twice, in steps {line.granted[group_id]}"
                         f" and {record.step}"
                     )
-                if group_id in line.dropped:
-                    yield f"{record.policy}: group {group_id} trained in step {record.step} after it was dropped"
+                if group_id in line.dropped or group_id in line.filtered:
+                    yield f"{record.policy}: group {group_id} trained in step {record.step} after it was given up"
                 line.granted[group_id] = record.step
                 yield from _wrong_group(
                     groups.get((record.policy, group_id), ()), group_id, record, max_staleness=max_staleness
                 )
+
+
+def _wrong_verdicts(line: _Line, record: GroupsSifted) -> Iterable[str]:
+    for group_id in (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out):
+        if group_id in line.granted or group_id in line.dropped or group_id in line.filtered:
+            yield f"{record.policy}: group {group_id} was judged by the filters after it had ended"
+    line.filtered.update(record.left_out)
 
 
 def _wrong_group(
@@ -228,7 +244,11 @@ def _lost_tasks(streams: Streams) -> Iterable[str]:
 def _admitted_too_much(
     records: Sequence[Record], groups: Mapping[tuple[str, str], Sequence[TrajectoryHeader]], data: Data
 ) -> Iterable[str]:
-    """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest."""
+    """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest. Where
+    filters leave groups out, as many more are asked for as are expected to be.
+    """
+    if data.filter.zero_advantage == "Drop":
+        return
     failed = Counter(
         policy for (policy, _), samples in groups.items() if any(header.error is not None for header in samples)
     )
@@ -239,7 +259,7 @@ def _admitted_too_much(
         if isinstance(record, TasksIssued):
             asked = (record.first + record.count) * data.group_size
             for policy, line in lines.items():
-                given_up = (failed[policy] + len(line.dropped)) * data.group_size
+                given_up = (failed[policy] + len(line.dropped) + len(line.filtered)) * data.group_size
                 bound = (data.max_staleness + line.trained + 1) * data.batch_size
                 if not line.finished and asked - given_up > bound:
                     yield f"{policy}: {asked - given_up} samples asked for at version {line.trained}, bound {bound}"
@@ -263,6 +283,8 @@ def _follow(line: _Line, record: Record) -> None:
             line.dropped.update(record.dropped)
         case GroupsDropped():
             line.dropped.update(record.dropped)
+        case GroupsSifted():
+            line.filtered.update(record.left_out)
         case StepDurable() | StepTimed() | StepTrained():
             line.trained = max(line.trained, record.step + 1)
         case PolicyFinished():

@@ -7,10 +7,10 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import PolicyFinished
 
 
-def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_tasks: int | None) -> PolicyFinished | None:
+def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int | None) -> PolicyFinished | None:
     """The record that ends a policy, once its trainer asks for a step that it does not need or that can never come.
 
-    `total_tasks` is how many there will ever be, None for no end.
+    `total_prompts` is how many there will ever be, None for no end.
     """
     books = ledger.policies[policy]
     if books.finished is not None or books.trained_steps < books.next_step:
@@ -25,9 +25,10 @@ def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_tasks: int | N
     ):
         return PolicyFinished(policy=policy, reason=f"targetReward {spec.target_reward} reached")
     if (
-        total_tasks is not None
-        and ledger.issued >= total_tasks
+        total_prompts is not None
+        and ledger.next_position >= total_prompts
         and ledger.running_groups(policy) <= 0
+        and not books.unsifted
         and not ledger.can_grant(policy)
     ):
         return PolicyFinished(policy=policy, reason=f"data.epochs {spec.data.epochs} done: too few groups for a batch")

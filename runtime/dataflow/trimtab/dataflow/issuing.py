@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 
 from trimtab.api.job import RLJob
+from trimtab.dataflow.curators.contract import Curator
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.dataflow.ledger.task_ids import task_id
-from trimtab.dataflow.prompts import PromptOrder
+from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
@@ -18,11 +20,15 @@ from trimtab.fabric.wire.task import Task
 
 _IDLE_S = 1.0
 _MAX_AT_ONCE = 256
+_MAX_LOOKED_AT = 4096
+"""Prompts that a curator is asked about before the books are looked at again."""
 QUEUE = "rollout"
 
 
 class Issuer:
-    """Task number n is a function of n alone, so what may not have gone out before a crash is simply sent again."""
+    """A task is a function of its number and its prompt's place, which are recorded: what may not have gone out before
+    a crash is simply sent again.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class Issuer:
         topology: JobTopology,
         job: RLJob,
         prompts: PromptOrder,
+        curator: Curator,
         books: Bookkeeper,
         *,
         clock: Callable[[], float],
@@ -38,6 +45,7 @@ class Issuer:
         self._topology = topology
         self._job = job
         self._prompts = prompts
+        self._curator = curator
         self._books = books
         self._clock = clock
 
@@ -46,29 +54,52 @@ class Issuer:
             # The newest tasks may not have gone out before a crash: earlier ones had, or these would not be recorded.
             # A second copy does no harm: the queue drops it by its id, and if it is too late for that, the samples it
             # makes are known by theirs.
-            await self._publish(publisher, self._books.ledger.unseen(self._books.ledger.newest_tasks))
+            ledger = self._books.ledger
+            unseen = set(ledger.unseen(ledger.newest_tasks))
+            newest = zip(ledger.newest_tasks, ledger.newest_positions, strict=True)
+            await self._publish(publisher, [place for place in newest if place[0] in unseen])
             while True:
                 record = await self._books.record(self._decide)
                 if isinstance(record, TasksIssued):
-                    await self._publish(publisher, range(record.first, record.first + record.count))
-                else:
+                    await self._publish(publisher, list(zip(ledger.newest_tasks, ledger.newest_positions, strict=True)))
+                # A curator that admits nothing for now is asked again when something has changed.
+                if not isinstance(record, TasksIssued) or record.count == 0:
                     await self._books.changed(timeout_s=_IDLE_S)
 
     def _decide(self, ledger: Ledger) -> TasksIssued | None:
-        count = min(ledger.capacity_tasks(), _MAX_AT_ONCE)
+        leaves_out = self._job.spec.data.filter.zero_advantage == "Drop"
+        capacity = ledger.capacity_tasks(self._curator.groups_needed) if leaves_out else ledger.capacity_tasks()
+        count = min(capacity, _MAX_AT_ONCE)
+        begin = ledger.next_position
+        end = begin + _MAX_LOOKED_AT
         if self._prompts.total is not None:
-            count = min(count, self._prompts.total - ledger.issued)
-        return TasksIssued(first=ledger.issued, count=count) if count > 0 else None
+            end = min(end, self._prompts.total)
+        if count <= 0 or begin >= end:
+            return None
+        positions: list[int] = []
+        position = begin
+        while position < end and len(positions) < count:
+            if self._admitted(position):
+                positions.append(position)
+            position += 1
+        return TasksIssued(
+            first=ledger.issued, count=len(positions), positions=tuple(positions), next_position=position
+        )
 
-    async def _publish(self, publisher: WindowedPublisher, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            task = self._task(number)
+    def _admitted(self, position: int) -> bool:
+        prompt = self._prompts.at(position)
+        draw = random.Random(f"{self._job.spec.data.seed}/{position}").random()  # noqa: S311 - a lottery, not a secret
+        return self._curator.admits(prompt.prompt_id, prompt.content, draw=draw)
+
+    async def _publish(self, publisher: WindowedPublisher, places: Iterable[tuple[int, int]]) -> None:
+        for number, position in places:
+            task = self._task(number, position)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
         await publisher.flush()
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int, position: int) -> Task:
         data = self._job.spec.data
-        prompt = self._prompts.at(number)
+        prompt = self._prompts.at(position)
         return Task(
             task_id=task_id(number),
             job=self._job.metadata.name,

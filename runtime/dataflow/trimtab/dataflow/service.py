@@ -10,22 +10,29 @@ from pathlib import Path
 
 import structlog
 
+from trimtab.api.data import Filter
 from trimtab.api.job import RLJob
 from trimtab.dataflow.batches import BatchDesk
+from trimtab.dataflow.curators.choosing import make_curator
+from trimtab.dataflow.filters.choosing import make_filter
 from trimtab.dataflow.finishing import finish
 from trimtab.dataflow.intake import Intake
 from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.prompts import PromptOrder, PromptSourceError, read_jsonl
+from trimtab.dataflow.plugins import load_plugin
+from trimtab.dataflow.prompts.reading import read_prompts
 from trimtab.dataflow.reporting import Reporter
+from trimtab.dataflow.sifting import Sifter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable, beat
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
 _log = structlog.get_logger(__name__)
@@ -45,21 +52,34 @@ async def run_dataflow(
     member_id: str,
     incarnation: str,
     clock: Callable[[], float],
+    object_store: ObjectStoreSettings | None = None,
+    scratch: Path | None = None,
 ) -> None:
-    """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to."""
-    prompts = read_prompts(job, folder=folder)
+    """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
+    storage need `object_store`, and `scratch` to be kept in."""
+    prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
     data = job.spec.data
+    curator = make_curator(
+        data.curator,
+        prompts=prompts.every(),
+        load=lambda plugin: load_plugin(plugin, field="data.curator.custom", folder=folder),
+    )
     ledger = Ledger(
         groups_per_task(job),
         group_size=data.group_size,
         batch_size=data.batch_size,
         max_staleness=data.max_staleness,
         window_steps=job.spec.autoscaling.window_steps,
+        sifts=data.filter != Filter(),
+        witness=curator,
     )
     journal = Journal(bus, topology, incarnation=incarnation)
     seen = await journal.recover(ledger)
     books = Bookkeeper(ledger, journal)
+    chosen_filter = make_filter(
+        data.filter, load=lambda plugin: load_plugin(plugin, field="data.filter.custom", folder=folder)
+    )
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.policies.items()})
 
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
@@ -70,7 +90,7 @@ async def run_dataflow(
         books,
         stream=topology.trajectories.name,
         clock=clock,
-        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec, total_tasks=prompts.total),
+        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec, total_prompts=prompts.total),
         on_grant=reporter.granted,
     )
     started = clock()
@@ -85,24 +105,32 @@ async def run_dataflow(
             sent_at=clock(),
         )
 
-    async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
-        # Before the desks open: whatever they break ends the process, which then recovers.
-        loops.create_task(books.broken())
-        for policy in job.spec.policies:
-            desk_of_policy = await serve(
-                bus,
-                topology.batch_subject(policy.name),
-                desk.answer,
-                queue_group="dataflow",
-                concurrency=_DESK_CONCURRENCY,
-                handler_deadline_s=_DESK_DEADLINE_S,
-            )
-            responders.push_async_callback(desk_of_policy.close, deadline_s=0.0)
-        loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
-        loops.create_task(Issuer(bus, topology, job, prompts, books, clock=clock).run())
-        loops.create_task(reporter.run())
-        loops.create_task(members.follow(members_bucket))
-        loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
+    try:
+        async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
+            # Before the desks open: whatever they break ends the process, which then recovers.
+            loops.create_task(books.broken())
+            for policy in job.spec.policies:
+                desk_of_policy = await serve(
+                    bus,
+                    topology.batch_subject(policy.name),
+                    desk.answer,
+                    queue_group="dataflow",
+                    concurrency=_DESK_CONCURRENCY,
+                    handler_deadline_s=_DESK_DEADLINE_S,
+                )
+                responders.push_async_callback(desk_of_policy.close, deadline_s=0.0)
+            loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
+            loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
+            if ledger.sifts:
+                loops.create_task(Sifter(books, chosen_filter).run())
+            loops.create_task(reporter.run())
+            loops.create_task(members.follow(members_bucket))
+            loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
+    except ExceptionGroup as failures:
+        misconfigured = failures.subgroup(JobMisconfigured)
+        if misconfigured is None:
+            raise
+        raise misconfigured.exceptions[0] from None
 
 
 class PolicyWithoutRole(ValueError):
@@ -117,13 +145,3 @@ def groups_per_task(job: RLJob) -> dict[str, int]:
         if policy not in roles:
             raise PolicyWithoutRole(f"workflow.roles: no role has the policy {policy!r}; add one or remove the policy")
     return {policy: roles.count(policy) for policy in policies}
-
-
-def read_prompts(job: RLJob, *, folder: Path) -> PromptOrder:
-    data = job.spec.data
-    if len(data.prompts) != 1 or data.prompts[0].jsonl is None:
-        raise PromptSourceError("data.prompts: this version reads exactly one source, and only jsonl")
-    source = data.prompts[0]
-    assert source.jsonl is not None
-    prompts = read_jsonl(folder / source.jsonl.uri, source=source.name, prompt_column=source.prompt_column)
-    return PromptOrder(prompts, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)

@@ -63,8 +63,11 @@ class Bookkeeper:
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         arrival = self.ledger.arrived(sequence, trajectory_id, header)
-        # One more group in the buffer is news only once there are enough: nobody else's answer changes with it.
-        if arrival is Arrival.FAILED or (arrival is Arrival.COMPLETED and self.ledger.can_decide(header.policy)):
+        # One more group in the buffer is news only once there are enough, or to the filters: nobody else's answer
+        # changes with it.
+        if arrival is Arrival.FAILED or (
+            arrival is Arrival.COMPLETED and (self.ledger.sifts or self.ledger.can_decide(header.policy))
+        ):
             self._notify()
         return arrival
 

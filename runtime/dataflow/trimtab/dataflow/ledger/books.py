@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from trimtab.dataflow.ledger.buffer import Buffer
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, mean_reward
-from trimtab.dataflow.ledger.records import StepGranted, StepTimed
+from trimtab.dataflow.ledger.records import GroupsSifted, StepGranted, StepTimed
 from trimtab.dataflow.ledger.settled import SettledGroups
 
 
@@ -28,6 +28,8 @@ class PolicyBooks:
         self.groups_per_task = groups_per_task
         """Roles of the workflow that this policy speaks in."""
         self.arriving: dict[str, PartialGroup] = {}
+        self.unsifted: dict[str, Group] = {}
+        """Complete groups that the filters have not been asked about, in the order in which they arrived."""
         self.buffer = Buffer()
         self.settled = SettledGroups()
         self.granted: dict[int, tuple[Group, ...]] = {}
@@ -37,12 +39,13 @@ class PolicyBooks:
         self.trained_steps = 0
         """The trainer's version as far as we know."""
         self.accepted_groups = 0
-        """Ever taken into the buffer and not given up."""
+        """Ever complete, and neither left out by a filter nor given up."""
         self.finished_groups = 0
         """Groups that have come to their end, well or badly: what is issued and not in here is running."""
         self.produced_tokens = 0
         self.consumed_tokens = 0
         self.dropped_groups = 0
+        self.filtered_groups = 0
         self.failed_groups = 0
         self.duplicates = 0
         self.attempt = -1
@@ -61,6 +64,23 @@ class PolicyBooks:
         self.rewards.append(mean_reward(groups))
         self.consumed_tokens += sum(group.tokens for group in groups)
         self.settled.add(record.groups)
+
+    def sift(self, record: GroupsSifted) -> None:
+        for group_id in record.kept:
+            self.buffer.add(replace(self.unsifted.pop(group_id), sifted=True))
+        for reduced in record.reduced:
+            self.buffer.add(self.unsifted.pop(reduced.group_id).reduced_to(reduced.indices))
+        for group_id in record.left_out:
+            del self.unsifted[group_id]
+        self.settled.add(record.left_out)
+        self.filtered_groups += len(record.left_out)
+        self.accepted_groups -= len(record.left_out)
+
+    def surface(self, group_ids: Iterable[str]) -> None:
+        """Groups on which no filter was asked go on as they are: the manifest has none, or had none at the time."""
+        for group_id in group_ids:
+            if group_id in self.unsifted:
+                self.buffer.add(self.unsifted.pop(group_id))
 
     def drop(self, group_ids: Sequence[str]) -> None:
         """Give up groups that wait in the buffer."""

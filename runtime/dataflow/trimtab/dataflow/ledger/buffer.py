@@ -22,6 +22,9 @@ class Buffer:
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
 
+    def group(self, group_id: str) -> Group:
+        return self._groups[group_id]
+
     def add(self, group: Group) -> None:
         self._groups[group.group_id] = group
         insort(self._order, (group.oldest_version, group.arrival, group.group_id))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
@@ -42,6 +43,22 @@ class Sample:
             raise UntrainableSample(f"{self.trajectory_id} has no trained token")
         return self.header.newest_version
 
+    def outcome(self) -> SampleOutcome:
+        header = self.header
+        if header.finish is None:
+            raise UntrainableSample(f"{self.trajectory_id} failed ({header.error})")
+        return SampleOutcome(
+            index=header.group_index,
+            reward=self.reward,
+            finish=header.finish,
+            prompt_tokens=header.prompt_tokens,
+            response_tokens=header.response_tokens,
+            trained_tokens=header.trained_tokens,
+            turns=header.turns,
+            oldest_version=self.oldest_version,
+            newest_version=self.newest_version,
+        )
+
 
 @dataclass
 class PartialGroup:
@@ -76,6 +93,8 @@ class Group:
     arrival: int
     """Sequence of the sample that came last."""
     tokens: int
+    sifted: bool = False
+    """Whether the filters were asked about it."""
 
     @classmethod
     def of(cls, group_id: str, partial: PartialGroup) -> Group:
@@ -86,6 +105,22 @@ class Group:
             oldest_version=min(sample.oldest_version for sample in samples),
             arrival=max(sample.sequence for sample in samples),
             tokens=partial.tokens,
+        )
+
+    def reduced_to(self, indices: Iterable[int]) -> Group:
+        """Without all samples but these. Its deadline stays: what is left may be younger, and is no less urgent."""
+        kept = frozenset(indices)
+        samples = tuple(sample for sample in self.samples if sample.header.group_index in kept)
+        return replace(self, samples=samples, tokens=sum(sample.header.tokens for sample in samples), sifted=True)
+
+    def outcome(self) -> GroupOutcome:
+        """What curators and filters see of it."""
+        first = self.samples[0].header
+        return GroupOutcome(
+            policy=first.policy,
+            role=first.role,
+            prompt_id=first.prompt_id,
+            samples=tuple(sample.outcome() for sample in self.samples),
         )
 
 

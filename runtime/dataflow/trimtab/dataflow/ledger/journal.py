@@ -40,6 +40,7 @@ class Journal:
     async def recover(self, ledger: Ledger) -> int:
         """Bring the ledger to where it was; returns the sequence of the last trajectory it has seen."""
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
+        ledger.begin_replay()
         async with StreamReader(self._bus, stream=self._topology.trajectories.name, headers_only=True) as headers:
             while not headers.caught_up:
                 for delivery in await headers.read(batch=_BATCH, wait_s=_DEADLINE_S):
@@ -54,6 +55,7 @@ class Journal:
                     assert isinstance(record, Record)
                     ledger.apply(record)
             self._sequence = records.last_sequence
+        ledger.end_replay()
         return seen
 
     async def write(self, record: Record) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
+from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import WorldSize
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.values import Count, Index, Name, Seconds, Token, UnixSeconds
@@ -14,12 +16,24 @@ Groups = Annotated[tuple[Token, ...], Meta(max_length=1 << 20)]
 
 
 class TasksIssued(Message, frozen=True, kw_only=True):
-    """Tasks `first` to `first + count - 1` are out or about to be: ids and contents follow from their numbers."""
+    """Tasks `first` to `first + count - 1` are out or about to be: ids follow from their numbers, contents from their
+    prompts' places in the order. Places that a curator passed over have no task.
+    """
 
     KIND: ClassVar[int] = 32
+    MAX_BYTES: ClassVar[int] = 1 << 17
 
     first: Count
     count: Count
+    positions: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
+    """The place of each task's prompt; empty when they follow one another from where the last record ended."""
+    next_position: Count | None = None
+    """Where the next record begins; None when that is right after these."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions and len(self.positions) != self.count:
+            raise InvalidFieldError(f"{len(self.positions)} places for {self.count} tasks", field="positions")
 
 
 class StepGranted(Message, frozen=True, kw_only=True):
@@ -98,8 +112,35 @@ class StepTrained(Message, frozen=True, kw_only=True):
     step: Count
 
 
+class ReducedGroup(msgspec.Struct, frozen=True, array_like=True):
+    """What a filter left of a group: the indices of its samples."""
+
+    group_id: Token
+    indices: Annotated[tuple[Index, ...], Meta(min_length=1, max_length=65536)]
+
+
+class GroupsSifted(Message, frozen=True, kw_only=True):
+    """What the filters said of groups that had arrived: kept as they are, kept in part, or left out."""
+
+    KIND: ClassVar[int] = 40
+    MAX_BYTES: ClassVar[int] = 8 << 20
+
+    policy: Name
+    kept: Groups = ()
+    reduced: Annotated[tuple[ReducedGroup, ...], Meta(max_length=1 << 16)] = ()
+    left_out: Groups = ()
+
+
 Record = (
-    TasksIssued | StepGranted | StepTimed | StepDurable | TrainerAttempt | PolicyFinished | GroupsDropped | StepTrained
+    TasksIssued
+    | StepGranted
+    | StepTimed
+    | StepDurable
+    | TrainerAttempt
+    | PolicyFinished
+    | GroupsDropped
+    | StepTrained
+    | GroupsSifted
 )
 RECORDS: tuple[type[Message], ...] = (
     TasksIssued,
@@ -110,4 +151,5 @@ RECORDS: tuple[type[Message], ...] = (
     PolicyFinished,
     GroupsDropped,
     StepTrained,
+    GroupsSifted,
 )

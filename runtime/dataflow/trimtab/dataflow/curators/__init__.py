@@ -1,0 +1,1 @@
+"""Curators choose prompts before rollout. One file each."""

@@ -1,0 +1,1 @@
+"""Filters choose trajectories after rollout. One file each."""

@@ -1,0 +1,165 @@
+"""The prompts of a job, from what its manifest says to the order they come in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from trimtab.api.job import RLJob
+from trimtab.api.prompts import PromptSource
+from trimtab.dataflow.plugins import load_plugin
+from trimtab.dataflow.prompts.arrow_rows import ArrowRows
+from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
+from trimtab.dataflow.prompts.generated import GeneratedRows
+from trimtab.dataflow.prompts.hugging_face import SPLITS_FILE, STATE_FILE, open_hugging_face
+from trimtab.dataflow.prompts.joined import JoinedRows
+from trimtab.dataflow.prompts.jsonl import JsonLines
+from trimtab.dataflow.prompts.order import PromptOrder
+from trimtab.dataflow.prompts.parquet import open_parquet
+from trimtab.dataflow.prompts.progress import Progress
+from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
+from trimtab.dataflow.prompts.survey import surveyed
+from trimtab.dataflow.prompts.token_limit import TokenLimit
+from trimtab.fabric.settings import ObjectStoreSettings
+
+# A prompt's id ends in the number of its row, and is 256 characters at most.
+_MAX_PREFIX = 236
+
+
+async def read_prompts(
+    job: RLJob, *, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
+) -> PromptOrder:
+    """Fetch what lies in object storage, open every source, check every prompt. Files are read in a thread: the pod
+    stays alive to its probes, however long that takes. `folder` is what relative paths are relative to."""
+    places = {source.name: await _place(source, folder, object_store, scratch) for source in job.spec.data.prompts}
+    stopping = threading.Event()
+    reader = _Reader(folder, scratch, Progress(clock=time.monotonic, stopping=stopping))
+    try:
+        return await asyncio.to_thread(reader.order, job, places)
+    finally:
+        # Cancelled, the thread would go on to the end.
+        stopping.set()
+
+
+async def _place(
+    source: PromptSource, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
+) -> Path | None:
+    """The file or folder on disk; None for a generator, which has none."""
+    uri, wanted = _location(source)
+    if uri is None or not uri.startswith(SCHEME):
+        return None if uri is None else folder / uri
+    if object_store is None or scratch is None:
+        raise PromptSourceError(f"data.prompts[{source.name}]: {uri} needs TRIMTAB_OBJECT_STORE__… and TRIMTAB_SCRATCH")
+    return await PromptFetcher(object_store, scratch).fetch(uri, source=source.name, wanted=wanted)
+
+
+def _location(source: PromptSource) -> tuple[str | None, Wanted]:
+    """Where a source is, and which of the objects below that are part of it."""
+    if source.jsonl is not None:
+        return source.jsonl.uri, lambda path: _is_part(path, ".jsonl")
+    if source.parquet is not None:
+        return source.parquet.uri, lambda path: _is_part(path, ".parquet")
+    if source.hugging_face is not None:
+        split = source.hugging_face.split
+        return (
+            source.hugging_face.uri,
+            lambda path: (
+                str(path.parent) in (".", split) and (path.name in (SPLITS_FILE, STATE_FILE) or path.suffix == ".arrow")
+            ),
+        )
+    return None, lambda path: False
+
+
+def _is_part(path: PurePosixPath, suffix: str) -> bool:
+    return len(path.parts) == 1 and path.suffix == suffix and not path.name.startswith(".")
+
+
+def _token_limit(job: RLJob, *, folder: Path) -> TokenLimit | None:
+    if job.spec.data.max_prompt_tokens is None:
+        return None
+    models = [policy.model for policy in job.spec.policies]
+    return TokenLimit(
+        (folder / (model.tokenizer or model.uri) for model in models), max_tokens=job.spec.data.max_prompt_tokens
+    )
+
+
+class _Reader:
+    """Opens sources, one after the other, in the thread it is called from."""
+
+    def __init__(self, folder: Path, scratch: Path | None, progress: Progress) -> None:
+        self._folder = folder
+        self._scratch = scratch
+        self._progress = progress
+        self._prefixes: set[str] = set()
+
+    def order(self, job: RLJob, places: Mapping[str, Path | None]) -> PromptOrder:
+        data, limit = job.spec.data, _token_limit(job, folder=self._folder)
+        sources = [
+            surveyed(
+                self._open(source, places[source.name]),
+                name=source.name,
+                weight=source.weight,
+                prompt_column=source.prompt_column,
+                limit=limit,
+                progress=self._progress,
+            )
+            for source in data.prompts
+        ]
+        return PromptOrder(sources, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)
+
+    def _open(self, source: PromptSource, place: Path | None) -> PromptRows:
+        field = f"data.prompts[{source.name}]"
+        column, progress = source.prompt_column, self._progress
+        if source.generator is not None:
+            return GeneratedRows(
+                load_plugin(source.generator, field=f"{field}.generator", folder=self._folder),
+                entrypoint=source.generator.entrypoint,
+                prefix=self._claimed(source.name),
+                prompt_column=column,
+            )
+        assert place is not None
+        if source.hugging_face is not None:
+            return open_hugging_face(
+                place,
+                split=source.hugging_face.split,
+                prefix=self._claimed(source.name),
+                prompt_column=column,
+                progress=progress,
+            )
+        kind = "jsonl" if source.jsonl is not None else "parquet"
+        files = self._files(source.name, place, field=f"{field}.{kind}.uri", suffix=f".{kind}")
+        parts: Sequence[JsonLines | ArrowRows]
+        if source.jsonl is not None:
+            parts = [
+                JsonLines(path, prefix=prefix, prompt_column=column, progress=progress)
+                for prefix, path in files.items()
+            ]
+        else:
+            parts = open_parquet(files, scratch=self._scratch, prompt_column=column, progress=progress)
+        return parts[0] if len(parts) == 1 else JoinedRows(parts)
+
+    def _files(self, name: str, place: Path, *, field: str, suffix: str) -> dict[str, Path]:
+        """The files of a source by the prefix of their prompts' ids."""
+        if place.is_file():
+            return {self._claimed(name): place}
+        if not place.is_dir():
+            raise PromptSourceError(f"{field}: {place} is neither a file nor a folder")
+        files = sorted(path for path in place.iterdir() if _is_part(PurePosixPath(path.name), suffix))
+        if not files:
+            raise PromptSourceError(f"{field}: {place} holds no *{suffix} file")
+        return {self._claimed(f"{name}-{path.stem}"): path for path in files}
+
+    def _claimed(self, prefix: str) -> str:
+        """Ids are `<prefix>-<row>`, so they are unique if prefixes are."""
+        if len(prefix) > _MAX_PREFIX or not prefix.isprintable():
+            raise PromptSourceError(
+                f"data.prompts: {prefix!r} cannot begin the ids of prompts; give the file a plain name of at most "
+                f"{_MAX_PREFIX} characters, the source's included"
+            )
+        if prefix in self._prefixes:
+            raise PromptSourceError(f"data.prompts: prompts of two files would be called {prefix}-1; rename one source")
+        self._prefixes.add(prefix)
+        return prefix

@@ -1,0 +1,127 @@
+"""Filters one by one and in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.dataflow.finished_groups import finished
+from trimtab.api.data import Filter as FilterSettings
+from trimtab.api.data import LengthFilter
+from trimtab.api.scalars import Plugin
+from trimtab.dataflow.filters.chain import Chain
+from trimtab.dataflow.filters.choosing import make_filter
+from trimtab.dataflow.filters.contract import Filter
+from trimtab.dataflow.filters.custom import FilterMisbehaved
+from trimtab.dataflow.filters.length import Length
+from trimtab.dataflow.filters.truncated import Truncated
+from trimtab.dataflow.filters.zero_advantage import ZeroAdvantage
+from trimtab.dataflow.outcomes import GroupOutcome
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.wire.trajectory import Finish
+
+STOP, LENGTH, TURNS = Finish.STOP, Finish.LENGTH, Finish.TURNS
+
+
+class Answering:
+    """A filter of the user's that gives one answer and remembers what it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.asked: list[GroupOutcome] = []
+
+    def kept(self, group: GroupOutcome) -> frozenset[int]:
+        self.asked.append(group)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer  # type: ignore[no-any-return]
+
+
+def chosen(custom: object = None, **settings: Any) -> Filter:
+    if custom is not None:
+        settings["custom"] = Plugin(entrypoint="mine:Choice")
+    return make_filter(FilterSettings(**settings), load=lambda plugin: custom)
+
+
+def test_without_filters_everything_is_kept() -> None:
+    group = finished("a", (1.0, 1.0), finishes=(LENGTH, STOP))
+    assert chosen().kept(group) == {0, 1}
+    assert Chain(()).kept(group) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "kept"),
+    [((1.0, 1.0, 1.0), set()), ((0.0, 0.0), set()), ((0.5,), set()), ((0.0, 0.0, 1e-9), {0, 1, 2})],
+)
+def test_groups_without_variance_are_left_out_whole(rewards: tuple[float, ...], kept: set[int]) -> None:
+    assert ZeroAdvantage().kept(finished("a", rewards)) == kept
+
+
+def test_truncated_samples_are_left_out_and_the_rest_of_the_group_stays() -> None:
+    assert Truncated().kept(finished("a", (0, 1, 1), finishes=(STOP, LENGTH, TURNS))) == {0, 2}
+
+
+def test_both_limits_of_the_length_are_allowed() -> None:
+    group = finished("a", (0, 1, 0, 1), tokens=(4, 5, 10, 11))
+    assert Length(LengthFilter(min_tokens=5, max_tokens=10)).kept(group) == {1, 2}
+    assert Length(LengthFilter(min_tokens=5)).kept(group) == {1, 2, 3}
+    assert Length(LengthFilter(max_tokens=4)).kept(group) == {0}
+
+
+def test_filters_apply_in_the_order_of_the_fields_and_see_what_is_left() -> None:
+    custom = Answering(frozenset({2, 4}))
+    filters = chosen(custom, truncated="Drop", length=LengthFilter(max_tokens=50))
+    group = finished("a", (0, 1, 0, 1, 1), finishes=(LENGTH, STOP, STOP, STOP, STOP), tokens=(10, 99, 10, 10, 10))
+    assert filters.kept(group) == {2, 4}
+    assert [sample.index for sample in custom.asked[0].samples] == [2, 3, 4]
+
+
+def test_a_filter_is_not_asked_about_nothing() -> None:
+    custom = Answering(frozenset())
+    assert chosen(custom, zero_advantage="Drop").kept(finished("a", (1, 1))) == set()
+    assert custom.asked == []
+
+
+@pytest.mark.parametrize(
+    ("rewards", "finishes"),
+    [((0, 1, 1), (LENGTH, STOP, STOP)), ((0, 1, 1), (STOP, LENGTH, LENGTH))],
+    ids=["equal-rewards-left", "one-sample-left"],
+)
+def test_a_group_that_later_filters_leave_without_variance_is_dropped_as_well(
+    rewards: tuple[float, ...], finishes: tuple[Finish, ...]
+) -> None:
+    group = finished("a", rewards, finishes=finishes)
+    assert chosen(zero_advantage="Drop", truncated="Drop").kept(group) == set()
+    left = {index for index, finish in enumerate(finishes) if finish is STOP}
+    assert chosen(zero_advantage="Keep", truncated="Drop").kept(group) == left
+
+
+def test_a_group_with_variance_left_is_kept() -> None:
+    group = finished("a", (0, 1, 1), finishes=(STOP, LENGTH, STOP))
+    assert chosen(zero_advantage="Drop", truncated="Drop").kept(group) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (frozenset({0, 7}), r"kept samples \[7\], which the group does not have; it was given \[0, 1\]"),
+        (frozenset({"0"}), r"kept samples \['0'\]"),
+        ([0, 1], r"answered \[0, 1\]; return a frozenset"),
+        (None, "answered None"),
+        (KeyError("score"), "raised KeyError: 'score'"),
+    ],
+)
+def test_a_custom_filter_that_misbehaves_is_named_with_what_it_did(answer: Any, reason: str) -> None:
+    with pytest.raises(FilterMisbehaved, match=f"mine:Choice on prompt 'a' of policy 'solver' {reason}"):
+        chosen(Answering(answer)).kept(finished("a", (0, 1)))
+
+
+def test_a_custom_filter_may_not_bring_back_what_an_earlier_one_left_out() -> None:
+    with pytest.raises(FilterMisbehaved, match=r"kept samples \[0\]"):
+        chosen(Answering({0, 1}), truncated="Drop").kept(finished("a", (0, 1), finishes=(LENGTH, STOP)))
+
+
+def test_a_custom_filter_without_its_method_is_refused() -> None:
+    with pytest.raises(JobMisconfigured, match="mine:Choice has no method 'kept'"):
+        chosen(object())
