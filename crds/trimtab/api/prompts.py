@@ -37,7 +37,7 @@ class PromptInput(ApiModel):
     hugging_face: HuggingFaceFolder | None = None
     """A Hugging Face dataset on disk."""
     generator: Plugin | None = None
-    """A class that yields prompts and can resume from a position."""
+    """A class that gives prompt number n, for any n, always the same."""
     prompt_column: ColumnName = "prompt"
     """Column with the prompt: a text, or a list of chat messages. The other columns reach the workflow as they are."""
 
@@ -46,6 +46,6 @@ class PromptSource(PromptInput):
     """One source of training prompts."""
 
     name: MemberName
-    """Name of the source, unique in the job; its position in the source is stored under it."""
+    """Name of the source, unique in the job; the ids of its prompts begin with it."""
     weight: Positive = Field(default=1.0)
     """How often it is drawn from, relative to the other sources."""

@@ -45,14 +45,15 @@ async def test_groups_without_advantage_are_left_out_through_any_number_of_kills
     async with simulation(nats_settings, tmp_path, data=data) as sim:
         sim.reward = sometimes_equal
         async with running(sim.work(chance=chance), sim.restarting_service(lifetime)), asyncio.timeout(120.0):
-            assert await sim.train(steps=range(25), seen=seen) == 25
-        assert sim.incarnations > 3
+            steps = await sim.train(steps=range(25), seen=seen)
+            while sim.incarnations <= 5:  # a fast machine needs more work to be interrupted as often
+                steps = await sim.train(steps=range(steps, steps + 10), seen=seen)
         assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data)).violations == []
         streams = await read_streams(sim.bus, sim.topology)
         left_out = [
             group for record in streams.records if isinstance(record, GroupsSifted) for group in record.left_out
         ]
-        assert len(trained(streams)) == 25 * BATCH // 2
+        assert len(trained(streams)) == steps * BATCH // 2
         assert all(len(rewards_of(streams, group)) == 2 for group in trained(streams))
         assert left_out
         assert all(len(rewards_of(streams, group)) == 1 for group in left_out)

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from trimtab.dataflow.service import run_dataflow
-from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, pod_settings, run_pod, running_pod
+from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod, running_pod
 
 
 class DataflowPodSettings(JobPodSettings):
@@ -37,23 +37,9 @@ async def _main(settings: DataflowPodSettings) -> None:
         # Whatever is under way may be cut off: the ledger knows everything that anyone was told.
         done, _ = await asyncio.wait({service, stop}, return_when=asyncio.FIRST_COMPLETED)
         if service in done:
-            _raise_failure(service)
+            service.result()
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
-
-
-def _raise_failure(service: asyncio.Task[None]) -> None:
-    """What ended the service. Its loops raise groups of errors, one of which may be a prompt that cannot be sent: that
-    one is told apart, as starting again would not help."""
-    try:
-        service.result()
-    except ExceptionGroup as failures:
-        failure: Exception | None = failures.subgroup(JobMisconfigured)
-        while isinstance(failure, ExceptionGroup):
-            failure = failure.exceptions[0]
-        if failure is not None:
-            raise failure from None
-        raise
 
 
 if __name__ == "__main__":

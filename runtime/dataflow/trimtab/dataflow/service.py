@@ -60,10 +60,15 @@ async def run_dataflow(
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
     data = job.spec.data
-    curator = make_curator(
+    # A curriculum looks at every prompt, which may take a while: in a thread, so that the pod stays alive.
+    curator = await asyncio.to_thread(
+        make_curator,
         data.curator,
         prompts=prompts.every(),
         load=lambda plugin: load_plugin(plugin, field="data.curator.custom", folder=folder),
+    )
+    chosen_filter = make_filter(
+        data.filter, load=lambda plugin: load_plugin(plugin, field="data.filter.custom", folder=folder)
     )
     ledger = Ledger(
         groups_per_task(job),
@@ -77,9 +82,6 @@ async def run_dataflow(
     journal = Journal(bus, topology, incarnation=incarnation)
     seen = await journal.recover(ledger)
     books = Bookkeeper(ledger, journal)
-    chosen_filter = make_filter(
-        data.filter, load=lambda plugin: load_plugin(plugin, field="data.filter.custom", folder=folder)
-    )
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.policies.items()})
 
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
@@ -127,10 +129,13 @@ async def run_dataflow(
             loops.create_task(members.follow(members_bucket))
             loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
     except ExceptionGroup as failures:
-        misconfigured = failures.subgroup(JobMisconfigured)
-        if misconfigured is None:
+        # A plug-in or a prompt that cannot work: told apart, as starting again would not help.
+        failure: Exception | None = failures.subgroup(JobMisconfigured)
+        if failure is None:
             raise
-        raise misconfigured.exceptions[0] from None
+        while isinstance(failure, ExceptionGroup):
+            failure = failure.exceptions[0]
+        raise failure from None
 
 
 class PolicyWithoutRole(ValueError):

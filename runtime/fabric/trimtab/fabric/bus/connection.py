@@ -288,6 +288,8 @@ class Bus:
         if self._closed:
             return
         self._closed = True
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
         try:
             async with asyncio.timeout(deadline_s):
                 await self._client.drain()
@@ -298,6 +300,9 @@ class Bus:
             self._forget_outstanding()
             # Whoever waits for a connection wakes up to find the bus closed.
             self._connected.set()
+        if task is not None and task.cancelling() > cancellations:
+            # nats-py swallows a cancellation while it closes: without this the task would go on.
+            raise asyncio.CancelledError
 
     async def __aenter__(self) -> Self:
         return self
