@@ -7,6 +7,7 @@ import importlib
 import click
 
 _COMMANDS = {
+    "balance": "trimtab.cli.balance",
     "dev": "trimtab.cli.dev",
     "run": "trimtab.cli.run",
     "validate": "trimtab.cli.validate",

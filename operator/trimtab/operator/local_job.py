@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -139,6 +140,10 @@ class LocalJob:
         )
         write_secrets(surroundings, secrets)
         environment = environment_for(surroundings, secrets_dir=secrets)
+        # For people: with this, commands such as `trimtab weights` find the servers of the running job.
+        (self.folder / "environment").write_text(
+            "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
+        )
         # Pods share two cores here: more threads than that only get in each other's way.
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.monotonic)

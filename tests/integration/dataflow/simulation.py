@@ -28,6 +28,7 @@ from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.bus.streams import declare_consumer, declare_job
 from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import headers
@@ -57,6 +58,7 @@ class Simulation:
     bus: Bus
     versions: dict[str, int] = field(default_factory=lambda: {"solver": 0, "judge": 0})
     incarnations: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
 
     @property
@@ -68,6 +70,7 @@ class Simulation:
         """One incarnation of the dataflow on a connection of its own; left as a process that is killed leaves."""
         name = uuid.uuid4().hex
         self.incarnations += 1
+        self.metrics = Metrics()
         bus = await Bus.connect(self.settings, name=f"dataflow-{name}")
         task = asyncio.create_task(
             run_dataflow(
@@ -78,6 +81,7 @@ class Simulation:
                 member_id="dataflow-0",
                 incarnation=name,
                 clock=time.time,
+                metrics=self.metrics,
             )
         )
         try:

@@ -36,6 +36,7 @@ from trimtab.dataflow.prompts.prompt import PromptSourceError
 from trimtab.dataflow.prompts.reading import read_prompts
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreUnavailable
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
@@ -160,6 +161,7 @@ async def service(sim: Simulation, bucket: Bucket) -> AsyncIterator[None]:
         member_id="dataflow-0",
         incarnation=uuid.uuid4().hex,
         clock=time.time,
+        metrics=Metrics(),
         object_store=bucket.settings,
         scratch=bucket.scratch,
     )

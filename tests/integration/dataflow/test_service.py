@@ -8,15 +8,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
 from tests.polling import eventually
 from tests.unit.dataflow.books import BATCH, GROUP, STALENESS
+from trimtab.cli.main import main
 from trimtab.dataflow.audit import AuditReport, audit, read_streams
 from trimtab.dataflow.ledger.records import StepGranted, TasksIssued
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
-from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.settings import NatsSettings, environment_for
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchLease, LeaseAcked, LeaseRefused
@@ -29,6 +32,30 @@ async def audited(sim: Simulation) -> AuditReport:
     report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
     assert report.violations == []
     return report
+
+
+def _balance(sim: Simulation, *options: str) -> str:
+    environment = environment_for(_Nats(nats=sim.settings))
+    result = CliRunner(env=environment).invoke(main, ["balance", sim.job.metadata.name, *options])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+class _Nats(BaseModel):
+    nats: NatsSettings
+
+
+async def test_a_job_that_is_not_there_is_named(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    environment = environment_for(_Nats(nats=nats_settings))
+    result = await asyncio.to_thread(CliRunner(env=environment).invoke, main, ["balance", "nobody"])
+    assert result.exit_code == 1
+    assert "no job nobody in namespace default" in result.output
+
+
+def test_balance_without_settings_says_what_is_missing() -> None:
+    result = CliRunner().invoke(main, ["balance", "job"])
+    assert result.exit_code == 1
+    assert "TRIMTAB_NATS__SERVERS" in result.output
 
 
 async def issued(sim: Simulation) -> int:
@@ -50,6 +77,14 @@ async def test_two_ranks_train_and_each_sample_is_in_one_step(nats_settings: Nat
         assert progress.reward == pytest.approx(0.05)
         window = decode((await balance.get(sim.topology.report_key("solver"))).value, BalanceReport)
         assert window.consumed.samples == 3 * BATCH
+        exposed = sim.metrics.exposition("")[0].decode()
+        assert f'trimtab_balance_samples{{policy="solver",stage="consumed"}} {3.0 * BATCH}' in exposed
+        assert f'trimtab_balance_wait_fraction{{policy="solver"}} {window.wait_fraction}' in exposed
+        shown = await asyncio.to_thread(_balance, sim, "--json")
+        assert msgspec.json.decode(shown, type=list[BalanceReport]) == [window]
+        table = await asyncio.to_thread(_balance, sim)
+        assert f"solver, steps {window.first_step} to {window.last_step}" in table
+        assert f"{window.branch}: 0 instances now" in table
 
 
 async def test_asking_again_gets_the_same_rows_also_after_a_restart(

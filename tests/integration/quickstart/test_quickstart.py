@@ -44,6 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
     with (folder / "first.txt").open("wb") as output:
         first = subprocess.Popen(_trimtab("run", str(file)), stdout=output, stderr=output, start_new_session=True)
         _wait_for_step(folder / "first.txt", first, 10)
+        _look_at_weights(state)
         family = _descendants_of(first.pid)
         first.send_signal(signal.SIGINT)
         assert first.wait(90) == 130, (folder / "first.txt").read_text()
@@ -55,6 +56,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
     assert resumed.returncode == 0, resumed.stderr
     topology = JobTopology("default", "learns")
     return file, asyncio.run(read_streams(state, topology)), asyncio.run(_audit(file, state, topology))
+
+
+def _look_at_weights(state: Path) -> None:
+    """As the quickstart page tells people to, while the job runs."""
+    command = f". {state}/environment && exec {sys.executable} -m trimtab.cli.main weights verify --deep"
+    verified = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    text = (state / "environment").read_text()
+    assert not any(secret.read_text().strip() in text for secret in (state / "secrets").iterdir())
 
 
 def _wait_for_step(output: Path, process: subprocess.Popen[bytes], step: int) -> None:

@@ -29,6 +29,7 @@ async def _main(settings: DataflowPodSettings) -> None:
                 member_id=settings.pod.name,
                 incarnation=uuid.uuid4().hex,
                 clock=time.time,
+                metrics=pod.metrics,
                 object_store=settings.object_store,
                 scratch=settings.scratch,
             )

@@ -9,6 +9,7 @@ import structlog
 
 from trimtab.api.job import RLJob
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
+from trimtab.dataflow.gauges import BalanceGauges
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.fabric.bus.errors import BusError
@@ -26,12 +27,14 @@ class Reporter:
     """Reports are advice: one that cannot be written is logged and the next one follows."""
 
     def __init__(
-        self, books: Bookkeeper, job: RLJob, balance: KeyValue, members: MemberTable, *, clock: Callable[[], float]
-    ) -> None:
+        self, books: Bookkeeper, job: RLJob, balance: KeyValue, members: MemberTable, gauges: BalanceGauges, *,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
         self._books = books
         self._job = job
         self._balance = balance
         self._members = members
+        self._gauges = gauges
         self._clock = clock
         self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
         self._marks = {name: Mark.of(policy, now=clock()) for name, policy in books.ledger.policies.items()}
@@ -56,6 +59,7 @@ class Reporter:
         progress = step_progress(
             self._books.ledger, self._job, policy=record.policy, step=record.step, groups=groups, now=self._clock()
         )
+        self._gauges.show_step(progress)
         await self._put(JobTopology.progress_key(record.policy), encode(progress))
 
     async def _report_window(self, policy: str) -> None:
@@ -68,6 +72,7 @@ class Reporter:
         report = balance_report(
             self._books.ledger, self._job, policy=policy, since=since, until=until, members=self._members.present
         )
+        self._gauges.show_report(report)
         await self._put(JobTopology.report_key(policy), encode(report))
 
     async def _put(self, key: str, value: bytes) -> None:

@@ -16,6 +16,7 @@ from trimtab.dataflow.batches import BatchDesk
 from trimtab.dataflow.curators.choosing import make_curator
 from trimtab.dataflow.filters.choosing import make_filter
 from trimtab.dataflow.finishing import finish
+from trimtab.dataflow.gauges import BalanceGauges
 from trimtab.dataflow.intake import Intake
 from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
@@ -31,6 +32,7 @@ from trimtab.fabric.bus.requests import serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable, beat
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
@@ -52,6 +54,7 @@ async def run_dataflow(
     member_id: str,
     incarnation: str,
     clock: Callable[[], float],
+    metrics: Metrics,
     object_store: ObjectStoreSettings | None = None,
     scratch: Path | None = None,
 ) -> None:
@@ -87,7 +90,7 @@ async def run_dataflow(
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
     balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
     members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
-    reporter = Reporter(books, job, balance_bucket, members, clock=clock)
+    reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
     desk = BatchDesk(
         books,
         stream=topology.trajectories.name,

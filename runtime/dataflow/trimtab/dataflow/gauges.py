@@ -1,0 +1,43 @@
+"""The balance report for Prometheus: the same figures under stable names, one series per policy."""
+
+from __future__ import annotations
+
+from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.progress import StepProgress
+
+_VOLUMES = ("produced", "accepted", "consumed")
+
+
+class BalanceGauges:
+    """What the newest reports say; a policy appears with its first one."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        policy = ("policy",)
+        self._wait = metrics.gauge("balance_wait_fraction", "Share of the window that the trainer waited", policy)
+        self._current = metrics.gauge("balance_instances", "Rollout instances that serve the policy", policy)
+        self._target = metrics.gauge("balance_target_instances", "Instances that the three zones ask for", policy)
+        self._samples = metrics.gauge(
+            "balance_samples", "Samples of the window, by what became of them", ("policy", "stage")
+        )
+        self._stale = metrics.gauge(
+            "balance_window_stale_samples", "Samples of the window given up as too stale", policy
+        )
+        self._reward = metrics.gauge("step_reward", "Mean reward of the newest step's batch", policy)
+        self._step = metrics.gauge("step", "Newest step that was granted", policy)
+        self._buffered = metrics.gauge("buffered_samples", "Samples that wait for a step", policy)
+        self._running = metrics.gauge("running_samples", "Samples asked for and not arrived", policy)
+
+    def show_report(self, report: BalanceReport) -> None:
+        self._wait.labels(report.policy).set(report.wait_fraction)
+        self._current.labels(report.policy).set(report.current)
+        self._target.labels(report.policy).set(report.target)
+        self._stale.labels(report.policy).set(report.stale_skipped)
+        for stage in _VOLUMES:
+            self._samples.labels(report.policy, stage).set(getattr(report, stage).samples)
+
+    def show_step(self, progress: StepProgress) -> None:
+        self._reward.labels(progress.policy).set(progress.reward)
+        self._step.labels(progress.policy).set(progress.step)
+        self._buffered.labels(progress.policy).set(progress.buffered)
+        self._running.labels(progress.policy).set(progress.running)
