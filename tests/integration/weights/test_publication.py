@@ -428,3 +428,13 @@ async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: 
     entries = (await place.latest()).catalogue
     assert pinned[0].pins == tuple(entry.manifest for entry in entries)
     assert await lease() == Lease(member="pulled", held=Position(1, 1))
+
+
+async def test_a_first_version_that_never_got_out_is_passed_over(place: Place) -> None:
+    publisher, puller = await place.publisher(), await place.puller()
+    captured = publisher.capture(TrainedState(1))
+    with pytest.raises(StoreTimeout):
+        await publisher.publish(1, captured, deadline_s=0.000001)
+    pointer = await publisher.publish(2, publisher.capture(TrainedState(2)), deadline_s=D)
+    assert await puller.pull(pointer, deadline_s=D) == Position(1, 2)
+    assert content(puller) == TrainedState(2).file()

@@ -30,9 +30,8 @@ class LayoutChanged(ValueError):
 
 @dataclass(frozen=True)
 class Captured:
-    """What changed since the baseline, block by block. `is_first` when there was no baseline to compare with."""
+    """What changed since the baseline, block by block; nothing when there was no baseline to compare with."""
 
-    is_first: bool
     changes: Mapping[int, Change]
 
 
@@ -73,7 +72,7 @@ class Baseline:
             return Whole(self._on_disk(fresh)) if isinstance(change, Whole) else change
 
         found = zip(self.layout.blocks, self._each(compare), strict=True)
-        return Captured(is_first=False, changes={block.index: change for block, change in found if change is not None})
+        return Captured({block.index: change for block, change in found if change is not None})
 
     def digest_after(self, block: Block, change: Change) -> bytes:
         """The digest that the block will have."""

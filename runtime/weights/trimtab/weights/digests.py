@@ -15,7 +15,6 @@ import xxhash
 from trimtab.weights.codec.change import Sparse, elements
 from trimtab.weights.layout import StateLayout
 
-DIGEST_BYTES = 16
 _STRIPE_BYTES = 1 << 20
 
 

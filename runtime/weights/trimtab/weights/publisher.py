@@ -104,7 +104,7 @@ class WeightPublisher:
         if self._baseline is None:
             self._baseline = Baseline(source.layout, self._folder, self._executor)
             self._baseline.fill(source)
-            return Captured(is_first=True, changes={})
+            return Captured({})
         return self._baseline.capture(source)
 
     async def publish(self, version: int, captured: Captured, *, deadline_s: float) -> WeightPointer:
@@ -117,6 +117,8 @@ class WeightPublisher:
         target = Position(self.epoch, version)
         is_new = self._published is None or self._published.target != target
         if is_new and self._published is None:
+            # Nothing, unless an earlier first version never got out.
+            await asyncio.to_thread(baseline.advance, captured, baseline.digests)
             self._published = await self._write_first(baseline, target, deadline_s=deadline_s)
         elif is_new:
             digests = list(baseline.digests)
