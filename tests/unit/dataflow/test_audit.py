@@ -72,7 +72,7 @@ def test_a_good_run_has_none() -> None:
         (
             [*GOOD, GroupsDropped(policy="solver", step=3, dropped=("t4.solver",)), grant(2, 4, 5)],
             arrived(*range(8)),
-            "t4.solver trained in step 2 after it was dropped",
+            "t4.solver trained in step 2 after it was given up",
         ),
         (
             [*GOOD, PolicyFinished(policy="solver", reason="x"), grant(2, 4, 5)],
