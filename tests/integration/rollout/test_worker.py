@@ -113,7 +113,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on
         assert worker.completed == 0
         assert await job.tasks_left() == 2
         await declare_stream(job.bus, job.topology.trajectories, deadline_s=10.0)
-        await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=20.0)
+        await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=60.0)
     assert await job.tasks_left() == 0
     assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=2)
 
