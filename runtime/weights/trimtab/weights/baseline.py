@@ -1,7 +1,7 @@
 """The state that was published last, which the next one is compared with. It moves on only when a version is committed.
 
-Comparing takes as long as copying, so what a trainer must wait for is no more than a snapshot would be, and what is
-kept until the commit is only the changes.
+A trainer waits while it is compared, which takes a few times as long as a snapshot would; in return nothing but the
+changes is kept until the commit, where a snapshot is a second model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Publishes versions of a policy's weights. The trainer calls `capture` between two steps, which takes as long as a
-copy would, and `publish` runs beside the next ones.
+"""Publishes versions of a policy's weights. The trainer calls `capture` between two steps, which takes a few times as
+long as copying the model, and `publish` runs beside the next ones.
 """
 
 from __future__ import annotations
