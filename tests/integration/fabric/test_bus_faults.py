@@ -129,14 +129,16 @@ async def test_kill_9_in_mid_publish_loses_nothing_acknowledged(own_nats: Embedd
         total, kills = 3000, {700, 1800}
         async with WindowedPublisher(bus, max_messages=128, max_bytes=8 << 20, deadline_s=D) as publisher:
             futures = []
+            restarting: list[asyncio.Task[EmbeddedNats]] = []
             for number in range(total):
                 if number in kills:
+                    await asyncio.gather(*restarting)
                     await asyncio.to_thread(own_nats.kill)
-                    restarting = asyncio.create_task(asyncio.to_thread(own_nats.start))
+                    restarting.append(asyncio.create_task(asyncio.to_thread(own_nats.start)))
                 payload = b"%d" % number * 100
                 futures.append((payload, await publisher.publish("s.x", payload, message_id=str(number))))
             await publisher.flush()
-        await restarting
+        await asyncio.gather(*restarting)
         acknowledged = {future.result().sequence: payload for payload, future in futures}
         assert len(acknowledged) == total
         assert bus.epoch >= 2
