@@ -12,6 +12,7 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.dataflow.ledger.task_ids import task_id
 from trimtab.dataflow.prompts.order import PromptOrder
+from trimtab.dataflow.prompts.prompt import Prompt
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
@@ -20,7 +21,7 @@ from trimtab.fabric.wire.task import Task
 
 _IDLE_S = 1.0
 _MAX_AT_ONCE = 256
-_MAX_LOOKED_AT = 4096
+_MAX_LOOKED_AT = 2048
 """Prompts that a curator is asked about before the books are looked at again."""
 QUEUE = "rollout"
 
@@ -48,6 +49,8 @@ class Issuer:
         self._curator = curator
         self._books = books
         self._clock = clock
+        self._admitted: dict[int, Prompt] = {}
+        """By place, those of the newest tasks: a prompt is read once."""
 
     async def run(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
@@ -76,20 +79,23 @@ class Issuer:
             end = min(end, self._prompts.total)
         if count <= 0 or begin >= end:
             return None
-        positions: list[int] = []
+        self._admitted = {}
         position = begin
-        while position < end and len(positions) < count:
-            if self._admitted(position):
-                positions.append(position)
+        while position < end and len(self._admitted) < count:
+            prompt = self._prompts.at(position)
+            if self._curator.admits(prompt.prompt_id, prompt.content, draw=self._draw(position)):
+                self._admitted[position] = prompt
             position += 1
+        skipped = len(self._admitted) < position - begin
         return TasksIssued(
-            first=ledger.issued, count=len(positions), positions=tuple(positions), next_position=position
+            first=ledger.issued,
+            count=len(self._admitted),
+            positions=tuple(self._admitted) if skipped else (),
+            next_position=position,
         )
 
-    def _admitted(self, position: int) -> bool:
-        prompt = self._prompts.at(position)
-        draw = random.Random(f"{self._job.spec.data.seed}/{position}").random()  # noqa: S311 - a lottery, not a secret
-        return self._curator.admits(prompt.prompt_id, prompt.content, draw=draw)
+    def _draw(self, position: int) -> float:
+        return random.Random(f"{self._job.spec.data.seed}/{position}").random()  # noqa: S311 - a lottery, not a secret
 
     async def _publish(self, publisher: WindowedPublisher, places: Iterable[tuple[int, int]]) -> None:
         for number, position in places:
@@ -99,7 +105,7 @@ class Issuer:
 
     def _task(self, number: int, position: int) -> Task:
         data = self._job.spec.data
-        prompt = self._prompts.at(position)
+        prompt = self._admitted.get(position) or self._prompts.at(position)
         return Task(
             task_id=task_id(number),
             job=self._job.metadata.name,

@@ -12,6 +12,7 @@ import structlog
 
 from trimtab.api.data import Filter
 from trimtab.api.job import RLJob
+from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchDesk
 from trimtab.dataflow.curators.choosing import make_curator
 from trimtab.dataflow.filters.choosing import make_filter
@@ -22,7 +23,6 @@ from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.plugins import load_plugin
 from trimtab.dataflow.prompts.reading import read_prompts
 from trimtab.dataflow.reporting import Reporter
 from trimtab.dataflow.sifting import Sifter
@@ -33,6 +33,7 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable, beat
 from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.plugins import load_class
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
@@ -63,15 +64,20 @@ async def run_dataflow(
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
     data = job.spec.data
+
+    def loader(field: str) -> Callable[[Plugin], object]:
+        return lambda plugin: load_class(plugin.entrypoint, plugin.args, field=field, folder=folder)
+
     # A curriculum looks at every prompt, which may take a while: in a thread, so that the pod stays alive.
     curator = await asyncio.to_thread(
         make_curator,
         data.curator,
         prompts=prompts.every(),
-        load=lambda plugin: load_plugin(plugin, field="data.curator.custom", folder=folder),
+        load=loader("data.curator.custom"),
     )
     chosen_filter = make_filter(
-        data.filter, load=lambda plugin: load_plugin(plugin, field="data.filter.custom", folder=folder)
+        data.filter,
+        load=loader("data.filter.custom"),
     )
     ledger = Ledger(
         groups_per_task(job),

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from trimtab.api.job import RLJob
 from trimtab.api.prompts import PromptSource
-from trimtab.dataflow.plugins import load_plugin
 from trimtab.dataflow.prompts.arrow_rows import ArrowRows
 from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
 from trimtab.dataflow.prompts.generated import GeneratedRows
@@ -23,6 +22,7 @@ from trimtab.dataflow.prompts.progress import Progress
 from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
 from trimtab.dataflow.prompts.survey import surveyed
 from trimtab.dataflow.prompts.token_limit import TokenLimit
+from trimtab.fabric.plugins import load_class
 from trimtab.fabric.settings import ObjectStoreSettings
 
 # A prompt's id ends in the number of its row, and is 256 characters at most.
@@ -115,7 +115,9 @@ class _Reader:
         column, progress = source.prompt_column, self._progress
         if source.generator is not None:
             return GeneratedRows(
-                load_plugin(source.generator, field=f"{field}.generator", folder=self._folder),
+                load_class(
+                    source.generator.entrypoint, source.generator.args, field=f"{field}.generator", folder=self._folder
+                ),
                 entrypoint=source.generator.entrypoint,
                 prefix=self._claimed(source.name),
                 prompt_column=column,

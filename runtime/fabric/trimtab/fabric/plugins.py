@@ -1,0 +1,28 @@
+"""Makes the classes of the user's that a manifest names by entry point."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.fabric.pod import JobMisconfigured
+
+
+def load_class(entrypoint: str, args: Mapping[str, Any], *, field: str, folder: Path | None) -> object:
+    """Import `module:Class`, from `folder` first, and make it with `args`. `field` is where the manifest names it."""
+    if folder is not None and (importable := str(folder.resolve())) not in sys.path:
+        sys.path.insert(0, importable)
+    module_name, _, class_name = entrypoint.partition(":")
+    # A module and a class of the user's: whatever they raise is about the manifest, and says so.
+    try:
+        named = getattr(importlib.import_module(module_name), class_name)
+    except Exception as error:
+        raise JobMisconfigured(f"{field}.entrypoint {entrypoint!r} cannot be loaded: {error}") from error
+    try:
+        made: object = named(**args)
+    except Exception as error:
+        raise JobMisconfigured(f"{field}.args do not fit {entrypoint}: {error}") from error
+    return made
