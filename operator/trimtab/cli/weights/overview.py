@@ -8,13 +8,14 @@ from collections import Counter
 import msgspec
 
 from trimtab.cli.weights.catalogue import Kind, kind_of, route_text
-from trimtab.cli.weights.leases import LEASE_TTL_S, live_leases, store_time
 from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights
+from trimtab.cli.weights.store_time import LEASE_TTL_S, store_time
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.objects.upload import all_or_first_error
 from trimtab.fabric.signing import Verifier
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
+from trimtab.weights.store.leases import live_leases
 from trimtab.weights.store.manifest import InvalidManifest, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position

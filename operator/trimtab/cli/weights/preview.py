@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trimtab.cli.weights.leases import live_leases, store_time
 from trimtab.cli.weights.opening import OpenWeights
+from trimtab.cli.weights.store_time import store_time
 from trimtab.weights.store.collection import Collected, CollectionRules, is_garbage, referenced_keys
 from trimtab.weights.store.condemned import CondemnedList
 from trimtab.weights.store.keys import parse_key, policy_prefix
 from trimtab.weights.store.latest import Latest
+from trimtab.weights.store.leases import live_leases
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.retention import retained
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
-from trimtab.weights.layout import Block, StateLayout, Tensor
+from trimtab.weights.layout import StateLayout, Tensor
 from trimtab.weights.store.manifest import Piece
 
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -30,13 +29,7 @@ class TensorGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 def tensor_groups(layout: StateLayout, pieces: Sequence[Piece]) -> list[TensorGroup]:
     """Those with changes, the largest first."""
-    placed = [tensor for tensor in layout.tensors if tensor.end > tensor.start]
-    starts, ends = [tensor.start for tensor in placed], [tensor.end for tensor in placed]
-
-    def within(block: Block) -> list[Tensor]:
-        return placed[bisect_right(ends, block.start) : bisect_left(starts, block.end)]
-
-    names = {block.index: _group_name(within(block)) for block in layout.blocks}
+    names = {block.index: _group_name(list(layout.tensors_in(block))) for block in layout.blocks}
     of_blocks = Counter(names.values())
     by_group: dict[str, list[Piece]] = {}
     for piece in pieces:
@@ -44,7 +37,7 @@ def tensor_groups(layout: StateLayout, pieces: Sequence[Piece]) -> list[TensorGr
     groups = [
         TensorGroup(
             name=name,
-            tensors=len({tensor.name for piece in found for tensor in within(layout.blocks[piece.block])}),
+            tensors=len({tensor.name for piece in found for tensor in layout.tensors_in(layout.blocks[piece.block])}),
             blocks=len(found),
             of_blocks=of_blocks[name],
             modes=dict(Counter(piece.mode for piece in found)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -71,20 +72,36 @@ async def drop_lease(store: ObjectStore, policy: str, member: str, *, deadline_s
 async def read_leases(store: ObjectStore, policy: str, *, ttl_s: float, deadline_s: float) -> tuple[Lease, ...]:
     """The leases that were written within the last `ttl_s` seconds. The deadline is for each request."""
     now = await store_now(store, policy, deadline_s=deadline_s)
-    leases: list[Lease] = []
+    aged = await live_leases(store, policy, now=now, ttl_s=ttl_s, deadline_s=deadline_s)
+    return tuple(one.lease for one in aged)
+
+
+@dataclass(frozen=True)
+class AgedLease:
+    lease: Lease
+    age_s: float
+
+
+async def live_leases(
+    store: ObjectStore, policy: str, *, now: float, ttl_s: float, deadline_s: float
+) -> list[AgedLease]:
+    """With their ages, by a time of the store's clock that the caller knows: this only reads."""
+    found: list[AgedLease] = []
     async for info in store.scan(lease_prefix(policy), deadline_s=deadline_s):
-        if is_expired(modified_at(info), now=now, ttl_s=ttl_s):
+        written_at = modified_at(info)
+        if is_expired(written_at, now=now, ttl_s=ttl_s):
             continue
         try:
             stored = await store.get(info.key, max_bytes=MAX_LEASE_BYTES, deadline_s=deadline_s)
-            leases.append(msgspec.json.decode(stored.body, type=Lease))
+            lease = msgspec.json.decode(stored.body, type=Lease)
         except ObjectNotFound:
             continue  # dropped since the listing
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidLease(
                 f"{store.where(info.key)} is malformed: {error}; remove it if no member uses it"
             ) from None
-    return tuple(leases)
+        found.append(AgedLease(lease, max(0.0, now - written_at)))
+    return found
 
 
 def is_expired(written_at: float, *, now: float, ttl_s: float) -> bool:
