@@ -6,12 +6,13 @@ Blocks follow from the header alone, never from what changed, so publishers and 
 from __future__ import annotations
 
 import hashlib
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +22,7 @@ BLOCK_BYTES = 16 << 20
 _OWN_BLOCK_BYTES = 4 << 20
 _CUT_BYTES = 64
 _ALIGNMENT = 8
+_LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100 << 20
 _METADATA = "__metadata__"
 
@@ -142,6 +144,18 @@ class StateLayout:
             offset = tensor.end
         return cls(header=header, tensors=tuple(tensors))
 
+    @classmethod
+    def read(cls, file: BinaryIO) -> StateLayout:
+        """Of a safetensors file from its beginning. Raises InvalidLayout unless header and file have the same size."""
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if _LENGTH_BYTES + length > size:
+            raise InvalidLayout(f"a file of {size} bytes cannot have a header of {length}")
+        layout = cls.parse(file.read(length))
+        if size != len(layout.prefix) + layout.data_bytes:
+            raise InvalidLayout(f"the file has {size} bytes, its header describes {layout.data_bytes} of data")
+        return layout
+
     @cached_property
     def data_bytes(self) -> int:
         return self.tensors[-1].end if self.tensors else 0
@@ -149,7 +163,7 @@ class StateLayout:
     @cached_property
     def prefix(self) -> bytes:
         """What stands in a file before the data."""
-        return len(self.header).to_bytes(8, "little") + self.header
+        return len(self.header).to_bytes(_LENGTH_BYTES, "little") + self.header
 
     @cached_property
     def digest(self) -> str:

@@ -9,9 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from trimtab.weights.codec.change import Bytes
-from trimtab.weights.layout import Block, InvalidLayout, StateLayout
-
-_LENGTH_BYTES = 8
+from trimtab.weights.layout import Block, StateLayout
 
 
 class WeightSource(Protocol):
@@ -29,13 +27,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            size = path.stat().st_size
-            if _LENGTH_BYTES + length > size:
-                raise InvalidLayout(f"{path.name} is no safetensors file: its header would be longer than the file")
-            self.layout = StateLayout.parse(file.read(length))
-            if size != len(self.layout.prefix) + self.layout.data_bytes:
-                raise InvalidLayout(f"{path.name} has {size} bytes, its header describes {self.layout.data_bytes}")
+            self.layout = StateLayout.read(file)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._data = np.frombuffer(mapped, dtype=np.uint8, offset=len(self.layout.prefix))
 

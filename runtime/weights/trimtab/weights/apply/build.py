@@ -12,10 +12,10 @@ import numpy.typing as npt
 from trimtab.weights.apply.durable import SharedFile, remove, rename
 from trimtab.weights.apply.errors import DamagedCopy, InvalidUpdate
 from trimtab.weights.apply.held import CopyState, Held, write_state
-from trimtab.weights.apply.mapping import ALIGNMENT, MappedWeights
+from trimtab.weights.apply.mapping import MappedWeights
 from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.digests import block_digest
-from trimtab.weights.layout import InvalidLayout, StateLayout
+from trimtab.weights.layout import StateLayout
 
 if TYPE_CHECKING:
     from trimtab.weights.apply.host_copy import HostCopy
@@ -25,8 +25,6 @@ class CopyBuilder:
     """Takes every block once, from any thread; as a context manager it gives up unless it was finished."""
 
     def __init__(self, places: CopyPlaces, layout: StateLayout, *, copy: type[HostCopy]) -> None:
-        if len(layout.prefix) % ALIGNMENT:
-            raise InvalidLayout(f"a header of {len(layout.header)} bytes leaves data unaligned; pad it with spaces")
         self._places = places
         self._layout = layout
         self._copy = copy

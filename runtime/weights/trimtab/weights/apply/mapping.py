@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,6 @@ import numpy.typing as npt
 from trimtab.weights.apply.errors import DamagedCopy
 from trimtab.weights.layout import Block, InvalidLayout, StateLayout, Tensor
 
-_LENGTH_BYTES = 8
-ALIGNMENT = 8
-"""The widest element. Data begins after the prefix, so the prefix has to be a multiple of it."""
-
 
 class MappedWeights:
     """Views handed out keep the mapping alive, also past `close`."""
@@ -24,17 +19,10 @@ class MappedWeights:
     def __init__(self, path: Path) -> None:
         """Raises FileNotFoundError, and DamagedCopy when the file is not what its header says."""
         with path.open("r+b", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if length > size:
-                raise DamagedCopy(f"{path} has {size} bytes and says that its header has {length}")
             try:
-                self.layout = StateLayout.parse(file.read(length))
+                self.layout = StateLayout.read(file)
             except InvalidLayout as error:
                 raise DamagedCopy(f"{path}: {error}") from None
-            expected = len(self.layout.prefix) + self.layout.data_bytes
-            if size != expected or len(self.layout.prefix) % ALIGNMENT:
-                raise DamagedCopy(f"{path} has {size} bytes, its header asks for {expected}, aligned to {ALIGNMENT}")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
         self._data: npt.NDArray[np.uint8] | None = np.frombuffer(
             self._map, dtype=np.uint8, offset=len(self.layout.prefix)
