@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.weights import test_publication as publication
+from tests.integration.weights.place import RULES, SIGNER, D, Place, content
 from tests.integration.weights.states import TrainedState
-from tests.integration.weights.test_publication import SIGNER, D, Place
 from trimtab.fabric.objects.client import ObjectStore, StoredObject
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -21,8 +20,6 @@ from trimtab.weights.store.latest import SupersededTrainer
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.upkeep import UpkeepRules
-
-place = publication.place
 
 
 class StoreWithRival(ObjectStore):
@@ -81,7 +78,7 @@ async def test_one_who_was_away_takes_the_fold(place: Place, tmp_path: Path) -> 
     assert encoded[-1] == (3, 3)
     seen: list[int] = []
     assert await away.pull(deadline_s=D, progress=lambda _, total: seen.append(total)) == Position(1, 5)
-    assert publication.content(away) == TrainedState(5).file()
+    assert content(away) == TrainedState(5).file()
     assert seen[-1] < entry.bytes
     assert set(await place.sizes("lease")) == {"weights/p/lease/away"}
     assert not list(tmp_path.glob("chunks"))
@@ -89,7 +86,7 @@ async def test_one_who_was_away_takes_the_fold(place: Place, tmp_path: Path) -> 
 
 async def test_a_fold_is_the_one_that_the_trainer_would_have_made(place: Place, tmp_path: Path) -> None:
     """Same start, same end, same codec: the same bytes, although one had the states in memory and one had not."""
-    rules = UpkeepRules(anchor_every=1000, fold_every=4, collection=publication.RULES.collection)
+    rules = UpkeepRules(anchor_every=1000, fold_every=4, collection=RULES.collection)
     publisher = await place.publisher(rules=rules)
     await place.publish(publisher, 0)
     for version in range(1, 5):
@@ -131,7 +128,7 @@ async def test_a_publisher_goes_on_before_during_and_after(
     assert edges(latest.catalogue) == {(None, 0), (0, 3), *((version, version + 1) for version in range(6))}
     assert entry.target == Position(1, 3)
     assert await away.pull(deadline_s=D) == Position(1, 6)
-    assert publication.content(away) == TrainedState(6).file()
+    assert content(away) == TrainedState(6).file()
 
 
 async def test_a_trainer_that_starts_meanwhile_ends_the_fold(
@@ -157,7 +154,7 @@ async def test_versions_of_an_earlier_epoch_can_be_a_start_but_no_end(place: Pla
         plan_fold(latest, Position(1, 0), Position(1, 2))
     await fold_writer(place.store, tmp_path).fold(plan_fold(latest, Position(1, 2), Position(2, 4)), deadline_s=D)
     assert await away.pull(deadline_s=D) == Position(2, 4)
-    assert publication.content(away) == TrainedState(4).file()
+    assert content(away) == TrainedState(4).file()
 
 
 async def test_what_cannot_be_folded_is_refused_with_the_reason(place: Place) -> None:

@@ -19,9 +19,8 @@ import structlog
 from click.testing import CliRunner, Result
 from pydantic import BaseModel, SecretStr
 
-from tests.integration.weights import test_publication as publication
+from tests.integration.weights.place import RULES, SIGNER, D, Place
 from tests.integration.weights.states import LAYOUT, TrainedState
-from tests.integration.weights.test_publication import SIGNER, D, Place
 from tests.polling import eventually
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
@@ -35,8 +34,6 @@ from trimtab.weights.store.manifest import WeightManifest
 from trimtab.weights.store.manifests import ManifestReader, write_manifest
 from trimtab.weights.store.position import Position
 from trimtab.weights.upkeep import UpkeepRules
-
-place = publication.place
 
 
 class Surroundings(BaseModel):
@@ -244,7 +241,7 @@ async def _digests(place: Place, block: int, digest: str) -> list[str]:
 async def test_after_a_collection_what_is_left_is_decoded_as_far_as_its_anchors_reach(
     place: Place, shell: Shell
 ) -> None:
-    rules = UpkeepRules(anchor_every=4, fold_every=None, collection=publication.RULES.collection)
+    rules = UpkeepRules(anchor_every=4, fold_every=None, collection=RULES.collection)
     publisher = await place.publisher(rules=rules)
     for version in range(6):
         await place.publish(publisher, version)

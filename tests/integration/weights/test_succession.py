@@ -1,0 +1,113 @@
+"""Trainers come and go: they resume, bring other weights, are superseded; no pool ever sees a mixture."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.integration.weights.place import D, Place, content
+from tests.integration.weights.states import TrainedState
+from tests.polling import eventually
+from trimtab.fabric.objects.errors import StoreTimeout
+from trimtab.weights.baseline import LayoutChanged
+from trimtab.weights.layout import StateLayout
+from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.store.latest import SupersededTrainer
+from trimtab.weights.store.position import Position
+
+
+async def test_a_trainer_that_resumes_from_a_published_version_ships_nothing_for_it(place: Place) -> None:
+    first, puller = await place.publisher(), await place.puller()
+    await place.publish(first, 5, 6, 7)
+    await puller.pull(deadline_s=D)
+    second = await place.publisher()
+    pointer = await place.publish(second, 6)
+    assert pointer.size_bytes < 1000
+    # Version 7 of the first trainer is of a lineage that is no more: its holder goes back over the anchor.
+    for version in (6, 7):
+        if version == 7:
+            await place.publish(second, 7, run=0)
+        assert await puller.pull(deadline_s=D) == Position(2, version)
+        assert content(puller) == TrainedState(version).file()
+
+
+async def test_a_trainer_with_other_weights_begins_with_an_anchor(place: Place) -> None:
+    puller = await place.puller()
+    await place.publish(await place.publisher(), 0, 1)
+    await puller.pull(deadline_s=D)
+    pointer = await place.publish(await place.publisher(), 0, run=9)
+    assert pointer.base_version is None
+    await puller.pull(pointer, deadline_s=D)
+    assert content(puller) == TrainedState(0, run=9).file()
+
+
+async def test_another_model_replaces_the_copy(place: Place) -> None:
+    puller = await place.puller()
+    await place.publish(await place.publisher(), 0)
+    await puller.pull(deadline_s=D)
+    other = TrainedState(0, layout=StateLayout.of({"w": ("BF16", (10, 10))}))
+    publisher = await place.publisher()
+    await publisher.publish(0, publisher.capture(other), deadline_s=D)
+    await puller.pull(deadline_s=D)
+    assert content(puller) == other.file()
+
+
+async def test_a_model_that_changes_under_a_publisher_is_refused(place: Place) -> None:
+    publisher = await place.publisher()
+    await place.publish(publisher, 0)
+    with pytest.raises(LayoutChanged):
+        publisher.capture(TrainedState(1, layout=StateLayout.of({"w": ("BF16", (10, 10))})))
+
+
+async def test_a_superseded_trainer_can_publish_nothing_more(place: Place) -> None:
+    old, puller = await place.publisher(), await place.puller()
+    await place.publish(old, 0)
+    new = await place.publisher()
+    captured = old.capture(TrainedState(1))
+    with pytest.raises(SupersededTrainer):
+        await old.publish(1, captured, deadline_s=D)
+    await place.publish(new, 0, run=3)
+    await puller.pull(deadline_s=D)
+    assert content(puller) == TrainedState(0, run=3).file()
+
+
+async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
+    """Both publish as fast as they can; what a pool sees at any time is a version of one of them, whole."""
+    trainers = [await place.publisher(), await place.publisher()]
+    puller = await place.puller()
+
+    async def train(run: int, publisher: WeightPublisher) -> int:
+        try:
+            for version in range(6):
+                captured = await asyncio.to_thread(publisher.capture, TrainedState(version, run))
+                await publisher.publish(version, captured, deadline_s=D)
+        except SupersededTrainer:
+            return version
+        return 6
+
+    async def follow() -> None:
+        while True:
+            position = await puller.pull(deadline_s=D)
+            assert content(puller) == TrainedState(position.version, position.epoch - 1).file()
+            await asyncio.sleep(0.02)
+
+    running = [asyncio.create_task(train(run, publisher)) for run, publisher in enumerate(trainers)]
+    await eventually(lambda: running[1].done() or running[0].done(), timeout_s=D)
+    following = asyncio.create_task(follow())
+    done = await asyncio.gather(*running)
+    await eventually(lambda: puller.held == Position(2, 5) or following.done(), timeout_s=D)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert done == [0, 6]
+
+
+async def test_a_first_version_that_never_got_out_is_passed_over(place: Place) -> None:
+    publisher, puller = await place.publisher(), await place.puller()
+    captured = publisher.capture(TrainedState(1))
+    with pytest.raises(StoreTimeout):
+        await publisher.publish(1, captured, deadline_s=0.000001)
+    pointer = await publisher.publish(2, publisher.capture(TrainedState(2)), deadline_s=D)
+    assert await puller.pull(pointer, deadline_s=D) == Position(1, 2)
+    assert content(puller) == TrainedState(2).file()

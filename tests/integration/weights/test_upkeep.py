@@ -1,0 +1,124 @@
+"""Anchors, folds, leases and collection beside the versions of a running publisher."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.integration.weights.place import RULES, D, Place, content
+from tests.integration.weights.states import TrainedState
+from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.leases import Lease, read_leases
+from trimtab.weights.store.position import Position
+from trimtab.weights.upkeep import UpkeepRules
+
+
+async def test_folds_and_anchors_shorten_the_way(place: Place) -> None:
+    rules = UpkeepRules(anchor_every=6, fold_every=4, collection=RULES.collection)
+    publisher, away = await place.publisher(rules=rules), await place.puller("away")
+    await place.publish(publisher, 0)
+    await away.pull(deadline_s=D)
+    for version in range(1, 9):
+        await place.publish(publisher, version)
+        await publisher.flush()
+    entries = (await place.latest()).catalogue
+    edges = {(entry.base and entry.base.version, entry.target.version) for entry in entries}
+    assert {(None, 0), (None, 6), (0, 4), (4, 8)} <= edges
+    folded = next(entry.bytes for entry in entries if entry.base == Position(1, 0) and entry.target.version == 4)
+    singles = sum(
+        e.bytes for e in entries if e.base and e.target.version <= 4 and e.base.version == e.target.version - 1
+    )
+    assert folded < singles
+    seen: list[tuple[int, int]] = []
+    await away.pull(deadline_s=D, progress=lambda done, total: seen.append((done, total)))
+    assert content(away) == TrainedState(8).file()
+    manifests = sum((await place.sizes("fold")).values())
+    both = sum(e.bytes for e in entries if e.base and (e.base.version, e.target.version) in {(0, 4), (4, 8)})
+    assert seen[-1] == (both - manifests, both - manifests)
+    joiner = await place.puller("joiner")
+    await joiner.pull(deadline_s=D)
+    assert content(joiner) == TrainedState(8).file()
+
+
+async def test_old_versions_go_when_nobody_holds_them(place: Place) -> None:
+    rules = UpkeepRules(
+        anchor_every=3,
+        fold_every=None,
+        collection=CollectionRules(keep_versions=2, lease_ttl_s=600.0, grace_s=0.0),
+        collect_every_s=0.0,
+    )
+    publisher = await place.publisher(rules=rules)
+    away, gone = await place.puller("away"), await place.puller("gone")
+    await place.publish(publisher, 0, 1)
+    await away.pull(deadline_s=D)
+    await gone.pull(deadline_s=D)
+    await gone.give_up_lease(deadline_s=D)
+
+    async def publish_and_collect(*versions: int) -> set[int]:
+        for version in versions:
+            await place.publish(publisher, version)
+            await publisher.flush()
+        return {entry.target.version for entry in (await place.latest()).catalogue}
+
+    assert await publish_and_collect(*range(2, 9)) >= {2, 3, 4, 5, 6, 7, 8}  # all that leads on from version 1
+    assert await away.pull(deadline_s=D) == Position(1, 8)
+    kept = await publish_and_collect(9, 10, 11)
+    assert kept == {8, 9, 10, 11} or kept == {9, 10, 11}  # the anchor of 9, and what leads on from 8
+    objects = await place.sizes("obj")
+    referenced = {entry.target.version for entry in (await place.latest()).catalogue}
+    assert len(objects) <= len(referenced) + 2
+    for puller in (away, gone, await place.puller("joiner")):
+        assert await puller.pull(deadline_s=D) == Position(1, 11)
+        assert content(puller) == TrainedState(11).file()
+
+
+async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = UpkeepRules(anchor_every=1, fold_every=2, collection=RULES.collection)
+    publisher, puller = await place.publisher(rules=rules), await place.puller()
+    await place.publish(publisher, 0)
+
+    def no_space(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trimtab.weights.upkeep.SpooledBlocks", no_space)
+    await place.publish(publisher, 1, 2, 3)
+    await publisher.flush()
+    entries = (await place.latest()).catalogue
+    assert [(e.base.version if e.base else None, e.target.version) for e in entries] == [
+        (None, 0),
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    monkeypatch.undo()
+    await place.publish(publisher, 4, 5, 6, 7)
+    await publisher.flush()
+    edges = {(e.base.version if e.base else None, e.target.version) for e in (await place.latest()).catalogue}
+    assert (None, 4) in edges
+    assert any(base is not None and target - base > 1 for base, target in edges)
+    await puller.pull(deadline_s=D)
+    assert content(puller) == TrainedState(7).file()
+
+
+async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: Place) -> None:
+    publisher, puller = await place.publisher(), await place.puller()
+    await place.publish(publisher, 0, 1)
+
+    async def lease() -> Lease:
+        (found,) = await read_leases(place.store, "p", ttl_s=600.0, deadline_s=D)
+        return found
+
+    pinned: list[Lease] = []
+
+    async def look() -> None:
+        await puller.renew_lease(deadline_s=D)  # the worker's own renewal must not take the pins away
+        pinned.append(await lease())
+
+    looking: list[asyncio.Task[None]] = []
+    await puller.pull(deadline_s=D, progress=lambda done, total: looking.append(asyncio.create_task(look())))
+    await asyncio.gather(*looking)
+    entries = (await place.latest()).catalogue
+    assert pinned[0].pins == tuple(entry.manifest for entry in entries)
+    assert await lease() == Lease(member="pulled", held=Position(1, 1))
