@@ -32,9 +32,6 @@ _POLICY = (
 )
 _JOB = (
     "workflow.source.config_map",
-    "data.replay",
-    "data.mix",
-    "data.selection",
     "data.shards",
     "data.template",
     "pools.engine.name",

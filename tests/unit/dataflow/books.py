@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
+from trimtab.dataflow.ledger.groups import Allotment, Group, Sample
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger, Witness
 from trimtab.dataflow.ledger.records import TasksIssued
+from trimtab.dataflow.selection.contract import Selection
+from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.trajectory import Finish
@@ -63,12 +65,24 @@ def header(
 
 def sample(task: int, index: int, *, tokens: int = 3, reward: float = 1.0, version: int = 0) -> Sample:
     own = header(task, index, tokens=tokens, reward=reward, version=version, group_size=64)
-    return Sample(1 + task * 64 + index, f"t{task}.solver.{index}", own)
+    made = Sample.of(1 + task * 64 + index, f"t{task}.solver.{index}", own)
+    assert made is not None
+    return made
 
 
-def group(task: int, samples: list[Sample]) -> Group:
-    partial = PartialGroup(len(samples), {one.header.group_index: one for one in samples})
-    return Group.of(f"t{task}.solver", partial)
+def group(task: int, samples: list[Sample], *, policy: str = "solver") -> Group:
+    return Group(
+        group_id=f"t{task}.{policy}",
+        policy=policy,
+        role=policy,
+        prompt_id=f"train-{task}",
+        samples=tuple(samples),
+        oldest_version=min(one.oldest_version for one in samples),
+    )
+
+
+def allotments(groups: list[Group]) -> list[Allotment]:
+    return [Allotment(one, 0) for one in groups]
 
 
 def ledger(
@@ -77,11 +91,15 @@ def ledger(
     max_staleness: int = STALENESS,
     sifts: bool = False,
     witness: Witness | None = None,
+    selection: Selection | None = None,
+    batch_size: int = BATCH,
 ) -> Ledger:
+    policies = policies or {"solver": 1}
     return Ledger(
-        policies or {"solver": 1},
+        policies,
+        selection=selection or Fresh({policy: {policy: 1.0} for policy in policies}, seed=0),
         group_size=GROUP,
-        batch_size=BATCH,
+        batch_size=batch_size,
         max_staleness=max_staleness,
         window_steps=WINDOW,
         sifts=sifts,

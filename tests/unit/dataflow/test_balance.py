@@ -28,7 +28,7 @@ def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> 
 
 def trained(steps: int, *, wait_s: float, surplus: int = 0) -> tuple[Feed, Mark]:
     feed = Feed(ledger(max_staleness=8))
-    mark = Mark.of(feed.ledger.policies["solver"], now=10.0)
+    mark = Mark.of(feed.ledger, "solver", now=10.0)
     for step in range(steps):
         feed.issue(2 + surplus)
         for task in range(feed.ledger.issued - 2 - surplus, feed.ledger.issued):
@@ -49,7 +49,7 @@ def trained(steps: int, *, wait_s: float, surplus: int = 0) -> tuple[Feed, Mark]
 )
 def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, branch: Branch, target: int) -> None:
     feed, mark = trained(3, wait_s=wait_s, surplus=surplus)
-    until = Mark.of(feed.ledger.policies["solver"], now=40.0)
+    until = Mark.of(feed.ledger, "solver", now=40.0)
     members = [*(member(f"pod-{number}") for number in range(4)), member("trainer", role=Role.TRAINER)]
     members.append(member("other-policy", version=None))
     report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=members)
@@ -64,8 +64,8 @@ def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, bran
 
 def test_what_was_dropped_is_advice_and_still_counts_as_accepted() -> None:
     feed, mark = trained(1, wait_s=0.0, surplus=1)
-    feed.ledger.policies["solver"].drop(("t2.solver",))
-    until = Mark.of(feed.ledger.policies["solver"], now=40.0)
+    feed.ledger.trainers["solver"].drop(("t2.solver",))
+    until = Mark.of(feed.ledger, "solver", now=40.0)
     report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=[])
     assert report.stale_skipped == GROUP
     assert report.accepted.samples == 3 * GROUP
@@ -80,7 +80,7 @@ def test_progress_describes_the_step_it_is_written_for() -> None:
     granted = feed.ledger.propose("solver", now=1.0)
     assert granted is not None
     feed.ledger.apply(granted)
-    groups = feed.ledger.policies["solver"].granted[2]
+    groups = feed.ledger.trainers["solver"].allotments(2)
     progress = step_progress(feed.ledger, job(), policy="solver", step=2, groups=groups, now=3.0)
     assert decode(encode(progress), type(progress)) == progress
     assert (progress.reward, progress.staleness, progress.max_staleness) == (0.5, 0.5, 1)
@@ -96,5 +96,5 @@ def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
     granted = feed.ledger.propose("solver", now=1.0)
     assert granted is not None
     feed.ledger.apply(granted)
-    groups = feed.ledger.policies["solver"].granted[1]
+    groups = feed.ledger.trainers["solver"].allotments(1)
     assert step_progress(feed.ledger, job(), policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0

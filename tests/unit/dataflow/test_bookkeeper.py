@@ -56,7 +56,7 @@ async def test_nothing_is_applied_before_it_is_written() -> None:
     journal.gate.set()
     await writing
     assert books.ledger.issued == 2
-    assert len(books.ledger.policies["solver"].buffer) == 1
+    assert books.ledger.trainers["solver"].buffered == 1
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.books import group, header, sample
-from trimtab.dataflow.leases import deal, lease
-from trimtab.dataflow.ledger.groups import Group, Sample, UntrainableSample
+from tests.unit.dataflow.books import allotments, group, sample
+from trimtab.dataflow.leases import deal, lease, step_totals
+from trimtab.dataflow.ledger.groups import Group
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest
 
 sizes = st.lists(st.integers(1, 3000), min_size=1, max_size=60)
@@ -16,7 +15,8 @@ sizes = st.lists(st.integers(1, 3000), min_size=1, max_size=60)
 
 def ask(groups: list[Group], *, rank: int, world_size: int) -> BatchLease:
     request = BatchRequest(job="job", policy="solver", step=4, rank=rank, world_size=world_size)
-    return lease(groups, request, stream="S", now=1.0, expires_s=5.0)
+    portion = allotments(groups)
+    return lease(portion, request, totals=step_totals(portion), stream="S", now=1.0, expires_s=5.0)
 
 
 @given(sizes, st.integers(1, 9))
@@ -31,7 +31,7 @@ def test_every_row_is_dealt_exactly_once(lengths: list[int], world_size: int) ->
 @given(sizes, st.integers(1, 9))
 def test_ranks_get_nearly_the_same_number_of_tokens(lengths: list[int], world_size: int) -> None:
     hands = deal([sample(0, index, tokens=tokens) for index, tokens in enumerate(lengths)], world_size=world_size)
-    totals = [sum(row.header.tokens for row in hand) for hand in hands]
+    totals = [sum(row.tokens for row in hand) for hand in hands]
     assert max(totals) - min(totals) <= max(lengths) + 5  # a prompt has five
 
 
@@ -53,10 +53,3 @@ def test_leases_carry_whole_groups_and_the_same_totals(lengths: list[int], world
     assert leases[0].totals.samples == len(samples)
     assert leases[0].totals.trained_tokens == sum(lengths)
     assert leases == [ask(groups, rank=rank, world_size=world_size) for rank in range(world_size)]
-
-
-def test_a_failed_sample_cannot_be_leased() -> None:
-    failed = Sample(1, "t0.solver.0", header(0, 0, error="engine-gone"))
-    bad = Group(group_id="t0.solver", samples=(failed,), oldest_version=0, arrival=1, tokens=1)
-    with pytest.raises(UntrainableSample, match="no reward"):
-        ask([bad], rank=0, world_size=1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
-from trimtab.dataflow.admission import capacity
-from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample, UntrainableSample, mean_reward
+from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.ledger import Arrival, LedgerError
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
@@ -21,17 +20,20 @@ from trimtab.dataflow.ledger.settled import SettledGroups
 
 
 @pytest.mark.parametrize(
-    ("version", "accepted", "running", "expected"),
-    [
-        (0, 0, 0, 12),
-        (0, 4, 4, 4),
-        (0, 8, 4, 0),
-        (1, 8, 4, 4),
-        (0, 20, 0, 0),
-    ],
+    ("wanted", "buffered", "running", "expected"), [(6, 0, 0, 6), (6, 2, 2, 2), (6, 4, 2, 0), (4, 6, 0, 0)]
 )
-def test_capacity_is_the_formula_of_the_paper(version: int, accepted: int, running: int, expected: int) -> None:
-    assert capacity(max_staleness=2, version=version, batch_size=4, accepted=accepted, running=running) == expected
+def test_what_waits_and_what_is_running_is_not_asked_for_again(
+    wanted: int, buffered: int, running: int, expected: int
+) -> None:
+    missing = missing_groups(wanted=wanted, buffered=buffered, running=running, needed=lambda groups: groups)
+    assert missing == expected
+
+
+def test_a_rest_of_groups_is_worth_a_task_only_when_nothing_is_under_way() -> None:
+    assert tasks_for(5, groups_per_task=2, idle=True) == 2
+    assert tasks_for(1, groups_per_task=2, idle=False) == 0
+    assert tasks_for(1, groups_per_task=2, idle=True) == 1
+    assert tasks_for(0, groups_per_task=2, idle=True) == 0
 
 
 def test_groups_are_chosen_by_deadline_and_then_by_arrival() -> None:
@@ -51,7 +53,7 @@ def test_groups_are_chosen_by_deadline_and_then_by_arrival() -> None:
 def test_stale_groups_are_dropped_also_while_there_are_too_few_fresh_ones() -> None:
     """Otherwise they would hold the room of the fresh ones, and the job would stand still for ever."""
     feed = Feed(ledger())
-    books = feed.ledger.policies["solver"]
+    books = feed.ledger.trainers["solver"]
     feed.issue(6)
     for task in range(6):
         feed.complete(task)
@@ -72,7 +74,7 @@ def test_stale_groups_are_dropped_also_while_there_are_too_few_fresh_ones() -> N
     room = feed.ledger.capacity_tasks()
     feed.ledger.apply(dropped)
     assert feed.ledger.capacity_tasks() == room + 4
-    assert len(books.buffer) == 0
+    assert books.buffered == 0
 
 
 def test_a_failed_sample_spoils_its_group_and_never_becomes_a_reward() -> None:
@@ -80,7 +82,7 @@ def test_a_failed_sample_spoils_its_group_and_never_becomes_a_reward() -> None:
     feed.issue(1)
     assert feed.arrive(header(0, 0)) is Arrival.NEW
     assert feed.arrive(header(0, 1, error="engine-gone")) is Arrival.FAILED
-    assert len(feed.ledger.policies["solver"].buffer) == 0
+    assert feed.ledger.trainers["solver"].buffered == 0
     assert feed.ledger.capacity_tasks() == (STALENESS + 1) * BATCH // GROUP
     assert feed.arrive(header(0, 1)) is Arrival.DUPLICATE
 
@@ -90,18 +92,6 @@ def test_a_scored_sample_without_trained_tokens_spoils_its_group() -> None:
     feed.issue(1)
     feed.arrive(header(0, 0))
     assert feed.arrive(header(0, 1, version=None)) is Arrival.FAILED
-
-
-def test_reading_the_reward_of_a_failed_sample_raises() -> None:
-    failed = Sample(1, "t0.solver.0", header(0, 0, error="engine-gone"))
-    with pytest.raises(UntrainableSample, match="engine-gone"):
-        _ = failed.reward
-    scored = Sample(2, "t0.solver.1", header(0, 1))
-    bad = Group(group_id="t0.solver", samples=(failed, scored), oldest_version=0, arrival=2, tokens=1)
-    with pytest.raises(UntrainableSample):
-        mean_reward([bad])
-    with pytest.raises(UntrainableSample):
-        Group.of("t0.solver", PartialGroup(2, {0: failed, 1: scored}))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +128,7 @@ def test_a_finished_policy_does_not_stop_the_others() -> None:
     assert feed.ledger.capacity_tasks() == BATCH // GROUP
     feed.issue(2)
     assert feed.complete(6, policy="judge") is Arrival.COMPLETED
-    assert len(feed.ledger.policies["judge"].buffer) == 0, "nobody will ever take it"
+    assert feed.ledger.trainers["judge"].buffered == 0, "nobody will ever take it"
 
 
 def test_only_the_newest_tasks_may_be_unsent_and_of_those_only_the_unseen() -> None:
@@ -170,14 +160,14 @@ def test_records_that_contradict_the_streams_stop_the_process(record: TasksIssue
 
 
 def test_times_are_kept_for_the_windows_that_are_reported() -> None:
-    books = ledger().policies["solver"]
+    books = ledger().trainers["solver"]
     for step in range(1000):
         books.time(StepTimed(policy="solver", step=step, rank=0, wait_seconds=1.0, step_seconds=2.0, at=1.0))
-    assert books.waiting(first_step=990, last_step=999) == (10.0, 20.0)
+    assert books.times.waiting(first_step=990, last_step=999) == (10.0, 20.0)
     assert not books.wants_time(3, rank=1), "too old to matter"
     assert books.wants_time(999, rank=1)
     assert not books.wants_time(999, rank=0)
-    assert len(vars(books)["_times"]) < 50
+    assert len(books.times.by_step) < 50
 
 
 def test_settled_groups_are_remembered_as_a_number() -> None:

@@ -1,20 +1,23 @@
-"""The ledger against a model that keeps everything: any order of arrivals, grants and restarts, and never a difference.
+"""The ledger against a model that keeps everything: any order of arrivals, grants, snapshots and restarts, and never a
+difference.
 
-Two policies, one of which speaks in two roles, so that each task is one group for the first and two for the second.
+Two policies, one of which speaks in two roles, so that each task is one group for the first and two for the second. The
+first trains on a mix of both streams, and both replay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
 from itertools import cycle
-from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.dataflow.books import BATCH, GROUP, STALENESS, header, ledger
-from trimtab.dataflow.ledger.groups import all_samples
+from tests.unit.dataflow.books import GROUP, STALENESS, header, ledger
+from tests.unit.dataflow.ledger_pictures import Witnessed, picture
+from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
@@ -25,82 +28,63 @@ from trimtab.dataflow.ledger.records import (
     StepDurable,
     StepGranted,
     StepTimed,
+    StreamsRouted,
     TasksIssued,
     TrainerAttempt,
 )
-from trimtab.dataflow.outcomes import GroupOutcome
+from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
+from trimtab.dataflow.mixing import MixingSchedule
+from trimtab.dataflow.selection.fresh import Fresh
+from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.wire.header import TrajectoryHeader
 
+BATCH = 8
+PLACES = BATCH // GROUP
 ROLES = {"solver": ("solver",), "judge": ("judge", "critic")}
 POLICIES = {policy: len(roles) for policy, roles in ROLES.items()}
+MIX = {"solver": {"solver": 2.0, "judge": 1.0}, "judge": {"judge": 1.0}}
+REPLAY = ReplaySettings(ratio=0.3, size=10, max_age=4, max_uses=3)
+QUOTA = 1
+"""Of four places, three tenths."""
 policies = st.sampled_from(sorted(POLICIES))
-
-
-def picture(books: Ledger) -> dict[str, Any]:
-    """All that a ledger knows, in a form that compares."""
-    return {"issued": books.issued, "newest": books.newest_tasks, "capacity": books.capacity_tasks()} | {
-        name: {
-            "counts": {key: value for key, value in vars(one).items() if isinstance(value, int | str | None)},
-            "arriving": {key: sorted(partial.samples) for key, partial in one.arriving.items()},
-            "buffer": [
-                (group_id, [sample.header.group_index for sample in one.buffer.group(group_id).samples])
-                for group_id in one.buffer.first(len(one.buffer))
-            ],
-            "unsifted": list(one.unsifted),
-            "granted": {
-                step: [(sample.sequence, sample.trajectory_id) for sample in all_samples(groups)]
-                for step, groups in one.granted.items()
-            },
-            "rewards": list(one.rewards),
-            "settled": [
-                (number, role)
-                for number in range(books.issued)
-                for role in ROLES[name]
-                if f"t{number}.{role}" in one.settled
-            ],
-            "waiting": one.waiting(first_step=0, last_step=one.next_step),
-        }
-        for name, one in books.policies.items()
-    }
-
-
-@dataclass
-class Witnessed:
-    """Writes down what a curator would learn."""
-
-    told: list[tuple[str, int | tuple[float, ...]]] = field(default_factory=list)
-
-    def observe(self, outcome: GroupOutcome) -> None:
-        self.told.append((f"{outcome.policy}/{outcome.role}/{outcome.prompt_id}", outcome.rewards))
-
-    def stepped(self, policy: str, step: int) -> None:
-        self.told.append((policy, step))
 
 
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = ledger(policies=POLICIES, sifts=True, witness=Witnessed())
-        self.stream: list[TrajectoryHeader] = []
+        self.ledger = self.empty(sifts=True)
+        self.stream: dict[int, TrajectoryHeader] = {}
+        """By sequence, as far as they have not been trimmed."""
+        self.sequence = 0
         self.journal: list[Record] = []
+        """Since the newest snapshot."""
+        self.snapshot: bytes | None = None
         self.waiting: list[tuple[int, str, str, int]] = []
         """Samples asked for and not arrived: task, policy, role, index."""
         self.first: dict[tuple[str, str, int], TrajectoryHeader] = {}
-        self.trained: dict[tuple[str, str], int] = {}
+        self.uses: dict[tuple[str, str], list[int]] = {}
+        """By trainer and group, the steps that trained on it."""
         self.dropped: set[tuple[str, str]] = set()
-        self.filtered: set[tuple[str, str]] = set()
+        self.filtered: set[str] = set()
         self.finished: set[str] = set()
+
+    @staticmethod
+    def empty(*, sifts: bool) -> Ledger:
+        selection = Replay(REPLAY, Fresh(MIX, seed=0))
+        return ledger(policies=POLICIES, sifts=sifts, witness=Witnessed(), selection=selection, batch_size=BATCH)
 
     def write(self, record: Record) -> None:
         self.journal.append(record)
         self.ledger.apply(record)
 
     def arrive(self, one: TrajectoryHeader) -> Arrival:
-        self.stream.append(one)
-        return self.ledger.arrived(len(self.stream), f"{one.group_id}.{one.group_index}", one)
+        self.sequence += 1
+        self.stream[self.sequence] = one
+        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}", one)
 
     @initialize(turns=st.integers(0, 6))
     def begin(self, turns: int) -> None:
+        self.write(StreamsRouted(routes={policy: tuple(streams) for policy, streams in MIX.items()}))
         self.write(TrainerAttempt(policy="solver", attempt=0, world_size=2))
         for _ in range(turns):
             self.busy_turn(lag=0)
@@ -113,7 +97,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.next_sample(0, lag=lag, fails=False)
         for policy in POLICIES:
             self.filters_are_asked(policy, verdicts=[2])
-            self.trainer_asks(policy)
+        for policy in POLICIES:
+            self.trainer_asks(policy, portions=1)
             self.step_is_timed(policy, rank=0, wait=1.0)
 
     @rule(share=st.floats(0.1, 1.0))
@@ -140,16 +125,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def next_sample(self, position: int, *, lag: int, fails: bool) -> None:
         task, policy, role, index = self.waiting.pop(position)
-        version = max(0, self.ledger.policies[policy].trained_steps - lag)
+        version = max(0, self.ledger.trainers[policy].trained_steps - lag)
         one = header(task, index, policy=policy, role=role, version=version, error="engine-gone" if fails else None)
         self.first[policy, one.group_id, index] = one
         assert self.arrive(one) in (Arrival.NEW, Arrival.COMPLETED, Arrival.FAILED)
 
-    @precondition(lambda self: self.stream)
+    @precondition(lambda self: self.first)
     @rule(data=st.data(), newer=st.booleans())
     def sample_arrives_again(self, data: st.DataObject, newer: bool) -> None:
-        """The same sample, or another attempt at it with other weights: the first one counts."""
-        old = data.draw(st.sampled_from(self.stream))
+        """The same sample, or another attempt at it with other weights: the first one counts, also when it is gone."""
+        old = data.draw(st.sampled_from(list(self.first.values())))
         if not newer:
             assert self.arrive(old) is Arrival.DUPLICATE
         else:
@@ -167,7 +152,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(policy=policies, verdicts=st.lists(st.integers(0, 2), min_size=1, max_size=5))
     def filters_are_asked(self, policy: str, verdicts: list[int]) -> None:
         """The filters keep 0, 1 or 2 samples of each group that waits for their word."""
-        named = list(zip(self.ledger.policies[policy].unsifted, cycle(verdicts), strict=False))
+        named = list(zip(self.ledger.streams[policy].unsifted, cycle(verdicts), strict=False))
         if named:
             left_out = tuple(group_id for group_id, kept in named if kept == 0)
             self.write(
@@ -178,58 +163,102 @@ class LedgerMachine(RuleBasedStateMachine):
                     left_out=left_out,
                 )
             )
-            self.filtered |= {(policy, group_id) for group_id in left_out}
+            self.filtered |= set(left_out)
 
-    @rule(policy=policies)
-    def trainer_asks(self, policy: str) -> None:
-        books = self.ledger.policies[policy]
-        proposal = self.ledger.propose(policy, now=1.0)
-        assert (proposal is not None) == self.ledger.can_decide(policy)
-        if proposal is None or policy in self.finished:
+    @rule(policy=policies, portions=st.sampled_from([1, 1, 2, 3, 4]))
+    def trainer_asks(self, policy: str, portions: int) -> None:
+        if policy in self.finished:
+            return
+        books = self.ledger.trainers[policy]
+        filled = books.filled
+        eligible = self.eligible(policy)
+        fresh_before = sum(len(steps) > 0 for (owner, _), steps in self.uses.items() if owner == policy)
+        proposal = self.ledger.propose(policy, now=1.0, portions=portions)
+        if portions == 1:
+            assert (proposal is not None) == self.ledger.can_decide(policy)
+        if proposal is None:
             return
         self.write(proposal)
         for group_id in proposal.dropped:
-            assert proposal.step - self.oldest(policy, group_id) > STALENESS
-            assert (policy, group_id) not in self.trained.keys() | self.dropped
+            assert self.staleness(policy, group_id, step=proposal.step) > STALENESS
+            assert (policy, group_id) not in self.uses.keys() | self.dropped
             self.dropped.add((policy, group_id))
-        if isinstance(proposal, StepGranted):
-            assert len(proposal.groups) * GROUP == BATCH
-            for group_id in proposal.groups:
-                assert (policy, group_id) not in self.trained.keys() | self.dropped, "a group in two steps"
-                assert (policy, group_id) not in self.filtered
-                assert 0 <= max(0, proposal.step - self.oldest(policy, group_id)) <= STALENESS
-                self.trained[policy, group_id] = proposal.step
-            assert books.next_step == proposal.step + 1
-        else:
-            assert isinstance(proposal, GroupsDropped)
+        if isinstance(proposal, GroupsDropped):
+            return
+        self.check_portion(policy, proposal, filled=filled, portions=portions, eligible=eligible)
+        self.check_mix(policy, proposal, before=fresh_before)
+        for group_id in (*proposal.groups, *proposal.replayed):
+            self.uses.setdefault((policy, group_id), []).append(proposal.step)
+        assert books.next_step == proposal.step + proposal.last
+
+    def check_portion(
+        self, policy: str, granted: StepGranted, *, filled: int, portions: int, eligible: set[str]
+    ) -> None:
+        places = min(-(-PLACES // portions), PLACES - filled)
+        assert len(granted.groups) + len(granted.replayed) == places
+        assert granted.last == (filled + places == PLACES)
+        quota = round((filled + places) * REPLAY.ratio) - round(filled * REPLAY.ratio)
+        assert len(granted.replayed) == min(quota, len(eligible))
+        assert eligible.issuperset(granted.replayed)
+        for group_id in granted.groups:
+            assert (policy, group_id) not in self.uses.keys() | self.dropped, "a fresh group that was there before"
+            assert group_id not in self.filtered
+            assert max(0, self.staleness(policy, group_id, step=granted.step)) <= STALENESS
+
+    def check_mix(self, policy: str, granted: StepGranted, *, before: int) -> None:
+        schedule = MixingSchedule(MIX[policy], seed=0)
+        places = [schedule.names[schedule.at(before + number)[0]] for number in range(len(granted.groups))]
+        assert Counter(map(self.owner, granted.groups)) == Counter(places)
 
     @rule(policy=policies, rank=st.integers(0, 1), wait=st.floats(0, 10))
     def step_is_timed(self, policy: str, rank: int, wait: float) -> None:
-        books = self.ledger.policies[policy]
+        books = self.ledger.trainers[policy]
         step = min(books.trained_steps, books.next_step - 1)
         if step >= 0 and books.wants_time(step, rank=rank):
             self.write(StepTimed(policy=policy, step=step, rank=rank, wait_seconds=wait, step_seconds=10.0, at=1.0))
 
     @rule(policy=policies)
     def step_is_durable(self, policy: str) -> None:
-        books = self.ledger.policies[policy]
+        books = self.ledger.trainers[policy]
         if books.trained_steps > books.durable_steps:
             self.write(StepDurable(policy=policy, step=books.trained_steps - 1))
             assert min(books.granted, default=books.durable_steps) >= books.durable_steps
 
-    @precondition(lambda self: self.ledger.policies["judge"].next_step > 2)
+    @precondition(lambda self: self.ledger.trainers["judge"].next_step > 2)
     @rule()
     def judge_finishes(self) -> None:
         if "judge" not in self.finished:
             self.finished.add("judge")
             self.write(PolicyFinished(policy="judge", reason="enough"))
 
+    @rule()
+    def compact(self) -> None:
+        """Records give way to a snapshot, and trajectories that nobody needs are gone."""
+        witness = self.ledger._witness
+        assert isinstance(witness, Witnessed)
+        snapshot = take_snapshot(self.ledger, learnt=witness.state())
+        self.snapshot = msgspec.msgpack.encode(snapshot)
+        self.journal = []
+        self.stream = {sequence: one for sequence, one in self.stream.items() if sequence >= snapshot.floor}
+
     def recovered(self, *, sifts: bool) -> Ledger:
-        """Headers first, then records."""
-        recovered = ledger(policies=POLICIES, sifts=sifts, witness=Witnessed())
+        """From the snapshot, then headers, then records."""
+        recovered = self.empty(sifts=sifts)
         recovered.begin_replay()
-        for sequence, one in enumerate(self.stream, start=1):
-            recovered.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+        known = 0
+        if self.snapshot is not None:
+            snapshot = msgspec.msgpack.decode(self.snapshot, type=LedgerSnapshot)
+            known = snapshot.last_sequence
+            restoration = Restoration(recovered, snapshot)
+            for sequence, one in self.stream.items():
+                if sequence <= known:
+                    restoration.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+            restoration.finish()
+            assert isinstance(recovered._witness, Witnessed)
+            recovered._witness.restore(snapshot.learnt)
+        for sequence, one in self.stream.items():
+            if sequence > known:
+                recovered.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
         for record in self.journal:
             recovered.apply(record)
         recovered.end_replay()
@@ -247,37 +276,49 @@ class LedgerMachine(RuleBasedStateMachine):
     def restart_with_another_manifest(self, sifts: bool) -> None:
         """Filters may come and go: what was decided stands, and what was not is up to the manifest of now."""
         self.ledger = self.recovered(sifts=sifts)
-        assert sifts or not any(books.unsifted for books in self.ledger.policies.values())
+        assert sifts or not any(stream.unsifted for stream in self.ledger.streams.values())
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
-        for policy, books in self.ledger.policies.items():
+        for policy, stream in self.ledger.streams.items():
             complete, failed = self.ends(policy)
-            dropped = sum(1 for owner, _ in self.dropped if owner == policy)
-            assert books.finished_groups == complete
-            assert books.failed_groups == failed
-            if policy not in self.finished:
-                filtered = sum(1 for owner, _ in self.filtered if owner == policy)
-                assert books.accepted_groups == complete - failed - dropped - filtered
-                assert books.dropped_groups == dropped
-                assert books.filtered_groups == filtered
-                held = len(books.buffer) + len(books.unsifted)
-                assert held == complete - failed - dropped - filtered - self.trained_groups(policy)
-            else:
-                assert len(books.buffer) + len(books.unsifted) == 0
+            assert stream.finished_groups == complete
+            assert stream.failed_groups == failed
+            assert stream.filtered_groups == sum(1 for group_id in self.filtered if self.owner(group_id) == policy)
+        for policy, trainer in self.ledger.trainers.items():
+            assert trainer.dropped_groups == sum(1 for owner, _ in self.dropped if owner == policy)
+            assert trainer.fresh_groups == sum(1 for owner, _ in self.uses if owner == policy)
+            for stream_name in MIX[policy]:
+                held = 0 if policy in self.finished else self.modelled_buffer(policy, stream_name)
+                assert len(trainer.buffers[stream_name]) == held
 
     @invariant()
-    def admission_is_bounded(self) -> None:
-        for policy, books in self.ledger.policies.items():
-            if policy not in self.finished:
-                asked = books.accepted_groups + self.ledger.running_groups(policy)
-                assert asked * GROUP <= (STALENESS + books.trained_steps + 1) * BATCH
+    def nothing_is_replayed_too_often_and_the_pool_is_bounded(self) -> None:
+        for policy, trainer in self.ledger.trainers.items():
+            assert sum(len(used.group.samples) for used in trainer.pool) <= REPLAY.size
+            for used in trainer.pool:
+                steps = self.uses[policy, used.group.group_id]
+                assert used.uses == len(steps) < REPLAY.max_uses
+                assert used.last_step == steps[-1]
+        for steps in self.uses.values():
+            assert len(set(steps)) == len(steps) <= REPLAY.max_uses
+
+    @invariant()
+    def curators_hear_of_everything_once(self) -> None:
+        witness = self.ledger._witness
+        assert isinstance(witness, Witnessed)
+        assert len(set(witness.told)) == len(witness.told)
 
     @invariant()
     def memory_follows_what_is_in_flight(self) -> None:
-        for books in self.ledger.policies.values():
-            assert books.settled.held() <= self.ledger.issued * books.groups_per_task
-            assert len(books.rewards) <= 3
+        for stream in self.ledger.streams.values():
+            assert stream.ended.held() <= self.ledger.issued * stream.groups_per_task
+        for trainer in self.ledger.trainers.values():
+            assert len(trainer.rewards) <= 3
+
+    def owner(self, group_id: str) -> str:
+        role = group_id.partition(".")[2]
+        return next(policy for policy, roles in ROLES.items() if role in roles)
 
     def ends(self, policy: str) -> tuple[int, int]:
         groups: dict[str, list[TrajectoryHeader]] = {}
@@ -287,28 +328,55 @@ class LedgerMachine(RuleBasedStateMachine):
         complete = [samples for samples in groups.values() if len(samples) == GROUP]
         return len(complete), sum(any(one.error for one in samples) for samples in complete)
 
-    def oldest(self, policy: str, group_id: str) -> int:
-        versions = [self.first[policy, group_id, index].oldest_version for index in range(GROUP)]
-        assert None not in versions
-        return min(version for version in versions if version is not None)
+    def staleness(self, trainer: str, group_id: str, *, step: int) -> int:
+        owner = self.owner(group_id)
+        versions = [self.first[owner, group_id, index].oldest_version for index in range(GROUP)]
+        oldest = min(version for version in versions if version is not None)
+        return (step if owner == trainer else self.ledger.trainers[owner].trained_steps) - oldest
 
-    def trained_groups(self, policy: str) -> int:
-        return sum(1 for owner, _ in self.trained if owner == policy)
+    def eligible(self, policy: str) -> set[str]:
+        """What may be replayed, of what the pool holds."""
+        books = self.ledger.trainers[policy]
+        return {
+            used.group.group_id
+            for used in books.pool
+            if len(self.uses[policy, used.group.group_id]) < REPLAY.max_uses
+            and books.next_step not in self.uses[policy, used.group.group_id]
+            and self.staleness(policy, used.group.group_id, step=books.next_step) <= REPLAY.max_age
+        }
+
+    def modelled_buffer(self, trainer: str, stream: str) -> int:
+        complete, failed = self.ends(stream)
+        taken = [group_id for owner, group_id in (*self.uses, *self.dropped) if owner == trainer]
+        gone = sum(1 for group_id in taken if self.owner(group_id) == stream)
+        left_out = sum(1 for group_id in self.filtered if self.owner(group_id) == stream)
+        return complete - failed - left_out - gone - len(self.ledger.streams[stream].unsifted)
 
     def modelled_capacity(self) -> int:
         rooms = []
-        for policy, books in self.ledger.policies.items():
-            if policy not in self.finished:
-                failed = self.ends(policy)[1]
-                dropped = sum(1 for owner, _ in self.dropped if owner == policy)
-                filtered = sum(1 for owner, _ in self.filtered if owner == policy)
-                asked = self.ledger.issued * len(ROLES[policy]) - failed - dropped - filtered
-                room = (STALENESS + books.trained_steps + 1) * BATCH - asked * GROUP
-                rooms.append(max(0, room) // (GROUP * len(ROLES[policy])))
+        for policy, books in self.ledger.trainers.items():
+            steps = STALENESS + 1 + books.trained_steps - books.next_step
+            if policy in self.finished:
+                continue
+            rooms.append(0)
+            if steps <= 0:
+                continue
+            left = PLACES - books.filled
+            quota = round(PLACES * REPLAY.ratio) - round(books.filled * REPLAY.ratio)
+            fresh = left - min(quota, len(self.eligible(policy))) + (steps - 1) * (PLACES - QUOTA)
+            schedule = MixingSchedule(MIX[policy], seed=0)
+            wanted = Counter(schedule.names[schedule.at(books.fresh_groups + number)[0]] for number in range(fresh))
+            for stream, count in wanted.items():
+                roles = len(ROLES[stream])
+                unsifted = len(self.ledger.streams[stream].unsifted)
+                under_way = self.ledger.issued * roles - self.ends(stream)[0] + unsifted
+                missing = max(0, count - self.modelled_buffer(policy, stream)) - under_way
+                tasks = max(0, missing) // roles
+                rooms[-1] = max(rooms[-1], 1 if tasks == 0 and missing > 0 and under_way <= 0 else tasks)
         return min(rooms)
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLedger = LedgerMachine.TestCase

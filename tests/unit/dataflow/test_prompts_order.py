@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trimtab.dataflow.mixing import SLOTS, MixingSchedule
 from trimtab.dataflow.prompts.order import MixedSource, PromptOrder
 from trimtab.dataflow.prompts.permutation import Permutation
 from trimtab.dataflow.prompts.prompt import Prompt, PromptSourceError
-from trimtab.dataflow.prompts.schedule import SLOTS, MixingSchedule
 
 _WEIGHTS = st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1, max_size=32)
 

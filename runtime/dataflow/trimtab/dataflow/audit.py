@@ -20,6 +20,7 @@ from trimtab.dataflow.ledger.records import (
     StepGranted,
     StepTimed,
     StepTrained,
+    StreamsRouted,
     TasksIssued,
 )
 from trimtab.dataflow.ledger.task_ids import task_id
@@ -252,10 +253,12 @@ def _admitted_too_much(
     failed = Counter(
         policy for (policy, _), samples in groups.items() if any(header.error is not None for header in samples)
     )
-    lines: dict[str, _Line] = {record.policy: _Line() for record in records if not isinstance(record, TasksIssued)} or {
-        "": _Line()
-    }
+    lines: dict[str, _Line] = {
+        record.policy: _Line() for record in records if not isinstance(record, TasksIssued | StreamsRouted)
+    } or {"": _Line()}
     for record in records:
+        if isinstance(record, StreamsRouted):
+            continue
         if isinstance(record, TasksIssued):
             asked = (record.first + record.count) * data.group_size
             for policy, line in lines.items():
@@ -270,7 +273,7 @@ def _admitted_too_much(
 def _lines(records: Sequence[Record]) -> dict[str, _Line]:
     lines: dict[str, _Line] = defaultdict(_Line)
     for record in records:
-        if not isinstance(record, TasksIssued):
+        if not isinstance(record, TasksIssued | StreamsRouted):
             _follow(lines[record.policy], record)
     return dict(lines)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.api.job import RLJob
-from trimtab.dataflow.ledger.books import PolicyBooks
-from trimtab.dataflow.ledger.groups import Group, all_samples, mean_reward
+from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
@@ -24,17 +23,22 @@ class Mark:
     produced_tokens: int
     accepted_groups: int
     """Ever taken, those given up later included: dropping is reported by itself."""
+    consumed_samples: int
+    replayed_samples: int
     consumed_tokens: int
     dropped_groups: int
     at: float
 
     @classmethod
-    def of(cls, books: PolicyBooks, *, now: float) -> Mark:
+    def of(cls, ledger: Ledger, policy: str, *, now: float) -> Mark:
+        books, stream = ledger.trainers[policy], ledger.streams[policy]
         return cls(
             step=books.trained_steps,
-            produced_groups=books.finished_groups,
-            produced_tokens=books.produced_tokens,
+            produced_groups=stream.finished_groups,
+            produced_tokens=stream.produced_tokens,
             accepted_groups=books.accepted_groups + books.dropped_groups,
+            consumed_samples=books.consumed_samples,
+            replayed_samples=books.replayed_samples,
             consumed_tokens=books.consumed_tokens,
             dropped_groups=books.dropped_groups,
             at=now,
@@ -42,12 +46,12 @@ class Mark:
 
 
 def step_progress(
-    ledger: Ledger, job: RLJob, *, policy: str, step: int, groups: Sequence[Group], now: float
+    ledger: Ledger, job: RLJob, *, policy: str, step: int, groups: Sequence[Allotment], now: float
 ) -> StepProgress:
-    books = ledger.policies[policy]
+    books = ledger.trainers[policy]
     # A trainer that resumed from a checkpoint may get samples of versions it has not reached again yet.
     staleness = [max(0, step - sample.oldest_version) for sample in all_samples(groups)]
-    wait_s, step_s = books.waiting(first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
+    wait_s, step_s = books.times.waiting(first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
     size = job.spec.data.group_size
     return StepProgress(
         job=job.metadata.name,
@@ -57,8 +61,8 @@ def step_progress(
         staleness=sum(staleness) / len(staleness),
         max_staleness=max(staleness),
         wait_fraction=min(1.0, wait_s / step_s) if step_s else 0.0,
-        samples=(step + 1) * job.spec.data.batch_size,
-        buffered=len(books.buffer) * size,
+        samples=books.consumed_samples,
+        buffered=books.buffered * size,
         running=max(0, ledger.running_groups(policy)) * size,
         dropped=books.dropped_groups * size,
         at=now,
@@ -69,9 +73,9 @@ def balance_report(
     ledger: Ledger, job: RLJob, *, policy: str, since: Mark, until: Mark, members: Sequence[MemberHeartbeat]
 ) -> BalanceReport:
     """The window between two marks. Instances are the rollout pods that serve the policy."""
-    books = ledger.policies[policy]
+    books = ledger.trainers[policy]
     scaling = job.spec.autoscaling
-    wait_s, step_s = books.waiting(first_step=since.step, last_step=until.step - 1)
+    wait_s, step_s = books.times.waiting(first_step=since.step, last_step=until.step - 1)
     wait_fraction = min(1.0, wait_s / step_s) if step_s else 0.0
     instances = tuple(
         _instance(member, policy, version=books.trained_steps)
@@ -80,12 +84,14 @@ def balance_report(
     )
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
-    consumed = (until.step - since.step) * job.spec.data.batch_size
+    consumed = until.consumed_samples - since.consumed_samples
+    replayed = until.replayed_samples - since.replayed_samples
     branch, target = three_zones(
         wait_fraction=wait_fraction,
         current=len(instances),
         accepted=accepted,
-        consumed=consumed,
+        # What was consumed once more asks for no rollouts.
+        consumed=consumed - replayed,
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         shrink_margin=scaling.shrink_margin,
@@ -106,6 +112,7 @@ def balance_report(
         ),
         accepted=Volume(samples=accepted),
         consumed=Volume(samples=consumed, tokens=until.consumed_tokens - since.consumed_tokens),
+        replayed=replayed,
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
         instances=instances,
         branch=branch,

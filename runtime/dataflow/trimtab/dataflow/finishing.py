@@ -12,7 +12,7 @@ def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int |
 
     `total_prompts` is how many there will ever be, None for no end.
     """
-    books = ledger.policies[policy]
+    books = ledger.trainers[policy]
     if books.finished is not None or books.trained_steps < books.next_step:
         return None
     if spec.max_steps is not None and books.next_step >= spec.max_steps:
@@ -27,8 +27,7 @@ def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int |
     if (
         total_prompts is not None
         and ledger.next_position >= total_prompts
-        and ledger.running_groups(policy) <= 0
-        and not books.unsifted
+        and all(ledger.under_way(stream) <= 0 for stream in books.buffers)
         and not ledger.can_grant(policy)
     ):
         return PolicyFinished(policy=policy, reason=f"data.epochs {spec.data.epochs} done: too few groups for a batch")

@@ -113,6 +113,10 @@ class Issuer:
             prompt=dict(prompt.content),
             group_size=data.group_size,
             seed=(data.seed << 32) + number,
-            target_versions={name: books.trained_steps for name, books in self._books.ledger.policies.items()},
+            target_versions={name: books.trained_steps for name, books in self._books.ledger.trainers.items()},
+            minimum_versions={
+                name: max(0, books.trained_steps - data.max_staleness)
+                for name, books in self._books.ledger.trainers.items()
+            },
             created_at=self._clock(),
         )

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trimtab.dataflow.ledger.groups import Group as LedgerGroup
-from trimtab.dataflow.ledger.groups import Sample, all_samples
+from trimtab.dataflow.ledger.groups import Allotment, Sample, all_samples
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Group, SampleReference, StepTotals
 
 
 def lease(
-    groups: Sequence[LedgerGroup], request: BatchRequest, *, stream: str, now: float, expires_s: float
+    portion: Sequence[Allotment],
+    request: BatchRequest,
+    *,
+    totals: StepTotals | None,
+    stream: str,
+    now: float,
+    expires_s: float,
 ) -> BatchLease:
-    """The lease of one rank. Ranks get equal numbers of rows (give or take one) of nearly equal length in total."""
-    rows = deal(all_samples(groups), world_size=request.world_size)[request.rank]
-    needed = {row.header.group_id for row in rows}
-    own_groups = [group for group in groups if group.group_id in needed]
-    position = {group.group_id: index for index, group in enumerate(own_groups)}
+    """The lease of one rank. Ranks get equal numbers of rows (give or take one) of nearly equal length in total.
+
+    `totals` are those of the whole step, for its last portion.
+    """
+    rows = deal(all_samples(portion), world_size=request.world_size)[request.rank]
+    own = {row.sequence for row in rows}
+    groups: list[Group] = []
+    samples: list[SampleReference] = []
+    for allotment in portion:
+        held = [sample for sample in allotment.group.samples if sample.sequence in own]
+        if held:
+            samples += [_reference(sample, group=len(groups), uses=allotment.uses) for sample in held]
+            groups.append(_group(allotment))
     return BatchLease(
         lease_id=f"{request.policy}.{request.step}.{request.rank}.{request.world_size}",
         job=request.job,
@@ -25,9 +38,10 @@ def lease(
         rank=request.rank,
         world_size=request.world_size,
         stream=stream,
-        groups=tuple(_group(group) for group in own_groups),
-        samples=tuple(_reference(row, group=position[row.header.group_id]) for row in rows),
-        totals=_totals(groups),
+        groups=tuple(groups),
+        samples=tuple(samples),
+        chunk=request.chunk,
+        totals=totals,
         issued_at=now,
         expires_at=now + expires_s,
     )
@@ -36,42 +50,43 @@ def lease(
 def deal(rows: Sequence[Sample], *, world_size: int) -> list[list[Sample]]:
     """Longest first, back and forth over the ranks."""
     hands: list[list[Sample]] = [[] for _ in range(world_size)]
-    ordered = sorted(rows, key=lambda row: (-row.header.tokens, row.sequence))
+    ordered = sorted(rows, key=lambda row: (-row.tokens, row.sequence))
     for number, row in enumerate(ordered):
         round_, place = divmod(number, world_size)
         hands[place if round_ % 2 == 0 else world_size - 1 - place].append(row)
     return hands
 
 
-def _group(group: LedgerGroup) -> Group:
+def step_totals(allotments: Sequence[Allotment]) -> StepTotals:
+    samples = all_samples(allotments)
+    return StepTotals(
+        samples=len(samples),
+        groups=len(allotments),
+        tokens=sum(sample.tokens for sample in samples),
+        trained_tokens=sum(sample.trained_tokens for sample in samples),
+    )
+
+
+def _group(allotment: Allotment) -> Group:
+    group = allotment.group
     return Group(
         group_id=group.group_id,
-        prompt_id=group.samples[0].header.prompt_id,
+        prompt_id=group.prompt_id,
         rewards=tuple(sample.reward for sample in group.samples),
     )
 
 
-def _reference(sample: Sample, *, group: int) -> SampleReference:
-    header = sample.header
+def _reference(sample: Sample, *, group: int, uses: int) -> SampleReference:
     return SampleReference(
         sequence=sample.sequence,
         trajectory_id=sample.trajectory_id,
         group=group,
-        group_index=header.group_index,
+        group_index=sample.index,
         reward=sample.reward,
-        prompt_tokens=header.prompt_tokens,
-        response_tokens=header.response_tokens,
-        trained_tokens=header.trained_tokens,
+        prompt_tokens=sample.prompt_tokens,
+        response_tokens=sample.response_tokens,
+        trained_tokens=sample.trained_tokens,
         oldest_version=sample.oldest_version,
         newest_version=sample.newest_version,
-    )
-
-
-def _totals(groups: Sequence[LedgerGroup]) -> StepTotals:
-    headers = [sample.header for sample in all_samples(groups)]
-    return StepTotals(
-        samples=len(headers),
-        groups=len(groups),
-        tokens=sum(header.tokens for header in headers),
-        trained_tokens=sum(header.trained_tokens for header in headers),
+        uses=uses,
     )

@@ -37,7 +37,7 @@ class Reporter:
         self._gauges = gauges
         self._clock = clock
         self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
-        self._marks = {name: Mark.of(policy, now=clock()) for name, policy in books.ledger.policies.items()}
+        self._marks = {name: Mark.of(books.ledger, name, now=clock()) for name in books.ledger.trainers}
 
     def granted(self, record: StepGranted) -> None:
         self._pending.put_nowait(record)
@@ -53,7 +53,7 @@ class Reporter:
             await self._report_window(record.policy)
 
     async def _report_step(self, record: StepGranted) -> None:
-        groups = self._books.ledger.policies[record.policy].granted.get(record.step)
+        groups = self._books.ledger.trainers[record.policy].allotments(record.step)
         if not groups:
             return
         progress = step_progress(
@@ -63,11 +63,11 @@ class Reporter:
         await self._put(JobTopology.progress_key(record.policy), encode(progress))
 
     async def _report_window(self, policy: str) -> None:
-        books = self._books.ledger.policies[policy]
+        books = self._books.ledger.trainers[policy]
         since = self._marks[policy]
         if books.trained_steps - since.step < self._job.spec.autoscaling.window_steps:
             return
-        until = Mark.of(books, now=self._clock())
+        until = Mark.of(self._books.ledger, policy, now=self._clock())
         self._marks[policy] = until
         report = balance_report(
             self._books.ledger, self._job, policy=policy, since=since, until=until, members=self._members.present

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,6 +15,7 @@ from trimtab.api.data import Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchDesk
+from trimtab.dataflow.compacting import Compactor
 from trimtab.dataflow.curators.choosing import make_curator
 from trimtab.dataflow.filters.choosing import make_filter
 from trimtab.dataflow.finishing import finish
@@ -23,8 +25,11 @@ from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import StreamsRouted
 from trimtab.dataflow.prompts.reading import read_prompts
 from trimtab.dataflow.reporting import Reporter
+from trimtab.dataflow.selection.choosing import make_selection
+from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.sifting import Sifter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
@@ -79,19 +84,24 @@ async def run_dataflow(
         data.filter,
         load=loader("data.filter.custom"),
     )
+    policies = [policy.name for policy in job.spec.policies]
+    selection = make_selection(data, policies=policies, load=loader("data.selection"))
     ledger = Ledger(
         groups_per_task(job),
+        selection=selection,
         group_size=data.group_size,
         batch_size=data.batch_size,
         max_staleness=data.max_staleness,
         window_steps=job.spec.autoscaling.window_steps,
+        seed=data.seed,
         sifts=data.filter != Filter(),
         witness=curator,
     )
     journal = Journal(bus, topology, incarnation=incarnation)
-    seen = await journal.recover(ledger)
+    seen = await journal.recover(ledger, curator)
     books = Bookkeeper(ledger, journal)
-    _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.policies.items()})
+    _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
+    await books.record(partial(reroute, selection))
 
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
     balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
@@ -101,6 +111,7 @@ async def run_dataflow(
         books,
         stream=topology.trajectories.name,
         clock=clock,
+        max_steps=job.spec.max_steps,
         finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec, total_prompts=prompts.total),
         on_grant=reporter.granted,
     )
@@ -134,6 +145,7 @@ async def run_dataflow(
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
             if ledger.sifts:
                 loops.create_task(Sifter(books, chosen_filter).run())
+            loops.create_task(Compactor(books, curator).run())
             loops.create_task(reporter.run())
             loops.create_task(members.follow(members_bucket))
             loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
@@ -145,6 +157,14 @@ async def run_dataflow(
         while isinstance(failure, ExceptionGroup):
             failure = failure.exceptions[0]
         raise failure from None
+
+
+def reroute(selection: Selection, ledger: Ledger) -> StreamsRouted | None:
+    """Which streams each trainer takes, where the manifest says other than the books."""
+    routes = {policy: tuple(selection.streams(policy)) for policy in ledger.trainers}
+    if routes == {policy: tuple(books.buffers) for policy, books in ledger.trainers.items()}:
+        return None
+    return StreamsRouted(routes=routes)
 
 
 class PolicyWithoutRole(ValueError):

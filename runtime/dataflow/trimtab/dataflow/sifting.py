@@ -23,13 +23,13 @@ class Sifter:
 
     async def run(self) -> None:
         while True:
-            written = [await self._books.record(partial(self._verdicts, name)) for name in self._books.ledger.policies]
+            written = [await self._books.record(partial(self._verdicts, name)) for name in self._books.ledger.streams]
             if not any(written):
                 await self._books.changed(timeout_s=_IDLE_S)
 
     def _verdicts(self, policy: str, ledger: Ledger) -> GroupsSifted | None:
         kept, reduced, left_out = [], [], []
-        for group_id, group in islice(ledger.policies[policy].unsifted.items(), _MAX_AT_ONCE):
+        for group_id, group in islice(ledger.streams[policy].unsifted.items(), _MAX_AT_ONCE):
             outcome = group.outcome()
             indices = self._filter.kept(outcome)
             if not indices:

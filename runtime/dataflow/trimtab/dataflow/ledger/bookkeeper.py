@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import Record
+from trimtab.dataflow.ledger.snapshot import take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
@@ -28,6 +30,8 @@ class Bookkeeper:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._broken = asyncio.Event()
+        self._announced: set[str] = set()
+        """Policies of which is known that something can be decided: another group for them is no news."""
 
     async def record(self, decide: Callable[[Ledger], Record | None]) -> Record | None:
         """Ask for a decision on the books as they are now; write it down, then apply it. None decides nothing."""
@@ -43,8 +47,24 @@ class Bookkeeper:
                 # Also when whoever asked was cancelled: the record may be on its way.
                 self._broken.set()
                 raise
+            self._announced.clear()
             self._notify()
             return record
+
+    async def compact(self, learnt: Callable[[], dict[str, Any]]) -> bool:
+        """Put a snapshot in the place of old records if there are many; says whether there were. `learnt` is what the
+        curator knows by then.
+        """
+        async with self._turn:
+            self._check()
+            if not self._journal.grown:
+                return False
+            try:
+                await self._journal.compact(take_snapshot(self.ledger, learnt=learnt()))
+            except BaseException:
+                self._broken.set()
+                raise
+            return True
 
     async def confirm(self) -> None:
         """Raise when another process has written since: what these books say is out of date."""
@@ -63,13 +83,19 @@ class Bookkeeper:
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         arrival = self.ledger.arrived(sequence, trajectory_id, header)
-        # One more group in the buffer is news only once there are enough, or to the filters: nobody else's answer
-        # changes with it.
-        if arrival is Arrival.FAILED or (
-            arrival is Arrival.COMPLETED and (self.ledger.sifts or self.ledger.can_decide(header.policy))
-        ):
+        if arrival is Arrival.FAILED or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
             self._notify()
         return arrival
+
+    def _is_news(self, stream: str) -> bool:
+        """One more group in the buffer is news only to the filters, and once it makes enough: nobody else's answer
+        changes with it.
+        """
+        if self.ledger.sifts:
+            return True
+        before = len(self._announced)
+        self._announced.update(self.ledger.deciders(stream, besides=self._announced))
+        return len(self._announced) > before
 
     async def changed(self, *, timeout_s: float) -> None:
         """Return at the next change, or when the time is over."""

@@ -3,58 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome
 from trimtab.fabric.wire.header import TrajectoryHeader
+from trimtab.fabric.wire.trajectory import Finish
 
 
-class UntrainableSample(ValueError):
-    """A sample without reward or without trained tokens was about to be used as if it had them."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One arrived trajectory: where it lies, and its header."""
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One arrived trajectory that can be trained: where it lies, and what its header says of it. Many of these wait at
+    once, so they hold nothing that their group holds, and the garbage collector need not look at them.
+    """
 
     sequence: int
     trajectory_id: str
-    header: TrajectoryHeader
+    index: int
+    reward: float
+    finish: Finish
+    prompt_tokens: int
+    response_tokens: int
+    trained_tokens: int
+    turns: int
+    oldest_version: int
+    newest_version: int
 
-    @property
-    def trainable(self) -> bool:
-        return self.header.reward is not None and self.header.oldest_version is not None
-
-    @property
-    def reward(self) -> float:
-        if self.header.reward is None:
-            raise UntrainableSample(f"{self.trajectory_id} failed ({self.header.error}) and has no reward")
-        return self.header.reward
-
-    @property
-    def oldest_version(self) -> int:
-        if self.header.oldest_version is None:
-            raise UntrainableSample(f"{self.trajectory_id} has no trained token")
-        return self.header.oldest_version
-
-    @property
-    def newest_version(self) -> int:
-        if self.header.newest_version is None:
-            raise UntrainableSample(f"{self.trajectory_id} has no trained token")
-        return self.header.newest_version
-
-    def outcome(self) -> SampleOutcome:
-        header = self.header
-        if header.finish is None:
-            raise UntrainableSample(f"{self.trajectory_id} failed ({header.error})")
-        return SampleOutcome(
+    @classmethod
+    def of(cls, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Sample | None:
+        """None for a failed one, and for one without trained tokens: neither may ever pass for a reward."""
+        if (
+            header.reward is None
+            or header.finish is None
+            or header.oldest_version is None
+            or header.newest_version is None
+        ):
+            return None
+        return cls(
+            sequence=sequence,
+            trajectory_id=trajectory_id,
             index=header.group_index,
-            reward=self.reward,
+            reward=header.reward,
             finish=header.finish,
             prompt_tokens=header.prompt_tokens,
             response_tokens=header.response_tokens,
             trained_tokens=header.trained_tokens,
             turns=header.turns,
+            oldest_version=header.oldest_version,
+            newest_version=header.newest_version,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.response_tokens
+
+    def outcome(self) -> SampleOutcome:
+        return SampleOutcome(
+            index=self.index,
+            reward=self.reward,
+            finish=self.finish,
+            prompt_tokens=self.prompt_tokens,
+            response_tokens=self.response_tokens,
+            trained_tokens=self.trained_tokens,
+            turns=self.turns,
             oldest_version=self.oldest_version,
             newest_version=self.newest_version,
         )
@@ -64,70 +75,80 @@ class Sample:
 class PartialGroup:
     """The samples of one prompt for one policy, as far as they have arrived."""
 
-    size: int
-    samples: dict[int, Sample] = field(default_factory=dict)
+    role: str
+    prompt_id: str
+    first_sequence: int
+    samples: dict[int, Sample | None] = field(default_factory=dict)
+    """By index; None for one that cannot be trained."""
+    tokens: int = 0
 
-    @property
-    def complete(self) -> bool:
-        return len(self.samples) == self.size
-
-    @property
-    def trainable(self) -> bool:
-        """One failed sample spoils its group: advantages compare all of them."""
-        return all(sample.trainable for sample in self.samples.values())
-
-    @property
-    def tokens(self) -> int:
-        return sum(sample.header.tokens for sample in self.samples.values())
+    def add(self, index: int, sample: Sample | None, *, tokens: int) -> None:
+        self.samples[index] = sample
+        self.tokens += tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A complete group, all of whose samples can be trained."""
 
     group_id: str
+    policy: str
+    """Whose trajectories these are. Other policies' trainers may take them too."""
+    role: str
+    prompt_id: str
     samples: tuple[Sample, ...]
-    """By group index."""
+    """By index."""
     oldest_version: int
     """Of the oldest trained token of any sample: the deadline of the group, which is trained or not as one."""
-    arrival: int
-    """Sequence of the sample that came last."""
-    tokens: int
     sifted: bool = False
     """Whether the filters were asked about it."""
 
     @classmethod
-    def of(cls, group_id: str, partial: PartialGroup) -> Group:
-        samples = tuple(partial.samples[index] for index in sorted(partial.samples))
+    def of(cls, group_id: str, partial: PartialGroup, *, policy: str) -> Group | None:
+        """None when one sample cannot be trained: it spoils its group, because advantages compare all of them."""
+        samples = [sample for _, sample in sorted(partial.samples.items()) if sample is not None]
+        if len(samples) < len(partial.samples):
+            return None
         return cls(
             group_id=group_id,
-            samples=samples,
+            policy=policy,
+            role=partial.role,
+            prompt_id=partial.prompt_id,
+            samples=tuple(samples),
             oldest_version=min(sample.oldest_version for sample in samples),
-            arrival=max(sample.sequence for sample in samples),
-            tokens=partial.tokens,
         )
+
+    @property
+    def tokens(self) -> int:
+        return sum(sample.tokens for sample in self.samples)
 
     def reduced_to(self, indices: Iterable[int]) -> Group:
         """Without all samples but these. Its deadline stays: what is left may be younger, and is no less urgent."""
         kept = frozenset(indices)
-        samples = tuple(sample for sample in self.samples if sample.header.group_index in kept)
-        return replace(self, samples=samples, tokens=sum(sample.header.tokens for sample in samples), sifted=True)
+        samples = tuple(sample for sample in self.samples if sample.index in kept)
+        return msgspec.structs.replace(self, samples=samples, sifted=True)
 
     def outcome(self) -> GroupOutcome:
-        """What curators and filters see of it."""
-        first = self.samples[0].header
+        """What curators, filters and selections see of it."""
         return GroupOutcome(
-            policy=first.policy,
-            role=first.role,
-            prompt_id=first.prompt_id,
+            policy=self.policy,
+            role=self.role,
+            prompt_id=self.prompt_id,
             samples=tuple(sample.outcome() for sample in self.samples),
         )
 
 
-def all_samples(groups: Iterable[Group]) -> list[Sample]:
-    return [sample for group in groups for sample in group.samples]
+class Allotment(msgspec.Struct, frozen=True, gc=False):
+    """A group in a step of a trainer."""
+
+    group: Group
+    uses: int
+    """How often this trainer had it before."""
 
 
-def mean_reward(groups: Sequence[Group]) -> float:
-    rewards = [sample.reward for sample in all_samples(groups)]
+def all_samples(allotments: Iterable[Allotment]) -> list[Sample]:
+    return [sample for allotment in allotments for sample in allotment.group.samples]
+
+
+def mean_reward(allotments: Sequence[Allotment]) -> float:
+    rewards = [sample.reward for sample in all_samples(allotments)]
     return sum(rewards) / len(rewards)

@@ -1,28 +1,82 @@
-"""The ledger's own stream. The server acknowledges a record before anything that depends on it leaves this process."""
+"""The ledger's own stream. The server acknowledges a record before anything that depends on it leaves this process.
+
+Once in a while a snapshot of the ledger takes the place of all records before it, and of all trajectories that no one
+will ask for again: what a job keeps follows what is in flight, not how long it has run.
+"""
 
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass, field
 from email.parser import BytesParser
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import zstandard
 
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import RECORDS, Record
+from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
+from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
 from trimtab.dataflow.trajectories import header_of
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusConflict, BusNotFound
+from trimtab.fabric.bus.errors import BusConflict, BusError, BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, publish
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.message import Message
 
+_log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
 _BATCH = 512
+_PART_BYTES = 512 << 10
+# A curator that remembers every prompt of a large source is most of it.
+_MAX_SNAPSHOT_BYTES = 4 << 30
+COMPACT_AFTER_BYTES = 256 << 10
+# Snapshots cost no more than the records between them, however large they get.
+_RECORDS_PER_SNAPSHOT = 4
 
 
 class AnotherWriter(RuntimeError):
     """Someone else has written to this job's journal: of two dataflow processes one must end."""
+
+
+class Learner(Protocol):
+    """Whoever learns from the records, and must remember what it learnt when they are gone."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class _History:
+    """What the stream holds: the newest whole snapshot and the records since."""
+
+    snapshot: LedgerSnapshot | None = None
+    records: list[Record] = field(default_factory=list)
+    record_bytes: int = 0
+    snapshot_bytes: int = 0
+    _parts: list[bytes] = field(default_factory=list)
+
+    def add(self, message: Message, *, size: int) -> None:
+        if isinstance(message, SnapshotPart):
+            self._add_part(message)
+            return
+        assert isinstance(message, Record)
+        self.records.append(message)
+        self.record_bytes += size
+
+    def _add_part(self, part: SnapshotPart) -> None:
+        """Whoever writes a snapshot writes nothing in between. If it dies, what there is of it means nothing."""
+        self._parts = [*self._parts[: part.number], part.body]
+        if len(self._parts) == part.count:
+            self.snapshot_bytes = sum(map(len, self._parts))
+            self.snapshot = _unpacked(b"".join(self._parts))
+            self.records, self.record_bytes, self._parts = [], 0, []
 
 
 class Journal:
@@ -31,40 +85,99 @@ class Journal:
     `incarnation` keeps their message ids apart: the second's record must be refused, not taken for a repeated one.
     """
 
-    def __init__(self, bus: Bus, topology: JobTopology, *, incarnation: str) -> None:
+    def __init__(
+        self, bus: Bus, topology: JobTopology, *, incarnation: str, compact_after_bytes: int = COMPACT_AFTER_BYTES
+    ) -> None:
         self._bus = bus
         self._topology = topology
         self._incarnation = incarnation
+        self._compact_after_bytes = compact_after_bytes
         self._sequence = 0
+        self._record_bytes = 0
+        self._snapshot_bytes = 0
 
-    async def recover(self, ledger: Ledger) -> int:
+    async def recover(self, ledger: Ledger, learner: Learner | None = None) -> int:
         """Bring the ledger to where it was; returns the sequence of the last trajectory it has seen."""
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
-        ledger.begin_replay()
-        async with StreamReader(self._bus, stream=self._topology.trajectories.name, headers_only=True) as headers:
-            while not headers.caught_up:
-                for delivery in await headers.read(batch=_BATCH, wait_s=_DEADLINE_S):
-                    parsed = header_of(delivery)
-                    if parsed is not None:
-                        ledger.arrived(delivery.sequence, *parsed)
-            seen = headers.last_sequence
-        async with StreamReader(self._bus, stream=self._topology.ledger.name) as records:
-            while not records.caught_up:
-                for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
-                    record = decode(delivery.payload, *RECORDS)
-                    assert isinstance(record, Record)
-                    ledger.apply(record)
-            self._sequence = records.last_sequence
+        # Headers are read last: whatever a record speaks of has arrived by then.
+        history = await self._history()
+        seen = await self._replay_headers(ledger, history.snapshot)
+        if learner is not None and history.snapshot is not None:
+            learner.restore(history.snapshot.learnt)
+        for record in history.records:
+            ledger.apply(record)
         ledger.end_replay()
         return seen
 
+    async def _history(self) -> _History:
+        history = _History()
+        async with StreamReader(self._bus, stream=self._topology.ledger.name) as records:
+            while not records.caught_up:
+                for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
+                    history.add(decode(delivery.payload, *RECORDS, SnapshotPart), size=len(delivery.payload))
+            self._sequence = records.last_sequence
+        self._record_bytes, self._snapshot_bytes = history.record_bytes, history.snapshot_bytes
+        return history
+
+    async def _replay_headers(self, ledger: Ledger, snapshot: LedgerSnapshot | None) -> int:
+        ledger.begin_replay()
+        restoration = None if snapshot is None else Restoration(ledger, snapshot)
+        known, after = (0, 0) if snapshot is None else (snapshot.last_sequence, snapshot.floor - 1)
+        async with StreamReader(
+            self._bus, stream=self._topology.trajectories.name, after_sequence=after, headers_only=True
+        ) as headers:
+            while not headers.caught_up:
+                for delivery in await headers.read(batch=_BATCH, wait_s=_DEADLINE_S):
+                    parsed = header_of(delivery)
+                    if restoration is not None and delivery.sequence > known:
+                        restoration.finish()
+                        restoration = None
+                    if parsed is None:
+                        continue
+                    if restoration is not None:
+                        restoration.arrived(delivery.sequence, *parsed)
+                    else:
+                        ledger.arrived(delivery.sequence, *parsed)
+            if restoration is not None:
+                restoration.finish()
+            return max(known, headers.last_sequence)
+
     async def write(self, record: Record) -> None:
+        self._record_bytes += await self._append(record)
+
+    @property
+    def grown(self) -> bool:
+        """Whether it is time for a snapshot."""
+        return self._record_bytes > max(self._compact_after_bytes, _RECORDS_PER_SNAPSHOT * self._snapshot_bytes)
+
+    async def compact(self, snapshot: LedgerSnapshot) -> None:
+        """Write it down, then delete what it makes superfluous."""
+        packed = zstandard.compress(msgspec.msgpack.encode(snapshot))
+        first = self._sequence + 1
+        bodies = [packed[start : start + _PART_BYTES] for start in range(0, len(packed), _PART_BYTES)]
+        for number, body in enumerate(bodies):
+            await self._append(SnapshotPart(number=number, count=len(bodies), body=body))
+        self._record_bytes, self._snapshot_bytes = 0, len(packed)
+        await self._delete_before(self._topology.ledger.name, first)
+        await self._delete_before(self._topology.trajectories.name, snapshot.floor)
+        _log.info("ledger_compacted", bytes=len(packed), trajectories_from=snapshot.floor)
+
+    async def _delete_before(self, stream: str, sequence: int) -> None:
+        """What is not deleted now is with the next snapshot."""
+        try:
+            await api_call(self._bus, f"STREAM.PURGE.{stream}", {"seq": sequence}, deadline_s=_DEADLINE_S)
+        except BusError as error:
+            _log.warning("old_messages_not_deleted", stream=stream, before=sequence, error=str(error))
+
+    async def _append(self, message: Message) -> int:
+        """Returns its size once the server has it."""
+        payload = encode(message)
         message_id = f"{self._incarnation}-{self._sequence + 1}"
         try:
             await publish(
                 self._bus,
                 self._topology.ledger_subject,
-                encode(record),
+                payload,
                 message_id=message_id,
                 headers={"Nats-Expected-Last-Sequence": str(self._sequence)},
                 deadline_s=_DEADLINE_S,
@@ -75,6 +188,7 @@ class Journal:
             if await self._id_at(self._sequence + 1) != message_id:
                 raise AnotherWriter(f"{self._topology.ledger.name}: {conflict}") from conflict
         self._sequence += 1
+        return len(payload)
 
     async def confirm(self) -> None:
         """Raise AnotherWriter unless the newest record is ours."""
@@ -92,3 +206,8 @@ class Journal:
         _, _, lines = base64.b64decode(answer["message"].get("hdrs", "")).partition(b"\r\n")
         found = BytesParser().parsebytes(lines, headersonly=True).get(MESSAGE_ID_HEADER)
         return None if found is None else str(found)
+
+
+def _unpacked(packed: bytes) -> LedgerSnapshot:
+    plain = zstandard.decompress(packed, max_output_size=_MAX_SNAPSHOT_BYTES)
+    return msgspec.msgpack.decode(plain, type=LedgerSnapshot)

@@ -1,18 +1,20 @@
 """The books of a job: a pure state machine over arrived headers and recorded decisions.
 
-Headers come from the trajectory stream, records from the ledger's own. A restart replays all headers first, then the
+Headers come from the trajectory stream, records from the ledger's own. A restart replays headers first, then the
 records: a grant names groups that had arrived before it was written, so by then all of them are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from trimtab.dataflow.admission import capacity
-from trimtab.dataflow.ledger.books import PolicyBooks
+import msgspec
+
+from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
+from trimtab.dataflow.ledger.offer import StepOffer
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     GroupsSifted,
@@ -22,11 +24,15 @@ from trimtab.dataflow.ledger.records import (
     StepGranted,
     StepTimed,
     StepTrained,
+    StreamsRouted,
     TasksIssued,
     TrainerAttempt,
 )
+from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.task_ids import parse_group_id, task_id
+from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.dataflow.outcomes import GroupOutcome
+from trimtab.dataflow.selection.contract import Selection
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
@@ -61,20 +67,20 @@ class Ledger:
         self,
         groups_per_task: Mapping[str, int],
         *,
+        selection: Selection,
         group_size: int,
         batch_size: int,
         max_staleness: int,
         window_steps: int,
+        seed: int = 0,
         sifts: bool = False,
         witness: Witness | None = None,
     ) -> None:
         """`groups_per_task` has every policy with the number of its roles: each task gives a group for each role. With
         `sifts`, groups wait for the word of the filters before they count as buffered.
         """
-        self.policies = {
-            name: PolicyBooks(name, groups_per_task=count, window_steps=window_steps)
-            for name, count in groups_per_task.items()
-        }
+        self.streams = {name: StreamBooks(name, groups_per_task=count) for name, count in groups_per_task.items()}
+        self.trainers = {name: TrainerBooks(name, window_steps=window_steps) for name in groups_per_task}
         self.issued = 0
         self.next_position = 0
         """Where the order of prompts goes on."""
@@ -82,13 +88,18 @@ class Ledger:
         """Of the prompts of the newest tasks."""
         self.newest_tasks = range(0)
         """Those of the newest record: all earlier ones were on the queue before it was written."""
+        self.last_sequence = 0
+        """Of the trajectories that have arrived."""
         self.groups_per_step = batch_size // group_size
+        self._selection = selection
         self._group_size = group_size
-        self._batch_size = batch_size
         self._max_staleness = max_staleness
+        self._seed = seed
         self.sifts = sifts
         self._holds = sifts
         self._witness = witness
+        self._takers: dict[str, list[TrainerBooks]] = {}
+        self._route({name: (name,) for name in self.trainers})
 
     def begin_replay(self) -> None:
         """From here on the records tell what became of every group, whether or not there are filters now."""
@@ -97,12 +108,14 @@ class Ledger:
     def end_replay(self) -> None:
         self._holds = self.sifts
         if not self.sifts:
-            for books in self.policies.values():
-                books.surface(tuple(books.unsifted))
+            for stream in self.streams.values():
+                for group_id in tuple(stream.unsifted):
+                    self._surface(stream, group_id)
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
-        books = self.policies.get(header.policy)
-        if books is None or header.benchmark is not None:
+        self.last_sequence = max(self.last_sequence, sequence)
+        stream = self.streams.get(header.policy)
+        if stream is None or header.benchmark is not None:
             return Arrival.NOT_FOR_TRAINING
         place = parse_group_id(header.group_id)
         if (
@@ -112,100 +125,109 @@ class Ledger:
             or header.parts != 1
         ):
             return Arrival.REFUSED
-        if header.group_id in books.settled or header.group_id in books.buffer or header.group_id in books.unsifted:
-            books.duplicates += 1
+        if header.group_id in stream.ended:
+            stream.duplicates += 1
             return Arrival.DUPLICATE
-        partial = books.arriving.setdefault(header.group_id, PartialGroup(self._group_size))
+        partial = stream.arriving.get(header.group_id)
+        if partial is None:
+            partial = PartialGroup(role=header.role, prompt_id=header.prompt_id, first_sequence=sequence)
+            stream.arriving[header.group_id] = partial
         if header.group_index in partial.samples:
-            books.duplicates += 1
+            stream.duplicates += 1
             return Arrival.DUPLICATE
-        partial.samples[header.group_index] = Sample(sequence, trajectory_id, header)
-        if not partial.complete:
+        partial.add(header.group_index, Sample.of(sequence, trajectory_id, header), tokens=header.tokens)
+        if len(partial.samples) < self._group_size:
             return Arrival.NEW
-        return self._complete(books, header.group_id)
-
-    def _complete(self, books: PolicyBooks, group_id: str) -> Arrival:
-        partial = books.arriving.pop(group_id)
-        books.finished_groups += 1
-        books.produced_tokens += partial.tokens
-        if not partial.trainable:
-            books.settled.add((group_id,))
-            books.failed_groups += 1
+        group = stream.end(header.group_id)
+        if group is None:
             return Arrival.FAILED
-        books.accepted_groups += 1
-        books.unsifted[group_id] = Group.of(group_id, partial)
-        if books.finished is not None:
-            books.surface((group_id,))
-            books.drop((group_id,))
-        elif not self._holds:
-            books.surface((group_id,))
+        stream.unsifted[group.group_id] = group
+        if not self._holds:
+            self._surface(stream, group.group_id)
         return Arrival.COMPLETED
 
     def unseen(self, numbers: Iterable[int]) -> list[int]:
         """Those tasks of which nothing has come yet."""
-        in_hand = {
-            parse_group_id(group_id)
-            for books in self.policies.values()
-            for group_id in (*books.arriving, *books.unsifted, *books.buffer.first(len(books.buffer)))
-        }
-        seen = {place[0] for place in in_hand if place is not None}
-        return [
-            number
-            for number in numbers
-            if number not in seen and not any(books.settled.has_task(number) for books in self.policies.values())
-        ]
+        return [number for number in numbers if not any(one.saw_task(number) for one in self.streams.values())]
 
     def apply(self, record: Record) -> None:
-        if isinstance(record, TasksIssued):
-            if record.first != self.issued:
-                raise LedgerError(f"tasks issued from {record.first} where {self.issued} was due")
-            self.issued += record.count
-            self.newest_tasks = range(record.first, self.issued)
-            self.newest_positions = record.positions or range(self.next_position, self.next_position + record.count)
-            self.next_position = (
-                self.next_position + record.count if record.next_position is None else record.next_position
-            )
-            return
-        books = self.policies.get(record.policy)
-        if books is None:
-            raise LedgerError(f"the ledger speaks of policy {record.policy!r}, which the job does not have")
+        match record:
+            case TasksIssued():
+                self._issue(record)
+            case StreamsRouted():
+                self._route(record.routes)
+            case GroupsSifted():
+                self._sift(self._stream(record.policy), record)
+            case _:
+                self._step(self._trainer(record.policy), record)
+
+    def _issue(self, record: TasksIssued) -> None:
+        if record.first != self.issued:
+            raise LedgerError(f"tasks issued from {record.first} where {self.issued} was due")
+        self.issued += record.count
+        self.newest_tasks = range(record.first, self.issued)
+        self.newest_positions = record.positions or range(self.next_position, self.next_position + record.count)
+        self.next_position = self.next_position + record.count if record.next_position is None else record.next_position
+
+    def _route(self, routes: Mapping[str, Sequence[str]]) -> None:
+        for name, trainer in self.trainers.items():
+            trainer.route(routes.get(name, (name,)))
+        self._takers = {}
+        for stream in self.streams:
+            takers = [trainer for trainer in self.trainers.values() if stream in trainer.buffers]
+            # The policy's own trainer first: curators hear of a group when the first of these is done with it.
+            self._takers[stream] = [one for one in takers if one.policy == stream] + [
+                one for one in takers if one.policy != stream
+            ]
+
+    def _sift(self, stream: StreamBooks, record: GroupsSifted) -> None:
+        named = (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out)
+        if len(set(named)) != len(named):
+            raise LedgerError(f"{stream.policy}: a group was sifted twice")
+        for group_id in named:
+            if group_id not in stream.unsifted:
+                raise LedgerError(f"{stream.policy}: group {group_id} was sifted and is not there")
+        # All at once and whole: whoever learnt only of those left out would take them for the rule.
+        for group_id in named:
+            self._observe(stream.unsifted[group_id])
+        for group_id in record.kept:
+            self._give(msgspec.structs.replace(stream.unsifted.pop(group_id), sifted=True))
+        for reduced in record.reduced:
+            self._give(stream.unsifted.pop(reduced.group_id).reduced_to(reduced.indices))
+        for group_id in record.left_out:
+            del stream.unsifted[group_id]
+        stream.filtered_groups += len(record.left_out)
+
+    def _step(self, trainer: TrainerBooks, record: Record) -> None:
         match record:
             case StepGranted():
-                if record.step != books.next_step:
-                    raise LedgerError(f"{books.name}: step {record.step} granted where {books.next_step} was due")
-                self._check_buffered(books, (*record.groups, *record.dropped), step=record.step)
-                self._tell(books, (*record.groups, *record.dropped))
-                books.grant(record)
-                books.drop(record.dropped)
-                if self._witness is not None:
-                    self._witness.stepped(books.name, record.step)
+                if record.step != trainer.next_step:
+                    raise LedgerError(f"{trainer.policy}: step {record.step} granted where {trainer.next_step} was due")
+                self._check_waiting(trainer, (*record.groups, *record.dropped), step=record.step)
+                _check_used(trainer, record)
+                self._tell(trainer, (*record.groups, *record.dropped))
+                trainer.grant(record)
+                trainer.drop(record.dropped)
+                if self._witness is not None and record.last:
+                    self._witness.stepped(trainer.policy, record.step)
             case GroupsDropped():
-                self._check_buffered(books, record.dropped, step=record.step)
-                self._tell(books, record.dropped)
-                books.drop(record.dropped)
-            case GroupsSifted():
-                _check_unsifted(books, record)
-                # All at once and whole: whoever learnt only of those left out would take them for the rule.
-                for group_id in _sifted(record):
-                    self._observe(books.unsifted[group_id])
-                books.sift(record)
+                self._check_waiting(trainer, record.dropped, step=record.step)
+                self._tell(trainer, record.dropped)
+                trainer.drop(record.dropped)
             case StepTimed():
-                books.time(record)
+                trainer.time(record)
             case StepTrained():
-                books.trained(record.step)
+                trainer.trained(record.step)
             case StepDurable():
-                books.durable(record.step)
+                trainer.durable(record.step)
             case TrainerAttempt():
-                books.attempt, books.world_size = record.attempt, record.world_size
+                trainer.attempt, trainer.world_size = record.attempt, record.world_size
             case PolicyFinished():
-                books.finished = record.reason
-                books.surface(tuple(books.unsifted))
-                books.drop(books.buffer.first(len(books.buffer)))
+                trainer.finish(record.reason)
 
-    def running_groups(self, policy: str) -> int:
+    def running_groups(self, stream: str) -> int:
         """Groups asked for and not at their end."""
-        books = self.policies[policy]
-        return self.issued * books.groups_per_task - books.finished_groups
+        return self.streams[stream].running(self.issued)
 
     def capacity_tasks(self, needed: Callable[[int], int] = lambda missing: missing) -> int:
         """Tasks that may be issued now. Every task is work for every policy, so the tightest that still learns decides;
@@ -213,71 +235,133 @@ class Ledger:
         fill so many places, where a filter will leave some out.
         """
         return min(
-            (self._capacity(books, needed) for books in self.policies.values() if books.finished is None),
+            (self._capacity(trainer, needed) for trainer in self.trainers.values() if trainer.finished is None),
             default=0,
         )
 
-    def _capacity(self, books: PolicyBooks, needed: Callable[[int], int]) -> int:
-        missing = capacity(
-            max_staleness=self._max_staleness,
-            version=books.trained_steps,
-            batch_size=self._batch_size,
-            accepted=books.accepted_groups * self._group_size,
-            running=0,
+    def _capacity(self, trainer: TrainerBooks, needed: Callable[[int], int]) -> int:
+        """Of a trainer's streams the neediest decides: with fewer tasks it would wait for that one for ever."""
+        steps = self._max_staleness + 1 + trainer.trained_steps - trainer.next_step
+        if steps <= 0:
+            return 0
+        offer = self._offer(trainer)
+        return max(
+            (
+                tasks_for(
+                    missing_groups(
+                        wanted=wanted,
+                        buffered=len(trainer.buffers[name]),
+                        running=self.under_way(name),
+                        needed=needed,
+                    ),
+                    groups_per_task=self.streams[name].groups_per_task,
+                    idle=self.under_way(name) <= 0,
+                )
+                for name, wanted in self._selection.needs(offer, steps=steps).items()
+                if name in trainer.buffers
+            ),
+            default=0,
         )
-        groups = needed(missing // self._group_size) - self.running_groups(books.name)
-        return max(0, groups) // books.groups_per_task
+
+    def under_way(self, stream: str) -> int:
+        """Groups that may still come to the buffers without another task."""
+        return self.running_groups(stream) + len(self.streams[stream].unsifted)
 
     def can_grant(self, policy: str) -> bool:
-        books = self.policies[policy]
-        return len(books.buffer) - self._stale(books) >= self.groups_per_step
+        return self._selection.choose(self._offer(self.trainers[policy])) is not None
+
+    def deciders(self, stream: str, *, besides: Container[str]) -> list[str]:
+        """Of the trainers that take a stream, those for which `propose` would have something to say."""
+        names = [trainer.policy for trainer in self._takers[stream] if trainer.finished is None]
+        return [name for name in names if name not in besides and self.can_decide(name)]
 
     def can_decide(self, policy: str) -> bool:
         """Whether `propose` would have something to say."""
-        return self.can_grant(policy) or self._stale(self.policies[policy]) > 0
+        return bool(self._offer(self.trainers[policy]).stale()) or self.can_grant(policy)
 
-    def propose(self, policy: str, *, now: float) -> StepGranted | GroupsDropped | None:
-        """The next step's groups if there are enough, else those to give up: to be recorded first and applied then."""
-        books = self.policies[policy]
-        stale = self._stale(books)
-        dropped = books.buffer.first(stale)
-        if self.can_grant(policy):
-            groups = books.buffer.first(self.groups_per_step, after=stale)
-            return StepGranted(policy=policy, step=books.next_step, groups=groups, dropped=dropped, granted_at=now)
+    def propose(self, policy: str, *, now: float, portions: int = 1) -> StepGranted | GroupsDropped | None:
+        """The next step's groups if there are enough, or those of the next of its portions; else the groups to give up:
+        to be recorded first and applied then.
+        """
+        offer = self._offer(self.trainers[policy], portions=portions)
+        dropped = offer.stale()
+        choice = self._selection.choose(offer)
+        if choice is not None:
+            return StepGranted(
+                policy=policy,
+                step=offer.step,
+                groups=tuple(choice.fresh),
+                replayed=tuple(choice.replayed),
+                dropped=dropped,
+                pooled=choice.keep,
+                retired=tuple(choice.retired),
+                last=offer.filled + offer.places >= offer.batch,
+                granted_at=now,
+            )
         if dropped:
             # They hold room that admission would give to fresh groups: without this, enough of them stop the job.
-            return GroupsDropped(policy=policy, step=books.next_step, dropped=dropped)
+            return GroupsDropped(policy=policy, step=offer.step, dropped=dropped)
         return None
 
-    def _stale(self, books: PolicyBooks) -> int:
-        return books.buffer.stale_count(step=books.next_step, max_staleness=self._max_staleness)
+    def _offer(self, trainer: TrainerBooks, *, portions: int = 1) -> StepOffer:
+        """A sample is compared with the version that trains it, and one of another policy with that policy's newest."""
+        versions = {name: other.trained_steps for name, other in self.trainers.items()}
+        versions[trainer.policy] = trainer.next_step
+        portion = -(-self.groups_per_step // portions)
+        return StepOffer(
+            books=trainer,
+            batch=self.groups_per_step,
+            # A batch that was made smaller in the midst of a step may be full already.
+            places=max(0, min(portion, self.groups_per_step - trainer.filled)),
+            seed=self._seed,
+            max_staleness=self._max_staleness,
+            versions=versions,
+        )
 
-    def _check_buffered(self, books: PolicyBooks, group_ids: tuple[str, ...], *, step: int) -> None:
+    def _surface(self, stream: StreamBooks, group_id: str) -> None:
+        """No filter was asked about the group: the manifest has none, or had none at the time."""
+        self._give(stream.unsifted.pop(group_id))
+
+    def _give(self, group: Group) -> None:
+        for trainer in self._takers[group.policy]:
+            if trainer.finished is None:
+                trainer.add(group)
+
+    def _check_waiting(self, trainer: TrainerBooks, group_ids: tuple[str, ...], *, step: int) -> None:
         if len(set(group_ids)) != len(group_ids):
-            raise LedgerError(f"{books.name}: step {step} takes a group twice")
-        books.surface(group_ids)  # the manifest may have had no filter when this was written
+            raise LedgerError(f"{trainer.policy}: step {step} takes a group twice")
         for group_id in group_ids:
-            if group_id not in books.buffer:
-                raise LedgerError(f"{books.name}: step {step} takes group {group_id}, which is not in the buffer")
+            if trainer.waiting_group(group_id) is None:
+                for name in trainer.buffers:
+                    if group_id in self.streams[name].unsifted:
+                        self._surface(self.streams[name], group_id)
+            if trainer.waiting_group(group_id) is None:
+                raise LedgerError(f"{trainer.policy}: step {step} takes group {group_id}, which is not in the buffer")
 
-    def _tell(self, books: PolicyBooks, group_ids: tuple[str, ...]) -> None:
-        for group in map(books.buffer.group, group_ids):
-            if not group.sifted:
+    def _tell(self, trainer: TrainerBooks, group_ids: Iterable[str]) -> None:
+        for group_id in group_ids:
+            group = trainer.waiting_group(group_id)
+            if group is not None and not group.sifted and self._takers[group.policy][0] is trainer:
                 self._observe(group)
 
     def _observe(self, group: Group) -> None:
         if self._witness is not None:
             self._witness.observe(group.outcome())
 
+    def _stream(self, policy: str) -> StreamBooks:
+        if policy not in self.streams:
+            raise LedgerError(f"the ledger speaks of policy {policy!r}, which the job does not have")
+        return self.streams[policy]
 
-def _sifted(record: GroupsSifted) -> tuple[str, ...]:
-    return (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out)
+    def _trainer(self, policy: str) -> TrainerBooks:
+        return self.trainers[self._stream(policy).policy]
 
 
-def _check_unsifted(books: PolicyBooks, record: GroupsSifted) -> None:
-    named = _sifted(record)
-    if len(set(named)) != len(named):
-        raise LedgerError(f"{books.name}: a group was sifted twice")
-    for group_id in named:
-        if group_id not in books.unsifted:
-            raise LedgerError(f"{books.name}: group {group_id} was sifted and is not there")
+def _check_used(trainer: TrainerBooks, record: StepGranted) -> None:
+    if len(set(record.replayed)) != len(record.replayed):
+        raise LedgerError(f"{trainer.policy}: step {record.step} replays a group twice")
+    for group_id in (*record.replayed, *record.retired):
+        if group_id not in trainer.pool:
+            raise LedgerError(
+                f"{trainer.policy}: step {record.step} replays group {group_id}, which is not in the pool"
+            )

@@ -37,7 +37,9 @@ class TasksIssued(Message, frozen=True, kw_only=True):
 
 
 class StepGranted(Message, frozen=True, kw_only=True):
-    """These groups belong to this step for good, and those were too stale for it and are given up."""
+    """These groups belong to this step for good, and those were too stale for it and are given up. A step may be
+    granted in portions, so that ranks can begin before all of it is there.
+    """
 
     KIND: ClassVar[int] = 33
     MAX_BYTES: ClassVar[int] = 8 << 20
@@ -45,7 +47,16 @@ class StepGranted(Message, frozen=True, kw_only=True):
     policy: Name
     step: Count
     groups: Groups
+    """Trained for the first time by this policy."""
+    replayed: Groups = ()
+    """Trained before by this policy."""
     dropped: Groups = ()
+    pooled: bool = False
+    """Whether `groups` may be replayed later."""
+    retired: Groups = ()
+    """Will not be replayed again."""
+    last: bool = True
+    """Whether the step has all its groups now."""
     granted_at: UnixSeconds
 
 
@@ -131,6 +142,27 @@ class GroupsSifted(Message, frozen=True, kw_only=True):
     left_out: Groups = ()
 
 
+class StreamsRouted(Message, frozen=True, kw_only=True):
+    """Which policies' trajectories each trainer takes from here on. Before the first of these records each takes its
+    own.
+    """
+
+    KIND: ClassVar[int] = 41
+
+    routes: Annotated[dict[Name, Annotated[tuple[Name, ...], Meta(max_length=64)]], Meta(max_length=64)]
+
+
+class SnapshotPart(Message, frozen=True, kw_only=True):
+    """A part of all that the ledger knows. Once all parts are here, older records are not needed."""
+
+    KIND: ClassVar[int] = 42
+    MAX_BYTES: ClassVar[int] = 1 << 20
+
+    number: Count
+    count: Count
+    body: bytes
+
+
 Record = (
     TasksIssued
     | StepGranted
@@ -141,6 +173,7 @@ Record = (
     | GroupsDropped
     | StepTrained
     | GroupsSifted
+    | StreamsRouted
 )
 RECORDS: tuple[type[Message], ...] = (
     TasksIssued,
@@ -152,4 +185,5 @@ RECORDS: tuple[type[Message], ...] = (
     GroupsDropped,
     StepTrained,
     GroupsSifted,
+    StreamsRouted,
 )

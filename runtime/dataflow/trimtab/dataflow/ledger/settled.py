@@ -1,8 +1,8 @@
-"""Groups that are granted, given up or failed: whatever arrives for them again is a duplicate, for ever."""
+"""Groups that are complete: whatever arrives for them again is a duplicate, for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trimtab.dataflow.ledger.task_ids import parse_group_id
 
@@ -42,6 +42,15 @@ class SettledGroups:
                 above.remove(floor)
                 floor += 1
             self._floor[role] = floor
+
+    def state(self) -> dict[str, tuple[int, list[int]]]:
+        """By role, the floor and the numbers above it."""
+        return {role: (self._floor.get(role, 0), sorted(above)) for role, above in self._above.items()}
+
+    def restore(self, state: Mapping[str, tuple[int, list[int]]]) -> None:
+        """Take back what `state` gave."""
+        self._floor = {role: floor for role, (floor, _) in state.items()}
+        self._above = {role: set(above) for role, (_, above) in state.items()}
 
     def held(self) -> int:
         """Numbers held one by one."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.dataflow.mixing import MixingSchedule
 from trimtab.dataflow.prompts.permutation import Permutation
 from trimtab.dataflow.prompts.prompt import BLOCK_ROWS, Prompt, PromptRows, PromptSourceError
-from trimtab.dataflow.prompts.schedule import MixingSchedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,8 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     produced: Volume
     accepted: Volume
     consumed: Volume
+    replayed: Count = 0
+    """Samples of those consumed that had been consumed before."""
     stale_skipped: Count = 0
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
     branch: Branch

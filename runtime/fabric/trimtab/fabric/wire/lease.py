@@ -53,16 +53,28 @@ class BatchRequest(Message, frozen=True, kw_only=True):
     rank: Index
     world_size: WorldSize
     chunk: Index = 0
+    """Which of the step's portions; there are more until one has the totals."""
+    portions: Annotated[int, Meta(ge=1, le=64)] = 1
+    """In how many portions the rank would rather have the step, each as soon as it exists. What the first rank to ask
+    got is what all get."""
     attempt: Index = 0
     """Which incarnation of the trainer asks: a lower one than was seen is a process that should be dead."""
+    trained: Count | None = None
+    """Steps in the trainer's weights: all before this one unless it is said, as by a rank that asks ahead of need."""
     previous: StepTiming | None = None
-    """Times of the step before this one, which is thereby reported as trained, though not yet as durable."""
+    """Times of the newest of those, which is thereby reported as trained, though not yet as durable."""
     wait_hint: Seconds = 0.0
     """How long the rank would rather wait for an answer than ask again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_rank(self.rank, self.world_size)
+        if self.trained is not None and self.trained > self.step:
+            raise InvalidFieldError(f"{self.trained} steps before step {self.step}", field="trained")
+
+    @property
+    def trained_steps(self) -> int:
+        return self.step if self.trained is None else self.trained
 
 
 class Group(Part, frozen=True, kw_only=True):

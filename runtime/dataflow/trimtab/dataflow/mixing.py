@@ -1,10 +1,11 @@
-"""Which source each prompt comes from: a fixed cycle of slots, so that both the source of prompt n and how many of its
-prompts came before are looked up.
+"""Which source each prompt comes from, and which stream each group of a batch: a fixed cycle of slots, so that both the
+source of place n and how many places before it were that source's are looked up.
 """
 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -12,7 +13,7 @@ SLOTS = 1000
 
 
 class MixingSchedule:
-    """Slots of the sources, by name and weight. After any number of prompts each source is less than one prompt off its
+    """Slots of the sources, by name and weight. After any number of places each source is less than one place off its
     share of the slots. Where two have the same claim to a slot the seed decides, never the order in the manifest."""
 
     def __init__(self, weights: Mapping[str, float], *, seed: int) -> None:
@@ -23,20 +24,32 @@ class MixingSchedule:
         self._slots_of: list[list[int]] = [[] for _ in self.shares]
         # Of each slot, how many slots before it in the cycle belong to the same source.
         self._before: list[int] = []
+        self.names = tuple(weights)
         for slot, source in enumerate(self._slots):
             self._before.append(len(self._slots_of[source]))
             self._slots_of[source].append(slot)
 
     def at(self, position: int) -> tuple[int, int]:
-        """The source of a prompt of the run, and how many of its prompts came before."""
+        """The source of a place, and how many of the places before it are its own."""
         cycle, slot = divmod(position, self.period)
         source = self._slots[slot]
         return source, cycle * self.shares[source] + self._before[slot]
 
     def reaching(self, source: int, count: int) -> int:
-        """The least number of prompts of the run among which `count`, at least one, are from a source."""
+        """The least number of places, from the first, among which `count`, at least one, are from a source."""
         cycles, rest = divmod(count - 1, self.shares[source])
         return cycles * self.period + self._slots_of[source][rest] + 1
+
+    def spread(self, begin: int, count: int) -> dict[str, int]:
+        """How many of the places from `begin` on are each source's."""
+        return {
+            name: self._until(source, begin + count) - self._until(source, begin)
+            for source, name in enumerate(self.names)
+        }
+
+    def _until(self, source: int, end: int) -> int:
+        cycles, rest = divmod(end, self.period)
+        return cycles * self.shares[source] + bisect_left(self._slots_of[source], rest)
 
 
 def _shares(weights: Sequence[float], ranks: Sequence[bytes], *, slots: int) -> list[int]:

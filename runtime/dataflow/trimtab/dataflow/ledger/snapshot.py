@@ -1,0 +1,235 @@
+"""All that the ledger knows at one moment, small enough to be written down: ids and counts. What the headers say is not
+in it, because those of every group that still matters are in the trajectory stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Literal
+
+import msgspec
+
+from trimtab.dataflow.ledger.groups import Allotment, Group, PartialGroup, Sample
+from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
+from trimtab.dataflow.ledger.records import StreamsRouted
+from trimtab.dataflow.ledger.replay_pool import UsedGroup
+from trimtab.dataflow.ledger.step_times import RankTimes
+from trimtab.dataflow.ledger.stream_books import StreamBooks
+from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.fabric.wire.header import TrajectoryHeader
+
+
+class StreamState(msgspec.Struct, kw_only=True):
+    ended: dict[str, tuple[int, list[int]]]
+    unsifted: list[str]
+    finished_groups: int
+    produced_tokens: int
+    filtered_groups: int
+    failed_groups: int
+    duplicates: int
+
+
+class TrainerState(msgspec.Struct, kw_only=True):
+    buffers: dict[str, list[str]]
+    pool: list[tuple[str, int, int]]
+    """Group, uses and last step."""
+    granted: dict[int, list[list[tuple[str, int]]]]
+    """By step and portion, groups and their uses before."""
+    times: dict[int, dict[int, tuple[float, float]]]
+    rewards: list[float]
+    counts: dict[str, int]
+    finished: str | None
+
+
+class LedgerSnapshot(msgspec.Struct, kw_only=True):
+    format: Literal[1]
+    last_sequence: int
+    """Of the last trajectory that these books know of."""
+    floor: int
+    """No trajectory before this one is needed any more."""
+    issued: int
+    next_position: int
+    newest_first: int
+    newest_positions: list[int]
+    streams: dict[str, StreamState]
+    trainers: dict[str, TrainerState]
+    sifted: dict[str, list[int]]
+    """Indices of what filters left of groups, empty for all of it."""
+    learnt: dict[str, Any]
+    """What the curator knows."""
+
+
+_COUNTS = (
+    "next_step", "durable_steps", "trained_steps", "accepted_groups", "fresh_groups", "consumed_samples",
+    "replayed_samples", "consumed_tokens", "dropped_groups", "attempt", "world_size",
+)  # fmt: skip
+
+
+def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
+    return LedgerSnapshot(
+        format=1,
+        last_sequence=ledger.last_sequence,
+        floor=_floor(ledger),
+        issued=ledger.issued,
+        next_position=ledger.next_position,
+        newest_first=ledger.newest_tasks.start,
+        newest_positions=list(ledger.newest_positions),
+        streams={name: _stream_state(stream) for name, stream in ledger.streams.items()},
+        trainers={name: _trainer_state(trainer) for name, trainer in ledger.trainers.items()},
+        sifted={
+            group.group_id: [sample.index for sample in group.samples]
+            for trainer in ledger.trainers.values()
+            for group in _held(trainer)
+            if group.sifted
+        },
+        learnt=learnt,
+    )
+
+
+class Restoration:
+    """Brings an empty ledger to where a snapshot was taken, from the snapshot and the headers since its floor."""
+
+    def __init__(self, ledger: Ledger, snapshot: LedgerSnapshot) -> None:
+        self._ledger = ledger
+        self._snapshot = snapshot
+        self._partials: dict[str, PartialGroup] = {}
+        self._policy: dict[str, str] = {}
+        self._needed = _group_ids(snapshot)
+        ledger.issued = snapshot.issued
+        ledger.next_position = snapshot.next_position
+        ledger.newest_tasks = range(snapshot.newest_first, snapshot.issued)
+        ledger.newest_positions = snapshot.newest_positions
+        ledger.apply(StreamsRouted(routes={name: tuple(one.buffers) for name, one in snapshot.trainers.items()}))
+        for name, state in snapshot.streams.items():
+            _stream_of(ledger, name).ended.restore(state.ended)
+
+    def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> None:
+        """A header up to where the snapshot knows them."""
+        if header.group_id not in self._needed or header.policy not in self._ledger.streams:
+            self._ledger.arrived(sequence, trajectory_id, header)
+            return
+        partial = self._partials.setdefault(
+            header.group_id,
+            PartialGroup(role=header.role, prompt_id=header.prompt_id, first_sequence=sequence),
+        )
+        self._policy[header.group_id] = header.policy
+        if header.group_index not in partial.samples:
+            partial.add(header.group_index, Sample.of(sequence, trajectory_id, header), tokens=header.tokens)
+
+    def finish(self) -> None:
+        """All headers up to there have come."""
+        ledger, snapshot = self._ledger, self._snapshot
+        for name, stream_state in snapshot.streams.items():
+            stream = _stream_of(ledger, name)
+            stream.unsifted = {group_id: self._group(group_id) for group_id in stream_state.unsifted}
+            stream.finished_groups = stream_state.finished_groups
+            stream.produced_tokens = stream_state.produced_tokens
+            stream.filtered_groups = stream_state.filtered_groups
+            stream.failed_groups = stream_state.failed_groups
+            stream.duplicates = stream_state.duplicates
+        for name, trainer_state in snapshot.trainers.items():
+            self._restore_trainer(ledger.trainers[name], trainer_state)
+        ledger.last_sequence = snapshot.last_sequence
+
+    def _restore_trainer(self, trainer: TrainerBooks, state: TrainerState) -> None:
+        for group_ids in state.buffers.values():
+            for group_id in group_ids:
+                trainer.add(self._group(group_id))
+        for group_id, uses, last_step in state.pool:
+            trainer.pool.put(UsedGroup(self._group(group_id), uses, last_step))
+        trainer.granted = {
+            step: tuple(
+                tuple(Allotment(self._group(group_id), uses) for group_id, uses in portion) for portion in portions
+            )
+            for step, portions in state.granted.items()
+        }
+        trainer.times.by_step = {
+            step: {rank: RankTimes(wait_s=wait_s, step_s=step_s) for rank, (wait_s, step_s) in ranks.items()}
+            for step, ranks in state.times.items()
+        }
+        trainer.rewards.extend(state.rewards)
+        trainer.finished = state.finished
+        for name in _COUNTS:
+            setattr(trainer, name, state.counts[name])
+
+    def _group(self, group_id: str) -> Group:
+        partial = self._partials.get(group_id)
+        group = None if partial is None else Group.of(group_id, partial, policy=self._policy[group_id])
+        if group is None:
+            raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
+        indices = self._snapshot.sifted.get(group_id)
+        return group if indices is None else group.reduced_to(indices)
+
+
+def _stream_of(ledger: Ledger, name: str) -> StreamBooks:
+    if name not in ledger.streams:
+        raise LedgerError(f"the ledger speaks of policy {name!r}, which the job does not have")
+    return ledger.streams[name]
+
+
+def _stream_state(stream: StreamBooks) -> StreamState:
+    return StreamState(
+        ended=stream.ended.state(),
+        unsifted=list(stream.unsifted),
+        finished_groups=stream.finished_groups,
+        produced_tokens=stream.produced_tokens,
+        filtered_groups=stream.filtered_groups,
+        failed_groups=stream.failed_groups,
+        duplicates=stream.duplicates,
+    )
+
+
+def _trainer_state(trainer: TrainerBooks) -> TrainerState:
+    return TrainerState(
+        buffers={stream: [group.group_id for group in buffer] for stream, buffer in trainer.buffers.items()},
+        pool=[(used.group.group_id, used.uses, used.last_step) for used in trainer.pool],
+        granted={
+            step: [[(allotment.group.group_id, allotment.uses) for allotment in portion] for portion in portions]
+            for step, portions in trainer.granted.items()
+        },
+        times={
+            step: {rank: (times.wait_s, times.step_s) for rank, times in ranks.items()}
+            for step, ranks in trainer.times.by_step.items()
+        },
+        rewards=list(trainer.rewards),
+        counts={name: getattr(trainer, name) for name in _COUNTS},
+        finished=trainer.finished,
+    )
+
+
+def _held(trainer: TrainerBooks) -> Iterator[Group]:
+    """Groups of this trainer whose trajectories may still be asked for."""
+    yield from chain.from_iterable(trainer.buffers.values())
+    yield from (used.group for used in trainer.pool)
+    yield from (allotment.group for step in trainer.granted for allotment in trainer.allotments(step))
+
+
+def _floor(ledger: Ledger) -> int:
+    streams, trainers = ledger.streams.values(), ledger.trainers.values()
+    groups = chain(
+        (group for stream in streams for group in stream.unsifted.values()),
+        (group for trainer in trainers for group in _held(trainer)),
+    )
+    sequences = chain(
+        (partial.first_sequence for stream in streams for partial in stream.arriving.values()),
+        (sample.sequence for group in groups for sample in group.samples),
+    )
+    return min(sequences, default=ledger.last_sequence + 1)
+
+
+def _group_ids(snapshot: LedgerSnapshot) -> frozenset[str]:
+    return frozenset(
+        chain(
+            (group_id for state in snapshot.streams.values() for group_id in state.unsifted),
+            (group_id for state in snapshot.trainers.values() for ids in state.buffers.values() for group_id in ids),
+            (group_id for state in snapshot.trainers.values() for group_id, _, _ in state.pool),
+            (
+                group_id
+                for state in snapshot.trainers.values()
+                for portions in state.granted.values()
+                for portion in portions
+                for group_id, _ in portion
+            ),
+        )
+    )

@@ -1,0 +1,45 @@
+"""One policy's trajectories: what is on its way, what is complete, what became of the rest."""
+
+from __future__ import annotations
+
+from trimtab.dataflow.ledger.groups import Group, PartialGroup
+from trimtab.dataflow.ledger.settled import SettledGroups
+
+
+class StreamBooks:
+    """Changed by the ledger alone."""
+
+    def __init__(self, policy: str, *, groups_per_task: int) -> None:
+        self.policy = policy
+        self.groups_per_task = groups_per_task
+        """Roles of the workflow that the policy speaks in."""
+        self.arriving: dict[str, PartialGroup] = {}
+        self.unsifted: dict[str, Group] = {}
+        """Complete groups that the filters have not been asked about, in the order in which they arrived."""
+        self.ended = SettledGroups()
+        """Complete or failed: whatever arrives for them again is a duplicate, for ever."""
+        self.finished_groups = 0
+        """Groups that have come to their end, well or badly: what is issued and not in here is running."""
+        self.produced_tokens = 0
+        self.filtered_groups = 0
+        self.failed_groups = 0
+        self.duplicates = 0
+
+    def running(self, issued: int) -> int:
+        """Groups asked for with so many tasks and not at their end."""
+        return issued * self.groups_per_task - self.finished_groups
+
+    def end(self, group_id: str) -> Group | None:
+        """The group whose last sample has arrived; None when it has failed."""
+        partial = self.arriving.pop(group_id)
+        self.finished_groups += 1
+        self.produced_tokens += partial.tokens
+        self.ended.add((group_id,))
+        group = Group.of(group_id, partial, policy=self.policy)
+        if group is None:
+            self.failed_groups += 1
+        return group
+
+    def saw_task(self, number: int) -> bool:
+        """Whether anything has come of a task."""
+        return self.ended.has_task(number) or any(group_id.startswith(f"t{number}.") for group_id in self.arriving)

@@ -1,0 +1,126 @@
+"""One trainer's line of steps: what waits for it, what it was granted, how far it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from trimtab.dataflow.ledger.buffer import Buffer
+from trimtab.dataflow.ledger.groups import Allotment, Group, mean_reward
+from trimtab.dataflow.ledger.records import StepGranted, StepTimed
+from trimtab.dataflow.ledger.replay_pool import ReplayPool, UsedGroup
+from trimtab.dataflow.ledger.step_times import RankTimes, StepTimes
+
+Portions = tuple[tuple[Allotment, ...], ...]
+
+
+class TrainerBooks:
+    """Changed by the ledger alone."""
+
+    def __init__(self, policy: str, *, window_steps: int) -> None:
+        self.policy = policy
+        self.buffers: dict[str, Buffer] = {}
+        """By the stream they come from."""
+        self.pool = ReplayPool()
+        self.granted: dict[int, Portions] = {}
+        """By step, from the first that is not durable. The newest may not have all its portions yet."""
+        self.next_step = 0
+        """The first that has not all its groups."""
+        self.durable_steps = 0
+        self.trained_steps = 0
+        """The trainer's version as far as we know."""
+        self.accepted_groups = 0
+        """Ever come to the buffers and not given up."""
+        self.fresh_groups = 0
+        """Ever granted for the first time."""
+        self.consumed_samples = 0
+        self.replayed_samples = 0
+        """Of those consumed, the ones that were not consumed for the first time."""
+        self.consumed_tokens = 0
+        self.dropped_groups = 0
+        self.attempt = -1
+        self.world_size = 0
+        self.finished: str | None = None
+        self.rewards: deque[float] = deque(maxlen=window_steps)
+        """Mean reward of the latest granted steps."""
+        self.times = StepTimes(window_steps=window_steps)
+
+    @property
+    def buffered(self) -> int:
+        return sum(map(len, self.buffers.values()))
+
+    @property
+    def filled(self) -> int:
+        """Groups that the next step has already."""
+        return sum(map(len, self.granted.get(self.next_step, ())))
+
+    def allotments(self, step: int) -> tuple[Allotment, ...]:
+        return tuple(allotment for portion in self.granted.get(step, ()) for allotment in portion)
+
+    def route(self, streams: Iterable[str]) -> None:
+        """Take groups from these streams. What waits from others is given up."""
+        self.buffers = {stream: self.buffers.get(stream, Buffer()) for stream in streams}
+
+    def add(self, group: Group) -> None:
+        self.buffers[group.policy].add(group)
+        self.accepted_groups += 1
+
+    def waiting_group(self, group_id: str) -> Group | None:
+        for buffer in self.buffers.values():
+            if group_id in buffer:
+                return buffer.group(group_id)
+        return None
+
+    def grant(self, record: StepGranted) -> None:
+        fresh = [Allotment(self._take(group_id), 0) for group_id in record.groups]
+        replayed = [self.pool.use_again(group_id, step=record.step) for group_id in record.replayed]
+        portion = (*fresh, *(Allotment(used.group, used.uses) for used in replayed))
+        if record.pooled:
+            for allotment in fresh:
+                self.pool.put(UsedGroup(allotment.group, 1, record.step))
+        self.pool.retire(record.retired)
+        self.granted[record.step] = (*self.granted.get(record.step, ()), portion)
+        self.fresh_groups += len(fresh)
+        self.replayed_samples += sum(len(used.group.samples) for used in replayed)
+        self.consumed_samples += sum(len(allotment.group.samples) for allotment in portion)
+        self.consumed_tokens += sum(allotment.group.tokens for allotment in portion)
+        if record.last:
+            self.rewards.append(mean_reward(self.allotments(record.step)))
+            self.next_step += 1
+
+    def drop(self, group_ids: Sequence[str]) -> None:
+        """Give up groups that wait."""
+        for group_id in group_ids:
+            self._take(group_id)
+        self.dropped_groups += len(group_ids)
+        self.accepted_groups -= len(group_ids)
+
+    def finish(self, reason: str) -> None:
+        self.finished = reason
+        self.accepted_groups -= self.buffered
+        self.buffers = {stream: Buffer() for stream in self.buffers}
+        self.pool = ReplayPool()
+
+    def trained(self, step: int) -> None:
+        self.trained_steps = max(self.trained_steps, step + 1)
+
+    def durable(self, step: int) -> None:
+        self.trained(step)
+        self.durable_steps = max(self.durable_steps, step + 1)
+        for old in [granted for granted in self.granted if granted < self.durable_steps]:
+            del self.granted[old]
+
+    def time(self, record: StepTimed) -> None:
+        self.trained(record.step)
+        self.times.add(
+            record.step,
+            rank=record.rank,
+            times=RankTimes(wait_s=record.wait_seconds, step_s=record.step_seconds),
+            trained_steps=self.trained_steps,
+        )
+
+    def wants_time(self, step: int, *, rank: int) -> bool:
+        return self.times.wanted(step, rank=rank, trained_steps=self.trained_steps)
+
+    def _take(self, group_id: str) -> Group:
+        return next(buffer for buffer in self.buffers.values() if group_id in buffer).pop(group_id)

@@ -1,0 +1,1 @@
+"""Selections choose the groups of a batch. One file each."""

@@ -1,0 +1,94 @@
+"""What a snapshot must carry, and what it lets go."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.dataflow.books import Feed, header, ledger
+from tests.unit.dataflow.ledger_pictures import picture
+from trimtab.dataflow.ledger.ledger import Arrival, Ledger, LedgerError
+from trimtab.dataflow.ledger.records import StepDurable, StepGranted
+from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
+from trimtab.fabric.wire.header import TrajectoryHeader
+
+
+class Recorded(Feed):
+    """Keeps the headers it has fed, as the stream would."""
+
+    def __init__(self, books: Ledger) -> None:
+        super().__init__(books)
+        self.stream: list[tuple[int, TrajectoryHeader]] = []
+
+    def arrive(self, one: TrajectoryHeader) -> Arrival:
+        self.stream.append((self.sequence + 1, one))
+        return super().arrive(one)
+
+
+def written(books: Ledger) -> LedgerSnapshot:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(take_snapshot(books, learnt={})), type=LedgerSnapshot)
+
+
+def restored(feed: Recorded, snapshot: LedgerSnapshot) -> Ledger:
+    books = ledger()
+    restoration = Restoration(books, snapshot)
+    for sequence, one in feed.stream:
+        if snapshot.floor <= sequence <= snapshot.last_sequence:
+            restoration.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+    restoration.finish()
+    return books
+
+
+def grant(feed: Feed) -> StepGranted:
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert isinstance(granted, StepGranted)
+    feed.ledger.apply(granted)
+    return granted
+
+
+def test_trajectories_of_durable_steps_are_let_go() -> None:
+    feed = Recorded(ledger())
+    feed.issue(4)
+    for task in range(4):
+        feed.complete(task)
+    grant(feed)
+    assert written(feed.ledger).floor == 1, "the step may be asked for again"
+    feed.ledger.apply(StepDurable(policy="solver", step=0))
+    assert written(feed.ledger).floor == 5, "two groups wait"
+    grant(feed)
+    feed.ledger.apply(StepDurable(policy="solver", step=1))
+    assert written(feed.ledger).floor == 9, "nothing is left of the first eight"
+
+
+def test_a_group_of_which_one_sample_has_come_keeps_it() -> None:
+    feed = Recorded(ledger())
+    feed.issue(2)
+    feed.arrive(header(0, 0))
+    feed.arrive(header(1, 0, error="engine-gone"))
+    snapshot = written(feed.ledger)
+    assert snapshot.floor == 1
+    books = restored(feed, snapshot)
+    assert picture(books) == picture(feed.ledger)
+    assert books.arrived(3, "t0.solver.1", header(0, 1)) is Arrival.COMPLETED
+
+
+def test_what_was_let_go_is_still_known() -> None:
+    feed = Recorded(ledger())
+    feed.issue(2)
+    feed.complete(0)
+    feed.complete(1)
+    grant(feed)
+    feed.ledger.apply(StepDurable(policy="solver", step=0))
+    snapshot = written(feed.ledger)
+    assert snapshot.floor == 5
+    assert restored(feed, snapshot).arrived(5, "t0.solver.0", header(0, 0)) is Arrival.DUPLICATE
+
+
+def test_a_stream_that_lost_a_group_that_is_needed_is_refused() -> None:
+    feed = Recorded(ledger())
+    feed.issue(1)
+    feed.complete(0)
+    snapshot = written(feed.ledger)
+    del feed.stream[0]
+    with pytest.raises(LedgerError, match=r"t0\.solver .* not whole"):
+        restored(feed, snapshot)
