@@ -10,7 +10,8 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
-from trimtab.trainer.batch import Row, StepBatch
+from trimtab.trainer.batch import Row
+from trimtab.trainer.learner import Learner, StepOutcome
 
 
 def policy(**trainer: Any) -> Policy:
@@ -47,9 +48,11 @@ def rows(count: int, *, seed: int) -> list[Row]:
     return made
 
 
-def batch(step: int, mine: list[Row], *, of: int) -> StepBatch:
-    totals = StepTotals(samples=of, groups=1, tokens=1, trained_tokens=1)
-    return StepBatch(step=step, lease_id=f"lease-{step}", rows=tuple(mine), totals=totals)
+def train_on(learner: Learner, *portions: list[Row], of: int) -> StepOutcome:
+    """One step on these portions, with so many samples on all ranks."""
+    for portion in portions:
+        learner.accumulate(portion)
+    return learner.update(StepTotals(samples=of, groups=1, tokens=1, trained_tokens=1))
 
 
 def trajectory(number: int, *, job: str, group_size: int = 2, version: int = 0) -> Trajectory:

@@ -19,7 +19,10 @@ from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.streams import delete_message
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseRefused, Refusal, StepTiming
-from trimtab.trainer.batch_stream import BatchStream, RankIdentity, RowMismatch, StepRefused
+from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, RowMismatch, StepRefused, Trained
+
+FIRST = Place(step=0)
+UNTRAINED = Trained(steps=0)
 
 
 def stream_of(bus: Bus, topology: JobTopology, *, rank: int = 0, world_size: int = 1) -> BatchStream:
@@ -43,8 +46,9 @@ async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus:
     async with await desk.open():
         stream = stream_of(bus, topology)
         timing = StepTiming(wait_seconds=1.0, step_seconds=2.0)
-        batch = await stream.next(1, previous=timing, stopping=never)
+        batch = await stream.portion(Place(step=1), trained=Trained(steps=1, previous=timing), stopping=never)
         assert batch is not None
+        assert batch.totals is not None
         assert (batch.step, batch.lease_id, batch.totals.samples) == (1, "solver.1.0", 2)
         assert [row.advantage for row in batch.rows] == [-0.5, 0.5]
         for number, row in zip((2, 3), batch.rows, strict=True):
@@ -54,15 +58,16 @@ async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus:
             np.testing.assert_array_equal(row.logprobs[4:], source.logprobs)
         (asked,) = desk.requests
         assert (asked.attempt, asked.previous) == (3, timing)
-        assert await stream.next(2, previous=None, stopping=never) is None
+        assert await stream.portion(Place(step=2), trained=Trained(steps=2), stopping=never) is None
         await stream.acknowledge(1, lease_id="solver.1.0", weight_version=2)
         assert [(ack.step, ack.weight_version, ack.attempt) for ack in desk.acks] == [(1, 2, 3)]
 
 
 async def test_a_rank_may_have_no_rows(bus: Bus, topology: JobTopology) -> None:
     async with await Desk(bus, topology, steps=1).open():
-        batch = await stream_of(bus, topology, rank=2, world_size=3).next(0, previous=None, stopping=never)
+        batch = await stream_of(bus, topology, rank=2, world_size=3).portion(FIRST, trained=UNTRAINED, stopping=never)
         assert batch is not None
+        assert batch.totals is not None
         assert (batch.rows, batch.totals.samples) == ((), 2)
 
 
@@ -70,7 +75,7 @@ async def test_it_asks_until_there_are_rows(bus: Bus, topology: JobTopology) -> 
     desk = Desk(bus, topology, steps=1)
     desk.instead = lambda _: NOT_READY if len(desk.requests) < 4 else None
     async with await desk.open():
-        assert await stream_of(bus, topology).next(0, previous=None, stopping=never) is not None
+        assert await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never) is not None
     assert len(desk.requests) == 4
 
 
@@ -82,7 +87,7 @@ async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopol
     responder = await desk.open()
     if not there:
         await responder.close()
-    waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=stop.is_set))
+    waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=stop.is_set))
     done, _ = await asyncio.wait({waiting}, timeout=0.1)
     assert not done
     stop.set()
@@ -93,7 +98,7 @@ async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopol
 
 
 async def test_a_desk_that_comes_late_is_waited_for(bus: Bus, topology: JobTopology) -> None:
-    waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=never))
+    waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))
     async with await Desk(bus, topology, steps=1).open():
         batch = await asyncio.wait_for(waiting, 20.0)
     assert batch is not None
@@ -108,7 +113,7 @@ async def test_a_refusal_is_raised_with_what_would_be_granted(
     desk.instead = lambda _: LeaseRefused(refusal=refusal, message="no", next_step=7)
     async with await desk.open():
         with pytest.raises(StepRefused) as caught:
-            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+            await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
     assert (caught.value.refusal, caught.value.next_step) == (refusal, 7)
 
 
@@ -125,14 +130,14 @@ async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: B
     desk.instead = swapped
     async with await desk.open():
         with pytest.raises(RowMismatch, match="holds t1, leased was t0"):
-            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+            await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
 
 
 async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus, topology: JobTopology) -> None:
     async with await Desk(bus, topology, steps=1).open():
         await delete_message(bus, topology.trajectories.name, 2, deadline_s=5.0)
         with pytest.raises(BusNotFound) as caught:
-            await stream_of(bus, topology).next(0, previous=None, stopping=never)
+            await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
     assert caught.value.sequences == (2,)
 
 
@@ -144,7 +149,7 @@ async def test_a_broker_that_restarts_delays_it_only(own_nats: EmbeddedNats, top
         await Desk(desk_bus, topology, steps=1).open(),
     ):
         own_nats.kill()
-        waiting = asyncio.create_task(stream_of(bus, topology).next(0, previous=None, stopping=never))
+        waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))
         await eventually(lambda: bus.state != "connected", timeout_s=10.0)
         own_nats.start()
         batch = await asyncio.wait_for(waiting, 40.0)

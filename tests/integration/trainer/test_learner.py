@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import load, load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tests.integration.trainer.samples import batch, policy, rows
+from tests.integration.trainer.samples import policy, rows, train_on
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.trainer.checkpoint import CheckpointDamaged, restore, snapshot
@@ -33,7 +33,7 @@ def train(learner: Learner, *, steps: range, rank: int = 0, world_size: int = 1,
     for step in steps:
         all_rows = rows(12, seed=step)
         mine = all_rows[workers.index(rank) :: len(workers)] if rank in workers else []
-        learner.train(batch(step, mine, of=12))
+        train_on(learner, mine, of=12)
 
 
 def run_rank(
@@ -56,6 +56,15 @@ def one_rank(model: Path) -> dict[str, torch.Tensor]:
     after = parameters(learner)
     assert any(not torch.equal(before[name], after[name]) for name in before)
     return after
+
+
+def test_a_step_that_comes_in_portions_makes_the_same_update(model: Path, one_rank: dict[str, torch.Tensor]) -> None:
+    learner = Learner(policy(), model_path=model)
+    for step in range(STEPS):
+        made = rows(12, seed=step)
+        train_on(learner, made[:3], made[3:4], made[4:], of=12)
+    for name, tensor in parameters(learner).items():
+        torch.testing.assert_close(tensor, one_rank[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("world_size", "idle_rank"), [(2, None), (3, None), (3, 1)])
@@ -156,12 +165,12 @@ def test_a_step_that_is_not_finite_is_skipped_and_too_many_end_the_training(mode
     for row in bad:
         row.logprobs[:] = -1e30  # a ratio beyond any float
     poisoned = [replace(row, advantage=-1.0) for row in bad]
-    outcome = learner.train(batch(0, poisoned, of=4))
+    outcome = train_on(learner, poisoned, of=4)
     assert outcome.skipped
     assert learner.step == 1
     assert all(torch.equal(before[name], tensor) for name, tensor in parameters(learner).items())
     with pytest.raises(TrainingDiverged, match="learningRate"):
-        learner.train(batch(1, poisoned, of=4))
+        train_on(learner, poisoned, of=4)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 import yaml
 
 from tests.integration.trainer.desk import NOT_READY, Answer, Desk
@@ -26,7 +28,7 @@ from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.lease import BatchRequest, LeaseAck, LeaseRefused, Refusal
+from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseAck, LeaseRefused, Refusal
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity, StepRefused
@@ -137,9 +139,51 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
         await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
     assert [ack.step for ack in desk.acks] == [1, 3, 4]
     assert [request.step for request in desk.requests] == [0, 1, 2, 3, 4, 5]
-    assert [request.previous is None for request in desk.requests] == [True] + [False] * 5
+    assert [request.trained for request in desk.requests] == [0, 0, 1, 2, 3, 4], "each is asked for one step ahead"
+    assert [request.previous is None for request in desk.requests] == [True] * 2 + [False] * 4
     assert await saved_step(store) == 5
     assert (await announced(bus, topology)).version == 5
+
+
+async def test_rows_that_wait_for_the_news_of_a_step_are_asked_for_again_when_it_is_done(
+    bus: Bus, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    """As when rollout may be no version behind: the rows of a step exist only after the dataflow knows of the last."""
+    desk = Desk(bus, topology, steps=3)
+    desk.instead = lambda request: NOT_READY if request.trained_steps < request.step else None
+    async with await desk.open():
+        await asyncio.wait_for(asyncio.to_thread(make().run), 60.0)
+    assert {request.step for request in desk.requests if request.trained == request.step} == {0, 1, 2, 3}
+    assert {request.step for request in desk.requests if request.previous is not None} >= {1, 2, 3}
+
+
+async def test_a_rank_computes_on_the_portions_that_exist(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    """A step of two rows in two portions: the second one comes only after the first was fetched."""
+    desk = Desk(bus, topology, steps=2)
+
+    def in_portions(request: BatchRequest) -> Answer:
+        lease = desk.lease(request)
+        if not isinstance(lease, BatchLease):
+            return lease
+        samples = lease.samples[request.chunk : request.chunk + 1]
+        return msgspec.structs.replace(
+            lease, chunk=request.chunk, samples=samples, totals=lease.totals if request.chunk == 1 else None
+        )
+
+    whole, cut = make(), make()
+    async with await desk.open():
+        await asyncio.wait_for(asyncio.to_thread(whole.run), 60.0)
+    desk.instead = in_portions
+    desk.requests.clear()
+    async with await desk.open():
+        await store.delete("checkpoints/solver/latest.json")
+        await asyncio.wait_for(asyncio.to_thread(cut.run), 60.0)
+    asked = [(request.step, request.chunk) for request in desk.requests]
+    assert asked == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    for one, other in zip(whole.learner.model.parameters(), cut.learner.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_would_have(
@@ -171,7 +215,7 @@ async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
     trainer = make()
     async with await desk.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
-        await eventually(lambda: any(request.step == 3 for request in desk.requests), timeout_s=30.0)
+        await eventually(lambda: any(request.trained == 3 for request in desk.requests), timeout_s=30.0)
         trainer.stop.set()
         await asyncio.wait_for(run, 20.0)
     assert await saved_step(store) == 3
@@ -276,12 +320,17 @@ async def test_ranks_leave_together(
             return SUPERSEDED if request.rank == 1 else None
         return NOT_READY
 
+    def asked() -> set[int]:
+        """Ranks that wait for step 3; one that is refused does not ask again when step 2 is done."""
+        waiting = [request for request in desk.requests if request.step == 3]
+        return {request.rank for request in waiting if request.trained == 3 or ending == "refusal"}
+
     desk.instead = answer
     async with await desk.open():
         ranks = Ranks(tmp_path, model, nats_settings, store_settings, topology)
         try:
             await eventually(
-                lambda: {r.rank for r in desk.requests if r.step == 3} == {0, 1} or ranks.process.poll() is not None,
+                lambda: asked() == {0, 1} or ranks.process.poll() is not None,
                 timeout_s=90.0,
             )
             if ending == "sigterm":

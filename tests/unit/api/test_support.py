@@ -34,7 +34,6 @@ def test_a_plain_job_is_supported() -> None:
         ({"spec.policies.0.sampling.topP": 0.9}, "spec.policies[0].sampling.topP"),
         ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
         ({"spec.pools.1.engine.name": "sglang"}, "spec.pools[1].engine.name"),
-        ({"spec.data.replay.ratio": 0.2}, "spec.data.replay"),
         ({"spec.autoscaling": {"mode": "Auto", "maxReplicas": 4}}, "spec.autoscaling.mode"),
         ({"spec.data.shards": 2}, "spec.data.shards"),
     ],

@@ -14,7 +14,7 @@ LOW, HIGH = 0.2, 0.3
 
 
 def reference(
-    logprobs: np.ndarray, sampled: np.ndarray, advantages: np.ndarray, mask: np.ndarray, *, step_samples: int
+    logprobs: np.ndarray, sampled: np.ndarray, advantages: np.ndarray, mask: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """Loss and its gradient by logprobs, from the definition: clip where the ratio has gone too far in A's favour."""
     loss = 0.0
@@ -25,7 +25,7 @@ def reference(
             advantage = float(advantages[row])
             ratio = math.exp(logprobs[row, column] - sampled[row, column])
             clipped = min(max(ratio, 1 - LOW), 1 + HIGH)
-            weight = 1 / (length * step_samples)
+            weight = 1 / length
             if ratio * advantage <= clipped * advantage:
                 loss -= weight * ratio * advantage
                 gradient[row, column] = -weight * ratio * advantage
@@ -45,16 +45,13 @@ def case(seed: int, *, rows: int = 7, columns: int = 11, spread: float = 0.5) ->
     }
 
 
-def loss_of(
-    values: dict[str, np.ndarray], *, step_samples: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_of(values: dict[str, np.ndarray], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs = torch.tensor(values["logprobs"], dtype=dtype, requires_grad=True)
     loss = grpo_loss(
         logprobs,
         sampled_logprobs=torch.tensor(values["sampled"], dtype=dtype),
         advantages=torch.tensor(values["advantages"], dtype=dtype),
         mask=torch.tensor(values["mask"]),
-        step_samples=step_samples,
         clip_low=LOW,
         clip_high=HIGH,
     )
@@ -67,16 +64,16 @@ def loss_of(
 @pytest.mark.parametrize("spread", [0.01, 0.5, 3.0])
 def test_value_and_gradient_match_the_definition(seed: int, spread: float) -> None:
     values = case(seed, spread=spread)
-    loss, gradient = loss_of(values, step_samples=13, dtype=torch.float64)
-    expected, expected_gradient = reference(**values, step_samples=13)
+    loss, gradient = loss_of(values, dtype=torch.float64)
+    expected, expected_gradient = reference(**values)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(gradient.numpy(), expected_gradient, rtol=1e-5, atol=1e-12)
 
 
 def test_float32_is_close_enough() -> None:
     values = case(3)
-    loss, gradient = loss_of(values, step_samples=7, dtype=torch.float32)
-    expected, expected_gradient = reference(**values, step_samples=7)
+    loss, gradient = loss_of(values, dtype=torch.float32)
+    expected, expected_gradient = reference(**values)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(gradient.numpy(), expected_gradient, rtol=1e-4, atol=1e-7)
 
@@ -84,15 +81,15 @@ def test_float32_is_close_enough() -> None:
 def test_rows_without_a_model_token_count_in_the_mean_and_pull_nowhere() -> None:
     values = case(5)
     values["mask"][2] = False
-    loss, gradient = loss_of(values, step_samples=7, dtype=torch.float64)
-    expected, _ = reference(**values, step_samples=7)
+    loss, gradient = loss_of(values, dtype=torch.float64)
+    expected, _ = reference(**values)
     assert loss.item() == pytest.approx(expected, rel=1e-9)
     assert not gradient[2].any()
 
 
 def test_masked_tokens_pull_nowhere() -> None:
     values = case(6)
-    _, gradient = loss_of(values, step_samples=7, dtype=torch.float64)
+    _, gradient = loss_of(values, dtype=torch.float64)
     assert not gradient[~torch.tensor(values["mask"])].any()
 
 
@@ -104,17 +101,17 @@ def test_ratios_far_outside_in_favour_are_clipped_flat(advantage: float, log_rat
         "advantages": np.array([advantage]),
         "mask": np.array([[True]]),
     }
-    loss, gradient = loss_of(values, step_samples=1, dtype=torch.float32)
+    loss, gradient = loss_of(values, dtype=torch.float32)
     assert loss.item() == pytest.approx(bound, rel=1e-6)
     assert gradient.item() == 0.0
 
 
 def test_shares_of_micro_batches_add_up_to_the_step() -> None:
     values = case(9, rows=12)
-    whole, whole_gradient = loss_of(values, step_samples=12, dtype=torch.float64)
+    whole, whole_gradient = loss_of(values, dtype=torch.float64)
     for cuts in ([3], [1, 2, 3], [6, 7], list(range(1, 12))):
         parts = [
-            loss_of({name: value[start:end] for name, value in values.items()}, step_samples=12, dtype=torch.float64)
+            loss_of({name: value[start:end] for name, value in values.items()}, dtype=torch.float64)
             for start, end in zip([0, *cuts], [*cuts, 12], strict=True)
         ]
         assert sum(loss.item() for loss, _ in parts) == pytest.approx(whole.item(), rel=1e-12)

@@ -23,13 +23,14 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepBatch:
-    """This rank's rows of one step, and the totals over all ranks."""
+class StepPortion:
+    """Rows of this rank in one step, as far as they exist."""
 
     step: int
     lease_id: str
     rows: tuple[Row, ...]
-    totals: StepTotals
+    totals: StepTotals | None
+    """Over all ranks and portions, with the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from trimtab.fabric.wire.lease import (
 from trimtab.fabric.wire.spans import model_mask
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.trainer.advantages.group import group_advantage
-from trimtab.trainer.batch import Row, StepBatch
+from trimtab.trainer.batch import Row, StepPortion
 
 _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
@@ -35,6 +35,8 @@ _ROWS_DEADLINE_S = 120.0
 _BACKOFF_FIRST_S = 0.1
 _RETRY_AT_LEAST_S = 0.02
 _BACKOFF_MAX_S = 2.0
+# A rank that would wait begins with an eighth of the step; when all of it is there it comes in one.
+_PORTIONS = 8
 
 
 class StepRefused(RuntimeError):
@@ -51,6 +53,22 @@ class RowMismatch(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """A portion of a step."""
+
+    step: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How far the trainer is: the steps in its weights, and the times of the newest."""
+
+    steps: int
+    previous: StepTiming | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankIdentity:
     """Who asks."""
 
@@ -62,7 +80,7 @@ class RankIdentity:
 
 
 class BatchStream:
-    """What any trainer needs, ours or not: `next` for the rows of a step, `acknowledge` when it is durable."""
+    """What any trainer needs, ours or not: `portion` for the rows of a step, `acknowledge` when it is durable."""
 
     def __init__(
         self,
@@ -79,18 +97,18 @@ class BatchStream:
         self._normalize = normalize_group_rewards
         self._clock = clock
 
-    async def next(self, step: int, *, previous: StepTiming | None, stopping: Callable[[], bool]) -> StepBatch | None:
-        """This rank's rows of the step once there are enough; None when the policy is finished or we should stop."""
+    async def portion(self, place: Place, *, trained: Trained, stopping: Callable[[], bool]) -> StepPortion | None:
+        """This rank's rows once there are enough; None when the policy is finished or we should stop."""
         delay = _BACKOFF_FIRST_S
         while not stopping():
             try:
-                answer = await self._ask(step, previous=previous)
+                answer = await self._ask(place, trained=trained)
                 if isinstance(answer, BatchLease):
                     return await self._rows(answer)
             except (BusTimeout, BusUnavailable, RemoteError) as error:
                 # The dataflow or the broker may be restarting. The dataflow knows the step by heart, so asking again is
                 # all there is to do.
-                _log.warning("batch_request_repeated", step=step, error=str(error), delay_s=delay)
+                _log.warning("batch_request_repeated", step=place.step, error=str(error), delay_s=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _BACKOFF_MAX_S)
                 continue
@@ -102,16 +120,19 @@ class BatchStream:
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
-    async def _ask(self, step: int, *, previous: StepTiming | None) -> BatchLease | BatchNotReady | LeaseRefused:
+    async def _ask(self, place: Place, *, trained: Trained) -> BatchLease | BatchNotReady | LeaseRefused:
         identity = self._identity
         question = BatchRequest(
             job=identity.job,
             policy=identity.policy,
-            step=step,
+            step=place.step,
+            chunk=place.chunk,
+            portions=_PORTIONS,
             rank=identity.rank,
             world_size=identity.world_size,
             attempt=identity.attempt,
-            previous=previous,
+            trained=trained.steps,
+            previous=trained.previous,
             wait_hint=_WAIT_HINT_S,
         )
         reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
@@ -119,7 +140,7 @@ class BatchStream:
         assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
         return answer
 
-    async def _rows(self, lease: BatchLease) -> StepBatch:
+    async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
         rows = []
@@ -138,8 +159,7 @@ class BatchStream:
                     advantage=group_advantage(sample.reward, rewards, normalize=self._normalize),
                 )
             )
-        assert lease.totals is not None
-        return StepBatch(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+        return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:
         """Tell the dataflow that the step is durable. What is lost here is said again with the next durable step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
-from trimtab.trainer.batch import MicroBatch, StepBatch, micro_batches
+from trimtab.fabric.wire.lease import StepTotals
+from trimtab.trainer.batch import MicroBatch, Row, micro_batches
 from trimtab.trainer.losses.grpo import grpo_loss
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.schedule import rate_factor
@@ -54,27 +56,32 @@ class Learner:
             weight_decay=optimizer.weight_decay,
         )
         self.step = 0
+        self._loss_sum = 0.0
         self._skipped_in_a_row = 0
 
-    def train(self, batch: StepBatch) -> StepOutcome:
-        """One update from one step's rows. All ranks call it together."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = 0.0
-        for micro in micro_batches(batch.rows, max_tokens=self._policy.trainer.micro_batch_tokens):
-            share = self._loss(micro, step_samples=batch.totals.samples)
-            share.backward()  # type: ignore[no-untyped-call]
-            loss += share.item()
-        loss = self._sum_over_ranks(loss)
+    def accumulate(self, rows: Sequence[Row]) -> None:
+        """Gradients of rows of the step that is under way: of all, or of a portion while others do not exist yet."""
+        for micro in micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens):
+            loss = self._loss(micro)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._loss_sum += loss.item()
+
+    def update(self, totals: StepTotals) -> StepOutcome:
+        """One update from all rows of the step. All ranks call it together."""
+        self._scale(1.0 / totals.samples)
+        loss = self._sum_over_ranks(self._loss_sum / totals.samples)
+        self._loss_sum = 0.0
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self._policy.algorithm.optimizer.max_grad_norm
         ).item()
         skipped = not (math.isfinite(loss) and math.isfinite(norm))
-        self._count_skipped(skipped=skipped, step=batch.step)
+        self._count_skipped(skipped=skipped)
         if not skipped:
             factor = rate_factor(self._policy.algorithm.schedule, self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = self._policy.algorithm.optimizer.learning_rate * factor
             self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped)
 
@@ -82,7 +89,7 @@ class Learner:
         """The weights as pools load them, to be read before the next step."""
         return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
 
-    def _loss(self, micro: MicroBatch, *, step_samples: int) -> torch.Tensor:
+    def _loss(self, micro: MicroBatch) -> torch.Tensor:
         logits = self.model(input_ids=micro.token_ids, attention_mask=micro.attention_mask, use_cache=False).logits[
             :, :-1
         ]
@@ -94,10 +101,14 @@ class Learner:
             sampled_logprobs=micro.logprobs[:, 1:],
             advantages=micro.advantages,
             mask=micro.mask[:, 1:],
-            step_samples=step_samples,
             clip_low=clip.low if clip and clip.low is not None else _DEFAULT_CLIP,
             clip_high=clip.high if clip and clip.high is not None else _DEFAULT_CLIP,
         )
+
+    def _scale(self, factor: float) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def _sum_over_ranks(self, loss: float) -> float:
         """Sum gradients and loss over the ranks: each computed its share of the step's mean."""
@@ -116,11 +127,11 @@ class Learner:
             offset += gradient.numel()
         return float(flat[-1])
 
-    def _count_skipped(self, *, skipped: bool, step: int) -> None:
+    def _count_skipped(self, *, skipped: bool) -> None:
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
         if self._skipped_in_a_row > self._policy.trainer.max_skipped_steps:
             raise TrainingDiverged(
-                f"step {step}: loss or gradient not finite for {self._skipped_in_a_row} steps in a row;"
+                f"step {self.step}: loss or gradient not finite for {self._skipped_in_a_row} steps in a row;"
                 " lower policies[].algorithm.optimizer.learningRate or maxGradNorm"
             )
 

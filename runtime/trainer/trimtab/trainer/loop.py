@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.lease import StepTiming
+from trimtab.fabric.wire.lease import StepTiming, StepTotals
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch import StepBatch
-from trimtab.trainer.batch_stream import BatchStream
+from trimtab.trainer.batch_stream import BatchStream, Place, Trained
 from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
+from trimtab.trainer.rows_ahead import RowsAhead
 from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
 
@@ -48,13 +48,19 @@ class TrainingLoop:
         self._background = background
         self._policy = policy
         self._stopping = stopping
+        self._rows = RowsAhead(stream, background, stopping=stopping)
+        self._waited_s = 0.0
         self._published = Outbox(background)
         self._saved_step = learner.step
         self._published_version: int | None = None
+        self._passed_over = False
         self._lease_id = ""
 
     def run(self) -> None:
-        self._train()
+        try:
+            self._train()
+        finally:
+            self._rows.close()
         self._checkpoint()
         self._published.flush()
         self._publish()
@@ -66,12 +72,11 @@ class TrainingLoop:
         while not self._any_rank_stops():
             started = time.monotonic()
             step = self._learner.step
-            batch = self._next(step, previous=timing)
-            if batch is None:
+            totals = self._gather(Trained(steps=step, previous=timing))
+            if totals is None:
                 break
-            waited = time.monotonic() - started
-            outcome = self._learner.train(batch)
-            self._lease_id = batch.lease_id
+            waited = self._waited_s
+            outcome = self._learner.update(totals)
             _log.info("step", step=step, loss=outcome.loss, grad_norm=outcome.grad_norm, waited_s=round(waited, 4))
             if self._learner.step % self._policy.trainer.publish.every_steps == 0:
                 self._publish()
@@ -79,22 +84,51 @@ class TrainingLoop:
                 self._checkpoint()
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
 
-    def _next(self, step: int, *, previous: StepTiming | None) -> StepBatch | None:
-        """This rank's rows, once all ranks have theirs; None when any of them stops or fails.
+    def _gather(self, trained: Trained) -> StepTotals | None:
+        """Compute on this rank's rows as they come; the step's totals once all ranks have done so, None when any of
+        them stops or fails.
 
         A refusal is put to the vote before it is raised: the others would wait for this rank in the next sum.
         """
-        batch: StepBatch | None = None
+        totals: StepTotals | None = None
         try:
-            batch = self._background.run(self._stream.next(step, previous=previous, stopping=self._stopping))
+            totals = self._accumulate(trained)
         finally:
-            stop = self._any_rank_stops(batch is None)
-        return None if stop else batch
+            stop = self._any_rank_stops(totals is None)
+        return None if stop else totals
+
+    def _accumulate(self, trained: Trained) -> StepTotals | None:
+        """None when there is no more to come."""
+        self._waited_s = 0.0
+        place = Place(step=trained.steps)
+        while True:
+            began = time.monotonic()
+            portion = self._rows.take(place, trained=trained, idle=self._publish_passed_over)
+            self._waited_s += time.monotonic() - began
+            if portion is None:
+                return None
+            self._lease_id = portion.lease_id
+            if portion.totals is None:
+                place = Place(step=place.step, chunk=place.chunk + 1)
+            else:
+                place = Place(step=place.step + 1)
+            self._rows.fetch(place, trained=trained)
+            self._learner.accumulate(portion.rows)
+            if portion.totals is not None:
+                return portion.totals
+
+    def _publish_passed_over(self) -> None:
+        """Nothing else to do: a version that was due when another was on its way can go out now."""
+        if self._passed_over:
+            self._publish()
 
     def _publish(self) -> None:
         """While the last version is still on its way this one is passed over: pools want the newest, and soon."""
         version = self._learner.step
-        if self._publisher is None or version == self._published_version or self._published.busy:
+        if self._publisher is None or version == self._published_version:
+            return
+        self._passed_over = self._published.busy
+        if self._passed_over:
             return
         self._published_version = version
         captured = self._publisher.capture(self._learner.weights())

@@ -92,7 +92,7 @@ class Ledger:
         """Of the trajectories that have arrived."""
         self.groups_per_step = batch_size // group_size
         self._selection = selection
-        self._group_size = group_size
+        self.group_size = group_size
         self._max_staleness = max_staleness
         self._seed = seed
         self.sifts = sifts
@@ -121,7 +121,7 @@ class Ledger:
         if (
             place is None
             or header.task_id != task_id(place[0])
-            or header.group_size != self._group_size
+            or header.group_size != self.group_size
             or header.parts != 1
         ):
             return Arrival.REFUSED
@@ -136,7 +136,7 @@ class Ledger:
             stream.duplicates += 1
             return Arrival.DUPLICATE
         partial.add(header.group_index, Sample.of(sequence, trajectory_id, header), tokens=header.tokens)
-        if len(partial.samples) < self._group_size:
+        if len(partial.samples) < self.group_size:
             return Arrival.NEW
         group = stream.end(header.group_id)
         if group is None:
@@ -280,12 +280,15 @@ class Ledger:
         return bool(self._offer(self.trainers[policy]).stale()) or self.can_grant(policy)
 
     def propose(self, policy: str, *, now: float, portions: int = 1) -> StepGranted | GroupsDropped | None:
-        """The next step's groups if there are enough, or those of the next of its portions; else the groups to give up:
-        to be recorded first and applied then.
+        """The next step's groups if there are enough, or of as many portions one that there are enough for; else the
+        groups to give up: to be recorded first and applied then.
         """
-        offer = self._offer(self.trainers[policy], portions=portions)
-        dropped = offer.stale()
+        offer = self._offer(self.trainers[policy])
         choice = self._selection.choose(offer)
+        if choice is None and portions > 1:
+            offer = self._offer(self.trainers[policy], portions=portions)
+            choice = self._selection.choose(offer)
+        dropped = offer.stale()
         if choice is not None:
             return StepGranted(
                 policy=policy,

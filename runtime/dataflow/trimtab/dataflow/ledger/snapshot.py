@@ -155,7 +155,9 @@ class Restoration:
 
     def _group(self, group_id: str) -> Group:
         partial = self._partials.get(group_id)
-        group = None if partial is None else Group.of(group_id, partial, policy=self._policy[group_id])
+        group = None
+        if partial is not None and len(partial.samples) == self._ledger.group_size:
+            group = Group.of(group_id, partial, policy=self._policy[group_id])
         if group is None:
             raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
         indices = self._snapshot.sifted.get(group_id)

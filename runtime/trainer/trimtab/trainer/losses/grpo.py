@@ -11,11 +11,11 @@ def grpo_loss(
     sampled_logprobs: torch.Tensor,
     advantages: torch.Tensor,
     mask: torch.Tensor,
-    step_samples: int,
     clip_low: float,
     clip_high: float,
 ) -> torch.Tensor:
-    """This micro-batch's share of the step's loss: shares add up to it, however the step is cut up.
+    """The sum over these sequences. Sums add up, however the step is cut up; divided by the number of its sequences,
+    which is known when the last of them is there, they are the step's loss.
 
     `logprobs`, `sampled_logprobs` and `mask` are (sequences, tokens), `advantages` is (sequences,). The ratio is taken
     to the policy that sampled the token, whatever its version.
@@ -25,4 +25,4 @@ def grpo_loss(
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
     lengths = mask.sum(dim=1).clamp(min=1)
     per_sequence = (surrogate * mask).sum(dim=1) / lengths
-    return -per_sequence.sum() / step_samples
+    return -per_sequence.sum()
