@@ -67,13 +67,12 @@ def figures(streams: Streams) -> dict[str, Any]:
     groups: dict[str, list[TrajectoryHeader]] = {}
     for header in streams.headers:
         groups.setdefault(header.group_id, []).append(header)
-    batches = [[header for group in grant.groups for header in groups[group]] for grant in streams.grants]
+    batches: list[list[TrajectoryHeader]] = [[] for grant in streams.grants if grant.last]
+    for grant in streams.grants:  # a step may be granted in portions
+        batches[grant.step] += [header for group in grant.groups for header in groups[group]]
     rewards = [sum(header.reward or 0.0 for header in batch) / len(batch) for batch in batches]
-    staleness = [
-        max(0, grant.step - (header.oldest_version or 0))
-        for grant, batch in zip(streams.grants, batches, strict=True)
-        for header in batch
-    ]
+    staleness = [max(0, step - (header.oldest_version or 0)) for step, batch in enumerate(batches) for header in batch]
+    granted_at = {grant.step: grant.granted_at for grant in streams.grants}
     training = [(time.at - (time.step_seconds - time.wait_seconds), time.at) for time in streams.times]
     rollout = [(header.started_at, header.finished_at) for header in streams.headers]
     begin, end = min(start for start, _ in training), max(stop for _, stop in training)
@@ -86,7 +85,7 @@ def figures(streams: Streams) -> dict[str, Any]:
         "last_reward": round(sum(rewards[-_WINDOW:]) / len(rewards[-_WINDOW:]), 4),
         "steps": len(rewards),
         "samples": sum(len(batch) for batch in batches),
-        "seconds_to_0.9": None if reached is None else round(streams.grants[reached].granted_at - first_rollout, 1),
+        "seconds_to_0.9": None if reached is None else round(granted_at[reached] - first_rollout, 1),
         "samples_to_0.9": None if reached is None else sum(len(batch) for batch in batches[: reached + 1]),
         "samples_per_second": round(sum(len(batch) for batch in batches) / (end - first_rollout), 1),
         "waiting_fraction": round(

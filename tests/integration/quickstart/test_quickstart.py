@@ -135,10 +135,10 @@ def test_a_bad_prompt_ends_the_run_with_its_line(tmp_path: Path) -> None:
 
 
 def test_what_this_version_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
-    file = make_quickstart(tmp_path, name="too-much", max_steps=1, replay={"ratio": 0.2})
+    file = make_quickstart(tmp_path, name="too-much", max_steps=1, shards=2)
     completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=60)
     assert completed.returncode == 1
-    assert "spec.data.replay" in completed.stderr
+    assert "spec.data.shards" in completed.stderr
 
 
 async def test_killing_trimtab_run_leaves_no_process(tmp_path: Path) -> None:
