@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-
 import click
 import msgspec
-from pydantic import BaseModel
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError, BusNotFound
-from trimtab.fabric.bus.jetstream_api import api_call
-from trimtab.fabric.bus.keyvalue import Entry, KeyValue
-from trimtab.fabric.bus.kv_watch import KvWatch, SnapshotComplete
+from trimtab.cli.job_bucket import bucket_entries, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.logs import configure_logs
-from trimtab.fabric.settings import LogSettings, NatsSettings, SettingsError, load_settings, secret_values
 from trimtab.fabric.wire.balance import BalanceReport, Volume
 from trimtab.fabric.wire.envelope import decode
 
-_DEADLINE_S = 15.0
 _EVERY_REPORT = "*.report"
 _WIDTH = 110
-
-
-class _Settings(BaseModel):
-    """The part of a pod's settings that is needed here."""
-
-    nats: NatsSettings
 
 
 @click.command()
@@ -44,36 +26,16 @@ def balance(job: str, namespace: str, as_json: bool) -> None:
 
     Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, source its .trimtab/JOB/environment first.
     """
-    try:
-        settings = load_settings(os.environ, _Settings)
-        configure_logs(
-            LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
-        )
-        reports = asyncio.run(_reports(settings.nats, JobTopology(namespace, job)))
-    except (SettingsError, BusError) as error:
-        raise click.ClickException(str(error)) from None
+    with readable_errors():
+        topology = JobTopology(namespace, job)
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_REPORT)
+    reports = sorted((decode(entry.value, BalanceReport) for entry in entries), key=lambda report: report.policy)
     if as_json:
         click.echo(msgspec.json.encode(reports).decode())
     elif not reports:
         click.echo(f"{job} has no report yet: the first comes after autoscaling.windowSteps trainer steps")
     else:
         Console(width=_WIDTH).print(Group(*(part for report in reports for part in rendered(report))))
-
-
-async def _reports(settings: NatsSettings, topology: JobTopology) -> list[BalanceReport]:
-    async with await Bus.connect(settings, name="trimtab-balance") as bus:
-        try:
-            await api_call(bus, f"STREAM.INFO.{topology.balance.stream}", deadline_s=_DEADLINE_S)
-        except BusNotFound:
-            raise click.ClickException(
-                f"there is no job {topology.job} in namespace {topology.namespace} on this NATS server"
-            ) from None
-        found: list[BalanceReport] = []
-        async with KvWatch(KeyValue(bus, topology.balance), keys=_EVERY_REPORT) as watch:
-            while not isinstance(change := await watch.next(deadline_s=_DEADLINE_S), SnapshotComplete):
-                if isinstance(change, Entry):
-                    found.append(decode(change.value, BalanceReport))
-    return sorted(found, key=lambda report: report.policy)
 
 
 def rendered(report: BalanceReport) -> tuple[Table, Table, Text]:

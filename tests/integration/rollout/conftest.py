@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from examples.quickstart.make import make_model, make_tokenizer
 from tests.integration.rollout.engine_process import EngineProcess
+from tests.integration.rollout.job import Job
+from tests.unit.rollout.speakers import EchoSampler, role
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings
+from trimtab.rollout import serving
+from trimtab.rollout import worker as worker_module
 from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.workflows.team import Role
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +52,19 @@ async def engine(engine_process: EngineProcess, models: Path) -> AsyncIterator[E
 async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
     async with await Bus.connect(nats_settings, name="test") as connected:
         yield connected
+
+
+@pytest.fixture
+async def job(bus: Bus) -> Job:
+    return await Job.open(bus)
+
+
+@pytest.fixture
+def roles() -> Mapping[str, Role]:
+    return {"solver": role(EchoSampler())}
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr(worker_module, "_PULL_WAIT_S", 0.2)

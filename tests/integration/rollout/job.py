@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.kv_watch import keys
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
+from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.freshness import Freshness, VersionLine
+from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.pace import Announcements
+from trimtab.rollout.quarantine import Quarantine
+from trimtab.rollout.serving import TaskServer
+from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.worker import CONSUMER, Worker
 from trimtab.rollout.workflows.team import Role, Workflow
 
 GROUP_SIZE = 4
@@ -37,22 +50,44 @@ class Job:
         await declare_job(bus, topology, deadline_s=10.0)
         return cls(bus, topology)
 
-    async def issue(self, count: int) -> None:
+    async def issue(self, count: int, **changes: Any) -> None:
         for number in range(count):
-            task = Task(
-                task_id=f"task-{number}",
-                job=self.topology.job,
-                prompt_id=f"p{number}",
-                prompt={"prompt": "1,2,3>", "answer": "3"},
-                group_size=GROUP_SIZE,
-                seed=number,
-                created_at=1.0,
-            )
+            fields: dict[str, Any] = {
+                "task_id": f"task-{number}",
+                "job": self.topology.job,
+                "prompt_id": f"p{number}",
+                "prompt": {"prompt": "1,2,3>", "answer": "3"},
+                "group_size": GROUP_SIZE,
+                "seed": number,
+                "created_at": 1.0,
+            }
+            task = Task(**fields | changes)
             await publish(self.bus, self.topology.task_subject("rollout"), encode(task), message_id=task.task_id)
 
     async def tasks_left(self) -> int:
         info = await api_call(self.bus, f"STREAM.INFO.{self.topology.tasks.name}", deadline_s=10.0)
         return int(info["state"]["messages"])
+
+    async def settled(self) -> bool:
+        return await self.tasks_left() == 0
+
+    async def deliveries(self) -> tuple[int, int]:
+        """How many there were so far, and how many of them are not settled."""
+        try:
+            info = await api_call(self.bus, f"CONSUMER.INFO.{self.topology.tasks.name}.{CONSUMER}", deadline_s=10.0)
+        except BusNotFound:
+            return 0, 0
+        return int(info["delivered"]["consumer_seq"]), int(info["num_ack_pending"])
+
+    async def quarantined(self) -> dict[str, QuarantinedTask]:
+        """By task id."""
+        bucket = KeyValue(self.bus, self.topology.quarantine)
+        found = {}
+        for key in await keys(bucket, deadline_s=10.0):
+            entry = decode((await bucket.get(key)).value, QuarantinedTask)
+            assert key == self.topology.quarantine_key(entry.task_id)
+            found[entry.task_id] = entry
+        return found
 
     async def trajectories(self) -> list[Trajectory]:
         name = self.topology.trajectories.name
@@ -78,19 +113,42 @@ class Job:
         max_deliveries: int = 3,
         grace_s: float = 30.0,
         max_tasks: int = 4,
+        lines: Mapping[str, VersionLine] | None = None,
+        max_staleness: int = 2,
+        lease_s: float = LEASE_S,
         bus: Bus | None = None,
     ) -> Worker:
+        used = bus or self.bus
         origin = Origin(worker=name, pool="p", engine="builtin")
-        runner = GroupRunner(workflow, roles, origin, episode_timeout_s=60.0, clock=lambda: 1.0)
-        return Worker(
-            bus or self.bus,
+        freshness = Freshness(lines or {}, max_staleness=max_staleness)
+        server = TaskServer(
+            used,
             self.topology,
-            runner,
-            max_tasks=max_tasks,
-            lease_s=LEASE_S,
+            GroupRunner(workflow, roles, origin, episode_timeout_s=60.0, clock=lambda: 1.0),
+            Quarantine(KeyValue(used, self.topology.quarantine), origin, job=self.topology.job, clock=lambda: 7.0),
+            HandBacks(KeyValue(used, self.topology.hand_backs)),
+            freshness,
+            lease_s=lease_s,
             max_deliveries=max_deliveries,
-            grace_s=grace_s,
+            clock=time.monotonic,
         )
+        return Worker(
+            used,
+            self.topology,
+            server,
+            freshness,
+            max_tasks=max_tasks,
+            lease_s=lease_s,
+            grace_s=grace_s,
+            clock=time.monotonic,
+        )
+
+
+def line(*, served: int, announced: int) -> VersionLine:
+    """A policy whose engine serves one version while its trainer has announced another."""
+    announcements = Announcements(clock=time.monotonic)
+    announcements.note(announced)
+    return VersionLine(gate=VersionGate(served), announcements=announcements)
 
 
 @asynccontextmanager
@@ -103,3 +161,8 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Event]:
     finally:
         stopping.set()
         await asyncio.wait_for(run, 60.0)
+
+
+def assert_complete_once(ids: list[str], *, tasks: int) -> None:
+    wanted = {f"task-{number}.solver.{index}" for number in range(tasks) for index in range(GROUP_SIZE)}
+    assert Counter(ids) == Counter(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -30,6 +31,7 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient, SamplingSettings
+from trimtab.rollout.pace import Announcements
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import WeightRefresh
@@ -56,6 +58,7 @@ class Seat:
     store: ObjectStore
     pointers: KeyValue
     gate: VersionGate
+    announcements: Announcements
     sampler: PolicySampler
     refresh: WeightRefresh
     models: Path
@@ -98,6 +101,7 @@ def seats(bus: Bus, object_store_settings: ObjectStoreSettings, models: Path, tm
         settings = object_store_settings.model_copy(update={"prefix": f"t/{uuid.uuid4().hex}"})
         async with ObjectStore(settings) as store, EngineClient(url, request_timeout_s=30.0) as engine:
             gate = VersionGate(0)
+            announcements = Announcements(clock=time.monotonic)
             sampler = PolicySampler(engine, gate)
             puller = WeightPuller(
                 store, "solver", Verifier([SIGNER.public_text]), folder=tmp_path / "copy", spool=tmp_path / "spool",
@@ -110,6 +114,7 @@ def seats(bus: Bus, object_store_settings: ObjectStoreSettings, models: Path, tm
                 sampler,
                 puller,
                 pointers,
+                announcements,
                 policy="solver",
                 base_model=models / "0",
                 engine_start_timeout_s=60.0,
@@ -118,7 +123,7 @@ def seats(bus: Bus, object_store_settings: ObjectStoreSettings, models: Path, tm
             async with AsyncExitStack() as closing:
                 closing.push_async_callback(puller.close)
                 try:
-                    yield Seat(job, store, pointers, gate, sampler, refresh, models, tmp_path, closing)
+                    yield Seat(job, store, pointers, gate, announcements, sampler, refresh, models, tmp_path, closing)
                 finally:
                     run.cancel()
                     await asyncio.gather(run, return_exceptions=True)
@@ -225,6 +230,7 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving_until_
         (seat.scratch / "other").mkdir()
         save_file({"of_another_model": torch.zeros(3)}, seat.scratch / "other" / "model.safetensors")
         await seat.publish(await seat.publisher(), 2, model=seat.scratch / "other")
+        await eventually(lambda: seat.announcements.newest == 2, timeout_s=20.0)
         settings = SamplingSettings(max_new_tokens=30, seed=1)
         for number in range(5):
             completion = await seat.sampler.complete([1, 2, 3], settings, request_id=f"x{number}", deadline_s=D)

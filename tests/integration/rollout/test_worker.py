@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
+from tests.integration.rollout.failing_workflows import Faulty, Held
+from tests.integration.rollout.job import GROUP_SIZE, Job, assert_complete_once, working
 from tests.polling import eventually
-from tests.unit.rollout.speakers import EchoSampler, role
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
@@ -21,68 +20,12 @@ from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout import worker as worker_module
+from trimtab.rollout import serving
 from trimtab.rollout.worker import CONSUMER
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
 
-
-@pytest.fixture
-async def job(bus: Bus) -> Job:
-    return await Job.open(bus)
-
-
-@pytest.fixture
-def roles() -> Mapping[str, Role]:
-    return {"solver": role(EchoSampler())}
-
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_RETRY_DELAY_S", 0.05)
-    monkeypatch.setattr(worker_module, "_PULL_WAIT_S", 0.2)
-
-
-def assert_complete_once(ids: list[str], *, tasks: int) -> None:
-    wanted = {f"task-{number}.solver.{index}" for number in range(tasks) for index in range(GROUP_SIZE)}
-    assert Counter(ids) == Counter(wanted)
-
-
-class Faulty:
-    """Fails the first attempts at every episode, in the way it is told; then does as single-turn does."""
-
-    def __init__(self, *, failures: int, reward: float | None = None) -> None:
-        self._failures = failures
-        self._reward = reward
-        self._attempts: Counter[str] = Counter()
-
-    async def run(self, assignment: Assignment, team: Team) -> Episode:
-        self._attempts[assignment.request_id] += 1
-        if self._attempts[assignment.request_id] > self._failures:
-            return await SingleTurn().run(assignment, team)
-        if self._reward is None:
-            raise RuntimeError("tool crashed")
-        conversation = team.begin()
-        conversation.hear("ab")
-        await conversation.speak()
-        return Episode((ScoredConversation(conversation, reward=self._reward),))
-
-    @property
-    def most_attempts(self) -> int:
-        return max(self._attempts.values())
-
-
-class Held:
-    """Begins every episode and finishes none until it is opened."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.begun = 0
-
-    async def run(self, assignment: Assignment, team: Team) -> Episode:
-        self.begun += 1
-        await asyncio.wait_for(self.open.wait(), 60.0)
-        return await SingleTurn().run(assignment, team)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
@@ -102,7 +45,7 @@ async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
 async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on(
     job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_PUBLISH_DEADLINE_S", 0.3)
+    monkeypatch.setattr(serving, "_PUBLISH_DEADLINE_S", 0.3)
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
     await declare_stream(job.bus, full.trajectories, deadline_s=10.0)
     await job.issue(2)
@@ -138,11 +81,8 @@ async def test_given_up_it_is_published_as_a_failure_and_never_as_a_reward(
     workflow = Faulty(failures=10**6, reward=reward)
     worker = job.worker(workflow, roles, max_deliveries=2)
 
-    async def settled() -> bool:
-        return await job.tasks_left() == 0
-
     async with working(worker):
-        await eventually(settled, timeout_s=20.0)
+        await eventually(job.settled, timeout_s=20.0)
     assert workflow.most_attempts == 2
     trajectories = await job.trajectories()
     assert_complete_once([trajectory.trajectory_id for trajectory in trajectories], tasks=2)
@@ -170,12 +110,9 @@ async def test_a_trajectory_that_no_message_can_carry_is_a_failure_at_once(job: 
 
     await job.issue(1)
 
-    async def settled() -> bool:
-        return await job.tasks_left() == 0
-
     worker = job.worker(Huge(), roles, max_deliveries=5)
     async with working(worker):
-        await eventually(settled, timeout_s=30.0)
+        await eventually(job.settled, timeout_s=30.0)
     assert attempts == GROUP_SIZE
     outcomes = [trajectory.outcome for trajectory in await job.trajectories()]
     assert [outcome.error for outcome in outcomes if isinstance(outcome, Failed)] == [
@@ -189,11 +126,8 @@ async def test_what_is_no_task_is_refused_and_does_not_stop_the_rest(job: Job, r
     await job.issue(1)
     worker = job.worker(SingleTurn(), roles)
 
-    async def settled() -> bool:
-        return await job.tasks_left() == 0
-
     async with working(worker):
-        await eventually(settled, timeout_s=20.0)
+        await eventually(job.settled, timeout_s=20.0)
     assert worker.completed == GROUP_SIZE
 
 
@@ -201,7 +135,7 @@ async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
     job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be one that kills whoever runs it."""
-    monkeypatch.setattr(worker_module, "_SPARE_DELIVERIES", 1)
+    monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 1)
     await job.issue(1)
     spec = ConsumerSpec(name=CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
     await declare_consumer(job.bus, spec, deadline_s=10.0)
@@ -212,11 +146,8 @@ async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
     workflow = Faulty(failures=0)
     worker = job.worker(workflow, roles, max_deliveries=1)
 
-    async def settled() -> bool:
-        return await job.tasks_left() == 0
-
     async with working(worker):
-        await eventually(settled, timeout_s=20.0)
+        await eventually(job.settled, timeout_s=20.0)
     outcomes = [trajectory.outcome for trajectory in await job.trajectories()]
     assert {outcome.error for outcome in outcomes if isinstance(outcome, Failed)} == {"delivered-too-often"}
     assert len(outcomes) == GROUP_SIZE

@@ -26,6 +26,7 @@ from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
@@ -201,6 +202,7 @@ def heartbeats(draw: st.DrawFn) -> MemberHeartbeat:
         versions=draw(versions),
         in_flight=draw(counts),
         capacity=draw(counts),
+        allowance=draw(st.none() | counts),
         samples_per_second=draw(rates),
         tokens_per_second=draw(rates),
         completed=draw(counts),
@@ -302,6 +304,20 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         at=times,
         newer=st.just({}),
     ),
+    QuarantinedTask: st.builds(
+        QuarantinedTask,
+        task_id=tokens,
+        job=names,
+        prompt_id=st.none() | identifiers,
+        error=slugs,
+        message=st.text(max_size=20),
+        worker=names,
+        pool=names,
+        attempts=indices,
+        quarantined_at=times,
+        task=st.none() | tasks(),
+        newer=st.just({}),
+    ),
 }
 
 
@@ -397,6 +413,22 @@ def lease(**changes: Any) -> BatchLease:
     return BatchLease(**fields | changes)
 
 
+def quarantined(**changes: Any) -> QuarantinedTask:
+    fields: dict[str, Any] = {
+        "task_id": "t-42",
+        "job": "quickstart",
+        "prompt_id": "gsm8k/train/17",
+        "error": "workflow-error",
+        "message": "RuntimeError: tool crashed",
+        "worker": "quickstart-pool-a-0",
+        "pool": "pool-a",
+        "attempts": 5,
+        "quarantined_at": 1_700_000_000.0,
+        "task": task(),
+    }
+    return QuarantinedTask(**fields | changes)
+
+
 SPECIMENS: tuple[Message, ...] = (
     task(),
     trajectory(),
@@ -438,6 +470,7 @@ SPECIMENS: tuple[Message, ...] = (
         versions={"solver": 13},
         in_flight=4,
         capacity=16,
+        allowance=12,
         samples_per_second=2.5,
         tokens_per_second=3000.0,
         failures={"engine.timeout": 1},
@@ -477,4 +510,5 @@ SPECIMENS: tuple[Message, ...] = (
         dropped=0,
         at=1_700_000_002.0,
     ),
+    quarantined(),
 )

@@ -64,6 +64,17 @@ def test_temperature_zero_takes_the_most_likely_and_reports_its_own_logprob() ->
     assert logprobs[0] == pytest.approx(torch.log_softmax(LOGITS, 0)[0].item(), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=0.0, top_k=1), SamplingParams(temperature=0.0, top_p=0.01)]
+)
+def test_at_temperature_zero_one_of_many_equals_still_has_its_logprob(params: SamplingParams) -> None:
+    for seed in range(50):
+        logits = torch.randint(0, 3, (1, 1000), generator=torch.Generator().manual_seed(seed)).float()
+        (token,), (logprob,) = sample(logits, [params], [0.5])
+        assert logits[0, token] == logits.max()
+        assert logprob == pytest.approx(torch.log_softmax(logits[0], 0)[token].item(), abs=1e-5)
+
+
 def test_rows_with_different_parameters_do_not_disturb_each_other() -> None:
     params = [SamplingParams(temperature=0.0), SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams()]
     together = sample(LOGITS.repeat(4, 1), params, [0.9, 0.8, 0.7, 0.6])

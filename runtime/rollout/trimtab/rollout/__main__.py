@@ -23,9 +23,15 @@ from trimtab.fabric.settings import PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
+from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.rollout.engines.client import EngineClient, SamplingSettings
 from trimtab.rollout.episodes import GroupRunner, Origin
+from trimtab.rollout.freshness import Freshness, VersionLine
+from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.pace import Announcements
+from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.sampler import PolicySampler
+from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.throughput import Throughput
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import WeightRefresh
@@ -68,6 +74,7 @@ class PolicySeat:
             member=pod.settings.pod.name,
         )
         self.gate = VersionGate(0)
+        self.announcements = Announcements(clock=time.monotonic)
         self.sampler = PolicySampler(engine, self.gate)
         self.refresh = WeightRefresh(
             engine,
@@ -75,6 +82,7 @@ class PolicySeat:
             self.sampler,
             self.puller,
             pointers,
+            self.announcements,
             policy=policy.name,
             base_model=model,
             engine_start_timeout_s=pool.engine.startup_timeout_seconds,
@@ -86,19 +94,17 @@ class PolicySeat:
         )
 
     def role(self, name: str) -> Role:
-        sampling = self.policy.sampling
         return Role(
             name=name,
             policy=self.policy.name,
             tokenizer=self.tokenizer,
             sampler=self.sampler,
-            sampling=SamplingSettings(
-                max_new_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-            ),
+            sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
         )
+
+    @property
+    def line(self) -> VersionLine:
+        return VersionLine(gate=self.gate, announcements=self.announcements)
 
 
 def trusted_keys(settings: RolloutPodSettings) -> Verifier:
@@ -142,21 +148,36 @@ async def _main(settings: RolloutPodSettings) -> None:
 async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, PolicySeat], members: KeyValue) -> None:
     spec = pod.job.spec
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
+    origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
     runner = GroupRunner(
         load_workflow(spec.workflow, folder=pod.folder),
         {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
-        Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name),
+        origin,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
+    )
+    max_tasks = max(1, pool.max_concurrency // spec.data.group_size)
+    freshness = Freshness({name: seat.line for name, seat in seats.items()}, max_staleness=spec.data.max_staleness)
+    server = TaskServer(
+        pod.bus,
+        pod.topology,
+        runner,
+        Quarantine(KeyValue(pod.bus, pod.topology.quarantine), origin, job=pod.settings.pod.job, clock=time.time),
+        HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
+        freshness,
+        lease_s=spec.data.tasks.lease_seconds,
+        max_deliveries=spec.data.tasks.max_deliveries,
+        clock=time.monotonic,
     )
     worker = Worker(
         pod.bus,
         pod.topology,
-        runner,
-        max_tasks=max(1, pool.max_concurrency // spec.data.group_size),
+        server,
+        freshness,
+        max_tasks=max_tasks,
         lease_s=spec.data.tasks.lease_seconds,
-        max_deliveries=spec.data.tasks.max_deliveries,
         grace_s=pool.grace_period_seconds,
+        clock=time.monotonic,
     )
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
@@ -173,7 +194,8 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
             versions={name: seat.gate.version for name, seat in seats.items()},
             in_flight=worker.in_flight,
-            capacity=max(1, pool.max_concurrency // spec.data.group_size),
+            capacity=max_tasks,
+            allowance=worker.allowance,
             samples_per_second=rates.samples,
             tokens_per_second=rates.tokens,
             completed=worker.completed,

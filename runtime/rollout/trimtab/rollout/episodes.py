@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ import numpy as np
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineError
+from trimtab.rollout.failure import EpisodeFailed
 from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.task_sampling import with_changes
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
@@ -23,14 +25,6 @@ from trimtab.rollout.workflows.team import (
     Workflow,
     WorkflowError,
 )
-
-
-class EpisodeFailed(RuntimeError):
-    """An episode came to nothing. `kind` is what trajectories and metrics call it."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +56,14 @@ class GroupRunner:
 
     async def run(self, task: Task) -> list[Trajectory]:
         """All trajectories of the group. Raises EpisodeFailed if any episode fails: half a group teaches nothing."""
+        roles = {
+            name: replace(role, sampling=with_changes(role.sampling, task.sampling))
+            for name, role in self._roles.items()
+        }
         episodes: list[asyncio.Task[list[Trajectory]]] = []
         try:
             async with asyncio.TaskGroup() as group:
-                episodes = [group.create_task(self._episode(task, index)) for index in range(task.group_size)]
+                episodes = [group.create_task(self._episode(task, roles, index)) for index in range(task.group_size)]
         except* EpisodeFailed as failures:
             failure = failures.exceptions[0]
             assert isinstance(failure, EpisodeFailed)
@@ -78,7 +76,7 @@ class GroupRunner:
         return [
             Trajectory(
                 **self._identity(task, role, index),
-                outcome=Failed(error=failure.kind, message=str(failure)[:4000], retryable=False),
+                outcome=Failed(error=failure.kind, message=failure.text, retryable=False),
                 token_ids=np.zeros(0, dtype=np.int32),
                 logprobs=np.zeros(0, dtype=np.float32),
                 spans=(),
@@ -90,7 +88,7 @@ class GroupRunner:
             for index in range(task.group_size)
         ]
 
-    async def _episode(self, task: Task, index: int) -> list[Trajectory]:
+    async def _episode(self, task: Task, roles: Mapping[str, Role], index: int) -> list[Trajectory]:
         started = self._clock()
         assignment = Assignment(
             prompt=task.prompt,
@@ -100,7 +98,7 @@ class GroupRunner:
         )
         try:
             async with asyncio.timeout(self._episode_timeout_s) as limit:
-                episode = await self._workflow.run(assignment, Team(self._roles, assignment))
+                episode = await self._workflow.run(assignment, Team(roles, assignment))
             self._check_roles(episode)
             finished = self._clock()
             # What the workflow brought may still be no trajectory: a reward that is NaN, a role that never spoke.

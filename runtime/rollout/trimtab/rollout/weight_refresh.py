@@ -15,6 +15,7 @@ from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient, EngineError
+from trimtab.rollout.pace import Announcements
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.weights.puller import PULL_FAILURES, WeightPuller
@@ -40,6 +41,7 @@ class WeightRefresh:
         sampler: PolicySampler,
         puller: WeightPuller,
         pointers: KeyValue,
+        announcements: Announcements,
         *,
         policy: str,
         base_model: Path,
@@ -50,6 +52,7 @@ class WeightRefresh:
         self._sampler = sampler
         self._puller = puller
         self._pointers = pointers
+        self._announcements = announcements
         self._policy = policy
         self._base_model = base_model
         self._engine_start_timeout_s = engine_start_timeout_s
@@ -83,6 +86,7 @@ class WeightRefresh:
         # A trainer that was superseded may still get a word in; what it says is behind what we know.
         if self._wanted is None or (pointer.epoch, pointer.version) > (self._wanted.epoch, self._wanted.version):
             self._wanted = pointer
+            self._announcements.note(pointer.version)
             self._news.set()
 
     async def _watch_engine(self) -> None:

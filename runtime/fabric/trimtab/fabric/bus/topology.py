@@ -9,6 +9,8 @@ from typing import Any
 from trimtab.fabric.bus.names import SEPARATOR, escape_token
 
 _NANOSECONDS = 1_000_000_000
+_QUARANTINE_BYTES = 64 << 20
+_HAND_BACKS_BYTES = 16 << 20
 
 
 class Retention(StrEnum):
@@ -71,6 +73,8 @@ class BucketSpec:
     ttl_s: float = 0.0
     history: int = 1
     storage: Storage = Storage.FILE
+    max_bytes: int = -1
+    discard: Discard = Discard.NEW
     replicas: int = 1
 
     @property
@@ -84,7 +88,8 @@ class BucketSpec:
             "subjects": [f"$KV.{self.name}.>"],
             "retention": Retention.LIMITS.value,
             "storage": self.storage.value,
-            "discard": Discard.NEW.value,
+            "discard": self.discard.value,
+            "max_bytes": self.max_bytes,
             "duplicate_window": round(window_s * _NANOSECONDS),
             "max_msgs_per_subject": self.history,
             "max_age": round(self.ttl_s * _NANOSECONDS),
@@ -183,6 +188,26 @@ class JobTopology:
         return BucketSpec(name=f"{self._stem}{SEPARATOR}balance", history=10, replicas=self.replicas)
 
     @property
+    def quarantine(self) -> BucketSpec:
+        """Tasks that were given up. For people: when there are too many, the oldest give way."""
+        return BucketSpec(
+            name=f"{self._stem}{SEPARATOR}quarantine",
+            max_bytes=_QUARANTINE_BYTES,
+            discard=Discard.OLD,
+            replicas=self.replicas,
+        )
+
+    @property
+    def hand_backs(self) -> BucketSpec:
+        """How often each task was handed back. Those of long ago, whose tasks are settled, give way."""
+        return BucketSpec(
+            name=f"{self._stem}{SEPARATOR}handbacks",
+            max_bytes=_HAND_BACKS_BYTES,
+            discard=Discard.OLD,
+            replicas=self.replicas,
+        )
+
+    @property
     def ledger(self) -> StreamSpec:
         """The dataflow's own record of its decisions."""
         return StreamSpec(
@@ -199,7 +224,7 @@ class JobTopology:
 
     @property
     def buckets(self) -> tuple[BucketSpec, ...]:
-        return (self.weights, self.members, self.balance)
+        return (self.weights, self.members, self.balance, self.quarantine, self.hand_backs)
 
     def task_subject(self, queue: str) -> str:
         return f"{self._root}.tasks.{escape_token(queue)}"
@@ -216,6 +241,11 @@ class JobTopology:
     def report_key(policy: str) -> str:
         """Where the balance bucket holds a policy's latest balance report."""
         return f"{escape_token(policy)}.report"
+
+    @staticmethod
+    def quarantine_key(task_id: str) -> str:
+        """Where the quarantine bucket holds a task."""
+        return escape_token(task_id)
 
     def batch_subject(self, policy: str, *, shard: int = 0) -> str:
         return f"{self._root}.batches.{escape_token(policy)}.{shard}"

@@ -46,6 +46,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     in_flight: Count = 0
     capacity: Count = 0
     """How many tasks it would run at once."""
+    allowance: Count | None = None
+    """How many it may have now: fewer while its weights are behind. Absent, as many as its capacity."""
     samples_per_second: Rate = 0.0
     tokens_per_second: Rate = 0.0
     completed: Count = 0

@@ -9,6 +9,7 @@ import torch
 from trimtab.rollout.engines.builtin.generation import SamplingParams
 
 _GREEDY_BELOW = 1e-5
+_UNTRUNCATED = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1)
 
 
 def sample(
@@ -19,9 +20,11 @@ def sample(
     The uniform number comes from the request's own generator: its tokens do not depend on what it is batched with.
     Temperature 0 takes the most likely token and reports its logprob at temperature 1, as SGLang does.
     """
-    temperatures = torch.tensor(
-        [1.0 if p.temperature < _GREEDY_BELOW else p.temperature for p in params], device=logits.device
-    )
+    # Nothing is drawn from a greedy row, so nothing is cut off it: of tokens that are equally likely, the one that is
+    # taken might be among those that top-k or top-p leave out, and have no logprob.
+    greedy = [p.temperature < _GREEDY_BELOW for p in params]
+    params = [_UNTRUNCATED if likeliest else p for p, likeliest in zip(params, greedy, strict=True)]
+    temperatures = torch.tensor([p.temperature for p in params], device=logits.device)
     logprobs = torch.log_softmax(logits.float() / temperatures[:, None], dim=-1)
     if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
         logprobs = _truncate(logprobs, params)
@@ -29,8 +32,7 @@ def sample(
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, points, right=True).clamp_(max=logits.shape[-1] - 1)
-    greedy = torch.tensor([p.temperature < _GREEDY_BELOW for p in params], device=logits.device)
-    tokens = torch.where(greedy, logits.argmax(dim=-1), drawn[:, 0])
+    tokens = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(dim=-1), drawn[:, 0])
     return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
 
 
