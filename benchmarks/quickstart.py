@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from benchmarks.report import Bar, logs_to_stderr, note, report
-from trimtab.dataflow import audit
+from trimtab.dataflow.audit import reading
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -102,7 +102,7 @@ def figures(streams: Streams) -> dict[str, Any]:
 async def read_streams(folder: Path, topology: JobTopology) -> Streams:
     with EmbeddedNats(folder / "nats") as server:
         bus = await Bus.connect(server.settings, name="benchmark")
-        streams = await audit.read_streams(bus, topology)
+        streams = await reading.read_streams(bus, topology)
         await bus.close()
     return Streams(
         headers=streams.headers,

@@ -17,6 +17,7 @@ from typing import Any
 
 _logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 60.0
+_RUNS = -1
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,20 @@ class TemplateProcess:
 
     def kill(self, pid: int) -> None:
         """Returns when the process is gone. Fails when it had ended by itself."""
-        self.requests.send((None, (pid,)))
-        ending = self._answer()
+        ending = self.end(pid)
         assert os.WIFSIGNALED(ending), "a worker failed; its traceback is above"
         assert os.WTERMSIG(ending) == signal.SIGKILL
+
+    def end(self, pid: int) -> int:
+        """Kills the process if it still runs; what waitpid says of its end."""
+        self.requests.send((_end, (pid,)))
+        return self._answer()
+
+    def ended(self, pid: int) -> int | None:
+        """What waitpid says of a process that has ended by itself, once; None while it runs."""
+        self.requests.send((_look, (pid,)))
+        ending = self._answer()
+        return None if ending == _RUNS else ending
 
     def _answer(self) -> int:
         assert self.requests.poll(_ANSWER_TIMEOUT_S), "the template process does not answer"
@@ -69,31 +80,40 @@ def _serve(requests: Connection, prepare: Callable[[], None]) -> None:
     try:
         while True:
             work, arguments = requests.recv()
-            if work is not None:
+            if work in (_end, _look):
+                (pid,) = arguments
+                ending = work(pid)
+                if ending != _RUNS:
+                    alive.discard(pid)
+                requests.send(ending)
+            else:
                 pid = os.fork()
                 if pid == 0:
                     _work(requests, work, arguments)
                 alive.add(pid)
                 requests.send(pid)
-            else:
-                (pid,) = arguments
-                alive.discard(pid)
-                requests.send(_ended(pid))
     except EOFError:
         for pid in alive:
-            _ended(pid)
+            _end(pid)
 
 
-def _ended(pid: int) -> int:
+def _end(pid: int) -> int:
     os.kill(pid, signal.SIGKILL)
     return os.waitpid(pid, 0)[1]
 
 
+def _look(pid: int) -> int:
+    found, ending = os.waitpid(pid, os.WNOHANG)
+    return ending if found else _RUNS
+
+
 def _work(requests: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    status = 1
     try:
         requests.close()
         work(*arguments)
+        status = 0
     except Exception:
         _logger.exception("a worker failed")
     finally:
-        os._exit(1)  # a fork must never get back into the loop above, whatever it ends with
+        os._exit(status)  # a fork must never get back into the loop above, whatever it ends with

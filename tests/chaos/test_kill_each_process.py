@@ -13,7 +13,7 @@ import psutil
 
 from tests.polling import eventually
 from tests.quickstart_job import make_quickstart
-from trimtab.dataflow.audit import audit
+from trimtab.dataflow.audit.report import audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.pod import read_job

@@ -40,7 +40,7 @@ _JOB = (
     "pools.template",
     "pools.cluster",
     "autoscaling.mode",
-    "evaluation",
+    "evaluation.benchmarks.sampling.stop",
     "ttl_seconds_after_finished",
     "managed_by",
     "failure_policy.on_exit",

@@ -23,6 +23,7 @@ from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
+from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.requests import request
@@ -44,6 +45,7 @@ from trimtab.fabric.wire.lease import (
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.weights import WeightPointer
 
 Answer = BatchLease | BatchNotReady | LeaseRefused
 
@@ -228,6 +230,20 @@ class Simulation:
                 await self.put(bus, one, message_id=f"{one.trajectory_id}+{turn}")
         await delivery.ack_confirmed(deadline_s=5.0)
 
+    async def announce(self, policy: str, version: int) -> None:
+        """As a trainer does when its weights are in the store."""
+        pointer = WeightPointer(
+            job=self.job.metadata.name,
+            policy=policy,
+            version=version,
+            epoch=1,
+            manifest_key="manifest",
+            manifest_digest="blake3:" + "0" * 64,
+            size_bytes=1,
+            published_at=time.time(),
+        )
+        await KeyValue(self.bus, self.topology.weights).put(policy, encode(pointer), deadline_s=5.0)
+
     async def put(self, bus: Bus, one: Trajectory, *, message_id: str) -> None:
         subject = self.topology.trajectory_subject(one.policy)
         await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=5.0)
@@ -248,6 +264,8 @@ def trajectory(
         group_id=f"{task.task_id}.{policy}",
         group_index=index,
         group_size=task.group_size,
+        purpose=task.purpose,
+        benchmark=task.benchmark,
         outcome=outcome,
         token_ids=np.zeros(0 if failed else 3 + index, dtype=np.int32),
         logprobs=np.zeros(0 if failed else 1 + index, dtype=np.float32),

@@ -12,7 +12,8 @@ import pytest
 from tests.integration.dataflow.simulation import Simulation, running, simulation
 from tests.polling import eventually
 from tests.unit.dataflow.books import BATCH
-from trimtab.dataflow.audit import Streams, audit, read_streams
+from trimtab.dataflow.audit.reading import Streams, read_streams
+from trimtab.dataflow.audit.report import audit
 from trimtab.dataflow.ledger.records import GroupsSifted, StepGranted, TasksIssued
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings

@@ -29,7 +29,7 @@ from tests.unit.dataflow.prompt_sources import (
     write_parquet,
 )
 from trimtab.dataflow.__main__ import DataflowPodSettings
-from trimtab.dataflow.audit import read_streams
+from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.ledger.task_ids import parse_group_id
 from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.dataflow.prompts.prompt import PromptSourceError

@@ -15,7 +15,8 @@ from tests.integration.dataflow.simulation import Simulation, running, simulatio
 from tests.polling import eventually
 from tests.unit.dataflow.books import BATCH, GROUP, STALENESS
 from trimtab.cli.main import main
-from trimtab.dataflow.audit import AuditReport, audit, read_streams
+from trimtab.dataflow.audit.reading import read_streams
+from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.dataflow.ledger.records import StepGranted, TasksIssued
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.quickstart import Streams, figures, read_streams
 from tests.polling import eventually
 from tests.quickstart_job import make_quickstart
-from trimtab.dataflow.audit import AuditReport, audit
+from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology

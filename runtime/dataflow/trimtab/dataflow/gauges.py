@@ -1,9 +1,10 @@
-"""The balance report for Prometheus: the same figures under stable names, one series per policy."""
+"""Reports and results for Prometheus: the same figures under stable names."""
 
 from __future__ import annotations
 
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.progress import StepProgress
 
 _VOLUMES = ("produced", "accepted", "consumed")
@@ -41,3 +42,17 @@ class BalanceGauges:
         self._step.labels(progress.policy).set(progress.step)
         self._buffered.labels(progress.policy).set(progress.buffered)
         self._running.labels(progress.policy).set(progress.running)
+
+
+class EvaluationGauges:
+    """The latest results, one series per policy and benchmark."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        labels = ("policy", "benchmark")
+        self._score = metrics.gauge("evaluation_score", "Mean reward on held-out prompts", labels)
+        self._version = metrics.gauge("evaluation_version", "Version that was evaluated", labels)
+
+    def show(self, result: EvaluationResult) -> None:
+        self._version.labels(result.policy, result.benchmark).set(result.version)
+        if result.score is not None:
+            self._score.labels(result.policy, result.benchmark).set(result.score)

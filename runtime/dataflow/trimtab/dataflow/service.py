@@ -17,16 +17,18 @@ from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchDesk
 from trimtab.dataflow.compacting import Compactor
 from trimtab.dataflow.curators.choosing import make_curator
+from trimtab.dataflow.evaluation.evaluator import Evaluator
+from trimtab.dataflow.evaluation.published import PublishedVersions
 from trimtab.dataflow.filters.choosing import make_filter
-from trimtab.dataflow.finishing import finish
-from trimtab.dataflow.gauges import BalanceGauges
+from trimtab.dataflow.finishing import Finisher
+from trimtab.dataflow.gauges import BalanceGauges, EvaluationGauges
 from trimtab.dataflow.intake import Intake
 from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import StreamsRouted
-from trimtab.dataflow.prompts.reading import read_prompts
+from trimtab.dataflow.prompts.reading import read_benchmarks, read_prompts
 from trimtab.dataflow.reporting import Reporter
 from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Selection
@@ -67,6 +69,7 @@ async def run_dataflow(
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
     storage need `object_store`, and `scratch` to be kept in."""
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
+    benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
     data = job.spec.data
 
@@ -112,7 +115,7 @@ async def run_dataflow(
         stream=topology.trajectories.name,
         clock=clock,
         max_steps=job.spec.max_steps,
-        finish=lambda ledger, policy: finish(ledger, policy, spec=job.spec, total_prompts=prompts.total),
+        finish=Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic),
         on_grant=reporter.granted,
     )
     started = clock()
@@ -147,6 +150,23 @@ async def run_dataflow(
                 loops.create_task(Sifter(books, chosen_filter).run())
             loops.create_task(Compactor(books, curator).run())
             loops.create_task(reporter.run())
+            if job.spec.evaluation is not None:
+                weights_bucket = await KeyValue.declare(bus, topology.weights, deadline_s=_DECLARE_DEADLINE_S)
+                published = PublishedVersions(on_change=books.nudge)
+                loops.create_task(published.follow(weights_bucket))
+                evaluator = Evaluator(
+                    bus,
+                    topology,
+                    job,
+                    job.spec.evaluation,
+                    benchmarks,
+                    books,
+                    published,
+                    balance_bucket,
+                    EvaluationGauges(metrics),
+                    clock=clock,
+                )
+                loops.create_task(evaluator.run())
             loops.create_task(members.follow(members_bucket))
             loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
     except ExceptionGroup as failures:

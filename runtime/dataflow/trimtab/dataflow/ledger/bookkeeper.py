@@ -83,7 +83,8 @@ class Bookkeeper:
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         arrival = self.ledger.arrived(sequence, trajectory_id, header)
-        if arrival is Arrival.FAILED or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
+        news = arrival in (Arrival.FAILED, Arrival.EVALUATED)
+        if news or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
             self._notify()
         return arrival
 
@@ -96,6 +97,10 @@ class Bookkeeper:
         before = len(self._announced)
         self._announced.update(self.ledger.deciders(stream, besides=self._announced))
         return len(self._announced) > before
+
+    def nudge(self) -> None:
+        """Something has changed that is not in the books and that decisions depend on."""
+        self._notify()
 
     async def changed(self, *, timeout_s: float) -> None:
         """Return at the next change, or when the time is over."""

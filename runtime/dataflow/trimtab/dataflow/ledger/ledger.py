@@ -13,9 +13,12 @@ from typing import Protocol
 import msgspec
 
 from trimtab.dataflow.admission import missing_groups, tasks_for
+from trimtab.dataflow.ledger.evaluation_books import EvaluationBooks
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.offer import StepOffer
 from trimtab.dataflow.ledger.records import (
+    EvaluationEnded,
+    EvaluationStarted,
     GroupsDropped,
     GroupsSifted,
     PolicyFinished,
@@ -56,6 +59,8 @@ class Arrival(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     NOT_FOR_TRAINING = "not-for-training"
+    EVALUATED = "evaluated"
+    """A group of an evaluation is complete."""
     REFUSED = "refused"
     """No task of this job can have led to it."""
 
@@ -81,6 +86,7 @@ class Ledger:
         """
         self.streams = {name: StreamBooks(name, groups_per_task=count) for name, count in groups_per_task.items()}
         self.trainers = {name: TrainerBooks(name, window_steps=window_steps) for name in groups_per_task}
+        self.evaluation = EvaluationBooks(groups_per_task)
         self.issued = 0
         self.next_position = 0
         """Where the order of prompts goes on."""
@@ -115,7 +121,10 @@ class Ledger:
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         self.last_sequence = max(self.last_sequence, sequence)
         stream = self.streams.get(header.policy)
-        if stream is None or header.benchmark is not None:
+        if header.benchmark is not None:
+            complete = self.evaluation.arrived(sequence, header)
+            return Arrival.EVALUATED if complete else Arrival.NOT_FOR_TRAINING
+        if stream is None:
             return Arrival.NOT_FOR_TRAINING
         place = parse_group_id(header.group_id)
         if (
@@ -158,6 +167,12 @@ class Ledger:
                 self._route(record.routes)
             case GroupsSifted():
                 self._sift(self._stream(record.policy), record)
+            case EvaluationStarted():
+                self._check_round(record)
+                self.evaluation.start(record)
+            case EvaluationEnded():
+                self._check_round(record)
+                self.evaluation.end(record)
             case _:
                 self._step(self._trainer(record.policy), record)
 
@@ -179,6 +194,10 @@ class Ledger:
             self._takers[stream] = [one for one in takers if one.policy == stream] + [
                 one for one in takers if one.policy != stream
             ]
+
+    def _check_round(self, record: EvaluationStarted | EvaluationEnded) -> None:
+        if record.number != self.evaluation.ended:
+            raise LedgerError(f"evaluation {record.number} where {self.evaluation.ended} was due")
 
     def _sift(self, stream: StreamBooks, record: GroupsSifted) -> None:
         named = (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out)

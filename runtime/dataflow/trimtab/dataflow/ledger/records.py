@@ -10,7 +10,7 @@ from msgspec import Meta
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import WorldSize
 from trimtab.fabric.wire.message import Message
-from trimtab.fabric.wire.values import Count, Index, Name, Seconds, Token, UnixSeconds
+from trimtab.fabric.wire.values import Count, Finite, Index, Name, Seconds, Token, UnixSeconds, Version, Versions
 
 Groups = Annotated[tuple[Token, ...], Meta(max_length=1 << 20)]
 
@@ -152,6 +152,52 @@ class StreamsRouted(Message, frozen=True, kw_only=True):
     routes: Annotated[dict[Name, Annotated[tuple[Name, ...], Meta(max_length=64)]], Meta(max_length=64)]
 
 
+class BenchmarkPlan(msgspec.Struct, frozen=True, array_like=True):
+    """What is evaluated: so many prompts of a benchmark, each so many times."""
+
+    name: Name
+    prompts: Annotated[int, Meta(ge=1)]
+    samples: Annotated[int, Meta(ge=1, le=65536)]
+
+
+class EvaluationStarted(Message, frozen=True, kw_only=True):
+    """A round of evaluation on these weights or newer ones."""
+
+    KIND: ClassVar[int] = 43
+
+    number: Count
+    versions: Annotated[Versions, Meta(min_length=1)]
+    benchmarks: Annotated[tuple[BenchmarkPlan, ...], Meta(min_length=1, max_length=64)]
+    at: UnixSeconds
+
+
+class EvaluationScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How a policy did on a benchmark."""
+
+    benchmark: Name
+    policy: Name
+    version: Version
+    """The policy's newest weights when the round began; its samples are of these or newer ones."""
+    score: Finite | None
+    """Mean reward of the episodes that did not fail; None when all did."""
+    episodes: Count
+    failed: Count
+    oldest_version: Version | None
+    """The weights that sampled."""
+    newest_version: Version | None
+
+
+class EvaluationEnded(Message, frozen=True, kw_only=True):
+    """All samples of the round are here. Without scores it was given up: the manifest has other benchmarks now."""
+
+    KIND: ClassVar[int] = 44
+    MAX_BYTES: ClassVar[int] = 4 << 20
+
+    number: Count
+    scores: Annotated[tuple[EvaluationScore, ...], Meta(max_length=1 << 14)] = ()
+    at: UnixSeconds
+
+
 class SnapshotPart(Message, frozen=True, kw_only=True):
     """A part of all that the ledger knows. Once all parts are here, older records are not needed."""
 
@@ -174,6 +220,8 @@ Record = (
     | StepTrained
     | GroupsSifted
     | StreamsRouted
+    | EvaluationStarted
+    | EvaluationEnded
 )
 RECORDS: tuple[type[Message], ...] = (
     TasksIssued,
@@ -186,4 +234,6 @@ RECORDS: tuple[type[Message], ...] = (
     StepTrained,
     GroupsSifted,
     StreamsRouted,
+    EvaluationStarted,
+    EvaluationEnded,
 )

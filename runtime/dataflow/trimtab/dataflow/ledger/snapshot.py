@@ -12,7 +12,7 @@ import msgspec
 
 from trimtab.dataflow.ledger.groups import Allotment, Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
-from trimtab.dataflow.ledger.records import StreamsRouted
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
 from trimtab.dataflow.ledger.step_times import RankTimes
 from trimtab.dataflow.ledger.stream_books import StreamBooks
@@ -42,6 +42,13 @@ class TrainerState(msgspec.Struct, kw_only=True):
     finished: str | None
 
 
+class EvaluationState(msgspec.Struct, kw_only=True):
+    running: EvaluationStarted | None
+    ended: int
+    last_lead: int | None
+    latest: EvaluationEnded | None
+
+
 class LedgerSnapshot(msgspec.Struct, kw_only=True):
     format: Literal[1]
     last_sequence: int
@@ -56,6 +63,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     trainers: dict[str, TrainerState]
     sifted: dict[str, list[int]]
     """Indices of what filters left of groups, empty for all of it."""
+    evaluation: EvaluationState
     learnt: dict[str, Any]
     """What the curator knows."""
 
@@ -83,6 +91,12 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             for group in _held(trainer)
             if group.sifted
         },
+        evaluation=EvaluationState(
+            running=ledger.evaluation.running,
+            ended=ledger.evaluation.ended,
+            last_lead=ledger.evaluation.last_lead,
+            latest=ledger.evaluation.latest,
+        ),
         learnt=learnt,
     )
 
@@ -103,6 +117,10 @@ class Restoration:
         ledger.apply(StreamsRouted(routes={name: tuple(one.buffers) for name, one in snapshot.trainers.items()}))
         for name, state in snapshot.streams.items():
             _stream_of(ledger, name).ended.restore(state.ended)
+        ledger.evaluation.running = snapshot.evaluation.running
+        ledger.evaluation.ended = snapshot.evaluation.ended
+        ledger.evaluation.last_lead = snapshot.evaluation.last_lead
+        ledger.evaluation.latest = snapshot.evaluation.latest
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> None:
         """A header up to where the snapshot knows them."""
@@ -213,7 +231,9 @@ def _floor(ledger: Ledger) -> int:
         (group for stream in streams for group in stream.unsifted.values()),
         (group for trainer in trainers for group in _held(trainer)),
     )
+    evaluated = ledger.evaluation.first_sequence
     sequences = chain(
+        () if evaluated is None else (evaluated,),
         (partial.first_sequence for stream in streams for partial in stream.arriving.values()),
         (sample.sequence for group in groups for sample in group.samples),
     )

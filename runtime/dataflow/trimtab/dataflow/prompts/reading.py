@@ -6,17 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from trimtab.api.evaluation import Benchmark
 from trimtab.api.job import RLJob
-from trimtab.api.prompts import PromptSource
+from trimtab.api.prompts import PromptInput
+from trimtab.dataflow.evaluation.benchmark import HeldOut
 from trimtab.dataflow.prompts.arrow_rows import ArrowRows
 from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
 from trimtab.dataflow.prompts.generated import GeneratedRows
 from trimtab.dataflow.prompts.hugging_face import SPLITS_FILE, STATE_FILE, open_hugging_face
 from trimtab.dataflow.prompts.joined import JoinedRows
 from trimtab.dataflow.prompts.jsonl import JsonLines
-from trimtab.dataflow.prompts.order import PromptOrder
+from trimtab.dataflow.prompts.order import MixedSource, PromptOrder
 from trimtab.dataflow.prompts.parquet import open_parquet
 from trimtab.dataflow.prompts.progress import Progress
 from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
@@ -24,6 +27,7 @@ from trimtab.dataflow.prompts.survey import surveyed
 from trimtab.dataflow.prompts.token_limit import TokenLimit
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.wire.sampling import sampling_fields
 
 # A prompt's id ends in the number of its row, and is 256 characters at most.
 _MAX_PREFIX = 236
@@ -34,29 +38,84 @@ async def read_prompts(
 ) -> PromptOrder:
     """Fetch what lies in object storage, open every source, check every prompt. Files are read in a thread: the pod
     stays alive to its probes, however long that takes. `folder` is what relative paths are relative to."""
-    places = {source.name: await _place(source, folder, object_store, scratch) for source in job.spec.data.prompts}
+    data, limit = job.spec.data, _token_limit(job, folder=folder)
+    inputs = [
+        NamedInput(field=f"data.prompts[{source.name}]", name=source.name, weight=source.weight, settings=source)
+        for source in data.prompts
+    ]
+    sources = await _read(inputs, limit=limit, folder=folder, object_store=object_store, scratch=scratch)
+    return PromptOrder(sources, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)
+
+
+async def read_benchmarks(
+    job: RLJob, *, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
+) -> dict[str, HeldOut]:
+    """The held-out prompts, in the order of their sources."""
+    benchmarks = [] if job.spec.evaluation is None else job.spec.evaluation.benchmarks
+    inputs = [NamedInput(field=_benchmark_field(one), name=one.name, weight=1.0, settings=one) for one in benchmarks]
+    sources = await _read(inputs, limit=None, folder=folder, object_store=object_store, scratch=scratch)
+    return {one.name: _held_out(one, source) for one, source in zip(benchmarks, sources, strict=True)}
+
+
+def _held_out(benchmark: Benchmark, source: MixedSource) -> HeldOut:
+    if source.length is None and benchmark.limit is None:
+        raise PromptSourceError(
+            f"{_benchmark_field(benchmark)}.limit: missing; a generator without end needs one, or a __len__"
+        )
+    return HeldOut(
+        name=benchmark.name,
+        prompts=PromptOrder([source], seed=0, shuffle=False),
+        count=min(count for count in (source.length, benchmark.limit) if count is not None),
+        samples=benchmark.samples,
+        sampling=sampling_fields(benchmark.sampling),
+    )
+
+
+def _benchmark_field(benchmark: Benchmark) -> str:
+    return f"evaluation.benchmarks[{benchmark.name}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedInput:
+    """A source as the manifest has it; `field` is what messages call it."""
+
+    field: str
+    name: str
+    weight: float
+    settings: PromptInput
+
+
+async def _read(
+    inputs: Sequence[NamedInput],
+    *,
+    limit: TokenLimit | None,
+    folder: Path,
+    object_store: ObjectStoreSettings | None,
+    scratch: Path | None,
+) -> list[MixedSource]:
+    places = {one.name: await _place(one, folder, object_store, scratch) for one in inputs}
     stopping = threading.Event()
     reader = _Reader(folder, scratch, Progress(clock=time.monotonic, stopping=stopping))
     try:
-        return await asyncio.to_thread(reader.order, job, places)
+        return await asyncio.to_thread(reader.sources, inputs, places, limit=limit)
     finally:
         # Cancelled, the thread would go on to the end.
         stopping.set()
 
 
 async def _place(
-    source: PromptSource, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
+    source: NamedInput, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
 ) -> Path | None:
     """The file or folder on disk; None for a generator, which has none."""
-    uri, wanted = _location(source)
+    uri, wanted = _location(source.settings)
     if uri is None or not uri.startswith(SCHEME):
         return None if uri is None else folder / uri
     if object_store is None or scratch is None:
-        raise PromptSourceError(f"data.prompts[{source.name}]: {uri} needs TRIMTAB_OBJECT_STORE__… and TRIMTAB_SCRATCH")
+        raise PromptSourceError(f"{source.field}: {uri} needs TRIMTAB_OBJECT_STORE__… and TRIMTAB_SCRATCH")
     return await PromptFetcher(object_store, scratch).fetch(uri, source=source.name, wanted=wanted)
 
 
-def _location(source: PromptSource) -> tuple[str | None, Wanted]:
+def _location(source: PromptInput) -> tuple[str | None, Wanted]:
     """Where a source is, and which of the objects below that are part of it."""
     if source.jsonl is not None:
         return source.jsonl.uri, lambda path: _is_part(path, ".jsonl")
@@ -95,23 +154,24 @@ class _Reader:
         self._progress = progress
         self._prefixes: set[str] = set()
 
-    def order(self, job: RLJob, places: Mapping[str, Path | None]) -> PromptOrder:
-        data, limit = job.spec.data, _token_limit(job, folder=self._folder)
-        sources = [
+    def sources(
+        self, inputs: Sequence[NamedInput], places: Mapping[str, Path | None], *, limit: TokenLimit | None
+    ) -> list[MixedSource]:
+        return [
             surveyed(
-                self._open(source, places[source.name]),
-                name=source.name,
-                weight=source.weight,
-                prompt_column=source.prompt_column,
+                self._open(one, places[one.name]),
+                field=one.field,
+                name=one.name,
+                weight=one.weight,
+                prompt_column=one.settings.prompt_column,
                 limit=limit,
                 progress=self._progress,
             )
-            for source in data.prompts
+            for one in inputs
         ]
-        return PromptOrder(sources, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)
 
-    def _open(self, source: PromptSource, place: Path | None) -> PromptRows:
-        field = f"data.prompts[{source.name}]"
+    def _open(self, named: NamedInput, place: Path | None) -> PromptRows:
+        source, field = named.settings, named.field
         column, progress = source.prompt_column, self._progress
         if source.generator is not None:
             return GeneratedRows(
@@ -119,7 +179,7 @@ class _Reader:
                     source.generator.entrypoint, source.generator.args, field=f"{field}.generator", folder=self._folder
                 ),
                 entrypoint=source.generator.entrypoint,
-                prefix=self._claimed(source.name),
+                prefix=self._claimed(named.name),
                 prompt_column=column,
             )
         assert place is not None
@@ -127,12 +187,12 @@ class _Reader:
             return open_hugging_face(
                 place,
                 split=source.hugging_face.split,
-                prefix=self._claimed(source.name),
+                prefix=self._claimed(named.name),
                 prompt_column=column,
                 progress=progress,
             )
         kind = "jsonl" if source.jsonl is not None else "parquet"
-        files = self._files(source.name, place, field=f"{field}.{kind}.uri", suffix=f".{kind}")
+        files = self._files(named.name, place, field=f"{field}.{kind}.uri", suffix=f".{kind}")
         parts: Sequence[JsonLines | ArrowRows]
         if source.jsonl is not None:
             parts = [

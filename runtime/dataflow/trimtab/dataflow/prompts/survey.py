@@ -16,19 +16,27 @@ _log = structlog.get_logger(__name__)
 
 
 def surveyed(
-    rows: PromptRows, *, name: str, weight: float, prompt_column: str, limit: TokenLimit | None, progress: Progress
+    rows: PromptRows,
+    *,
+    field: str,
+    name: str,
+    weight: float,
+    prompt_column: str,
+    limit: TokenLimit | None,
+    progress: Progress,
 ) -> MixedSource:
-    """The source as it will be mixed. Rows of one without end are checked as they come, so it can have no limit."""
-    where = f"data.prompts[{name}]"
+    """The source as it will be mixed, and its field in the manifest. Rows of one without end are checked as they come,
+    so it can have no limit.
+    """
     if rows.length is None:
         if limit is not None:
             raise PromptSourceError(
-                f"{where}: maxPromptTokens cannot be held with a generator without end; give it a __len__, or make its "
+                f"{field}: maxPromptTokens cannot be held with a generator without end; give it a __len__, or make its "
                 "prompts short enough and leave maxPromptTokens out"
             )
         return MixedSource(name=name, weight=weight, rows=rows)
     if rows.length == 0:
-        raise PromptSourceError(f"{where} holds no prompt")
+        raise PromptSourceError(f"{field} holds no prompt")
     kept = array("q")
     for start in range(0, rows.length, BLOCK_ROWS):
         stop = min(rows.length, start + BLOCK_ROWS)
@@ -44,7 +52,7 @@ def surveyed(
     if not kept:
         assert limit is not None
         raise PromptSourceError(
-            f"{where}: all {skipped} prompts are longer than maxPromptTokens {limit.max_tokens}; raise it, or remove "
+            f"{field}: all {skipped} prompts are longer than maxPromptTokens {limit.max_tokens}; raise it, or remove "
             "the source"
         )
     return MixedSource(name=name, weight=weight, rows=rows, kept=np.array(kept, dtype=np.int64), skipped=skipped)

@@ -247,5 +247,10 @@ class JobTopology:
         """Where the quarantine bucket holds a task."""
         return escape_token(task_id)
 
+    @staticmethod
+    def evaluation_key(policy: str, benchmark: str) -> str:
+        """Where the balance bucket holds a policy's latest result on a benchmark."""
+        return f"{escape_token(policy)}.evaluation.{escape_token(benchmark)}"
+
     def batch_subject(self, policy: str, *, shard: int = 0) -> str:
         return f"{self._root}.batches.{escape_token(policy)}.{shard}"

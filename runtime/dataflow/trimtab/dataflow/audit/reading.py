@@ -1,0 +1,86 @@
+"""Reads everything that a job has written down."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.reader import StreamReader
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
+from trimtab.fabric.wire.task import Task
+
+_BATCH = 512
+_DEADLINE_S = 30.0
+
+
+class StreamTrimmed(RuntimeError):
+    """The job has deleted what it no longer needs: only a mirror made before it began can be audited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """Everything a job has written down."""
+
+    records: Sequence[Record]
+    headers: Sequence[TrajectoryHeader]
+    queued: frozenset[str]
+    """Tasks on the work queue."""
+    unreadable: Sequence[str] = ()
+
+
+async def read_streams(
+    bus: Bus, topology: JobTopology, *, ledger: str | None = None, trajectories: str | None = None
+) -> Streams:
+    """Ledger first, trajectories last: what a record speaks of has arrived by then, also while the job runs.
+
+    `ledger` and `trajectories` name mirrors to read in place of the job's own streams. Raises StreamTrimmed.
+    """
+    records: list[Record] = []
+    unreadable: list[str] = []
+    for delivery in await _everything(bus, ledger or topology.ledger.name, headers_only=False):
+        record = decode(delivery.payload, *RECORDS, SnapshotPart)
+        if isinstance(record, Record):
+            records.append(record)
+    queued = await _queued(bus, topology.tasks.name)
+    headers: list[TrajectoryHeader] = []
+    for delivery in await _everything(bus, trajectories or topology.trajectories.name, headers_only=True):
+        try:
+            headers.append(parse_headers(delivery.headers)[1])
+        except WireError as error:
+            unreadable.append(f"trajectory {delivery.sequence} is unreadable: {error}")
+    return Streams(records=records, headers=headers, queued=queued, unreadable=unreadable)
+
+
+async def _everything(bus: Bus, stream: str, *, headers_only: bool) -> list[Delivery]:
+    found: list[Delivery] = []
+    async with StreamReader(bus, stream=stream, headers_only=headers_only) as reader:
+        while not reader.caught_up:
+            found += await reader.read(batch=_BATCH, wait_s=_DEADLINE_S)
+    if found and found[0].sequence != 1:
+        raise StreamTrimmed(f"{stream} begins with message {found[0].sequence}; mirror it before the job starts")
+    return found
+
+
+async def _queued(bus: Bus, stream: str) -> frozenset[str]:
+    """One by one: a work queue has no second consumer, and what is on it is bounded by admission."""
+    found: set[str] = set()
+    sequence = 1
+    while True:
+        try:
+            answer = await api_call(
+                bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"}, deadline_s=_DEADLINE_S
+            )
+        except BusNotFound:
+            return frozenset(found)
+        message = answer["message"]
+        found.add(decode(base64.b64decode(message["data"]), Task).task_id)
+        sequence = int(message["seq"]) + 1

@@ -1,0 +1,184 @@
+"""Runs evaluations beside training: rounds of held-out prompts through the same workers, and their scores."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from trimtab.api.evaluation import Evaluation
+from trimtab.api.job import RLJob
+from trimtab.dataflow.evaluation.benchmark import HeldOut
+from trimtab.dataflow.evaluation.published import PublishedVersions
+from trimtab.dataflow.evaluation.schedule import is_due
+from trimtab.dataflow.gauges import EvaluationGauges
+from trimtab.dataflow.issuing import QUEUE
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.evaluation_books import evaluation_task_id
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.window import WindowedPublisher
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.task import Task
+
+_log = structlog.get_logger(__name__)
+_IDLE_S = 1.0
+_PUT_DEADLINE_S = 5.0
+# Prompts on the queue at a time: enough to keep pools busy, few enough that training goes on in between.
+_MAX_OUTSTANDING = 128
+
+
+class Evaluator:
+    """One round at a time. A round that a crash interrupts goes on: prompts without an answer are sent again, and
+    answers that come twice count once.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        job: RLJob,
+        settings: Evaluation,
+        benchmarks: Mapping[str, HeldOut],
+        books: Bookkeeper,
+        published: PublishedVersions,
+        results: KeyValue,
+        gauges: EvaluationGauges,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bus = bus
+        self._topology = topology
+        self._job = job
+        self._settings = settings
+        self._benchmarks = benchmarks
+        self._books = books
+        self._published = published
+        self._results = results
+        self._gauges = gauges
+        self._clock = clock
+        self._unsent: deque[tuple[str, int]] = deque()
+        """Prompts of the running round, by benchmark and number, that have not gone out."""
+        self._sent: set[tuple[str, int]] = set()
+        """Those that went out and have no answer yet."""
+
+    async def run(self) -> None:
+        async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
+            books = self._books.ledger.evaluation
+            if books.latest is not None:
+                await self._announce(books.latest)
+            if books.running is not None:
+                self._begin(books.running)
+            while True:
+                started = await self._books.record(self._due)
+                if isinstance(started, EvaluationStarted):
+                    _log.info("evaluation_started", number=started.number, versions=started.versions)
+                    self._begin(started)
+                if (running := self._books.ledger.evaluation.running) is not None:
+                    await self._send(publisher, running)
+                    ended = await self._books.record(self._over)
+                    if isinstance(ended, EvaluationEnded):
+                        await self._announce(ended)
+                await self._books.changed(timeout_s=_IDLE_S)
+
+    def _due(self, ledger: Ledger) -> EvaluationStarted | None:
+        # Every policy has a part in an episode: there is nothing to evaluate before all have weights to be served.
+        versions = {
+            name: self._published.versions[name] for name in ledger.trainers if name in self._published.versions
+        }
+        books = ledger.evaluation
+        if books.running is not None or len(versions) < len(ledger.trainers):
+            return None
+        if not is_due(max(versions.values()), last_lead=books.last_lead, settings=self._settings):
+            return None
+        return EvaluationStarted(
+            number=books.ended,
+            versions=versions,
+            benchmarks=tuple(benchmark.plan for benchmark in self._benchmarks.values()),
+            at=self._clock(),
+        )
+
+    def _begin(self, running: EvaluationStarted) -> None:
+        books = self._books.ledger.evaluation
+        places = ((plan.name, number) for plan in running.benchmarks for number in range(plan.prompts))
+        self._unsent = deque(place for place in places if not books.is_done(*place))
+        self._sent = set()
+
+    async def _send(self, publisher: WindowedPublisher, running: EvaluationStarted) -> None:
+        if self._changed(running):
+            return
+        self._note_answers(self._books.ledger)
+        while self._unsent and len(self._sent) < _MAX_OUTSTANDING:
+            place = self._unsent.popleft()
+            task = self._task(running, *place)
+            await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
+            self._sent.add(place)
+        await publisher.flush()
+
+    def _note_answers(self, ledger: Ledger) -> None:
+        self._sent = {place for place in self._sent if not ledger.evaluation.is_done(*place)}
+
+    def _task(self, running: EvaluationStarted, benchmark: str, number: int) -> Task:
+        held_out = self._benchmarks[benchmark]
+        prompt = held_out.prompt(number)
+        return Task(
+            task_id=evaluation_task_id(running.number, benchmark, number),
+            job=self._job.metadata.name,
+            prompt_id=prompt.prompt_id,
+            prompt=dict(prompt.content),
+            group_size=held_out.samples,
+            # The same in every round, so that two versions meet the same chance.
+            seed=(self._job.spec.data.seed << 32) + number,
+            sampling=dict(held_out.sampling),
+            target_versions=running.versions,
+            minimum_versions=running.versions,
+            purpose=Purpose.EVALUATION,
+            benchmark=benchmark,
+            created_at=self._clock(),
+        )
+
+    def _changed(self, running: EvaluationStarted) -> bool:
+        """Whether the manifest has other benchmarks than the round began with: it cannot go on."""
+        return running.benchmarks != tuple(benchmark.plan for benchmark in self._benchmarks.values())
+
+    def _over(self, ledger: Ledger) -> EvaluationEnded | None:
+        books = ledger.evaluation
+        running = books.running
+        if running is None:
+            return None
+        if self._changed(running):
+            _log.warning("evaluation_given_up", number=running.number, why="the benchmarks of the job have changed")
+            return EvaluationEnded(number=running.number, at=self._clock())
+        self._note_answers(ledger)
+        if self._sent or self._unsent:
+            return None
+        return EvaluationEnded(number=running.number, scores=books.score(), at=self._clock())
+
+    async def _announce(self, ended: EvaluationEnded) -> None:
+        """Also after a restart: the last one may have died between the record and this."""
+        for score in ended.scores:
+            result = EvaluationResult(
+                job=self._job.metadata.name,
+                policy=score.policy,
+                benchmark=score.benchmark,
+                version=score.version,
+                newest_version=score.newest_version,
+                score=score.score,
+                episodes=score.episodes,
+                failed=score.failed,
+                at=ended.at,
+            )
+            self._gauges.show(result)
+            _log.info("evaluated", policy=score.policy, benchmark=score.benchmark, score=score.score)
+            key = JobTopology.evaluation_key(score.policy, score.benchmark)
+            try:
+                await self._results.put(key, encode(result), deadline_s=_PUT_DEADLINE_S)
+            except BusError as error:
+                _log.warning("result_not_written", key=key, error=str(error))

@@ -1,0 +1,222 @@
+"""Three policies, eight workers, six ranks: all of them join, leave and are killed at random for two minutes while the
+dataflow is killed twenty times. Nothing is lost, nothing doubled, nothing too stale, and no group broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.chaos.dataflow_copies import Copies
+from tests.chaos.dataflow_evidence import GroupEnds, faults
+from tests.chaos.dataflow_service import SERVICE, prepare
+from tests.chaos.dataflow_site import (
+    BATCH,
+    GROUP,
+    STALENESS,
+    STEP_S,
+    Durable,
+    Dying,
+    Leased,
+    Note,
+    Row,
+    Site,
+    Stored,
+    Superseded,
+)
+from tests.chaos.dataflow_storm import Sky, Storm
+from tests.chaos.template_process import template_process
+from tests.unit.dataflow.books import header
+from trimtab.dataflow.audit.reading import Streams, read_streams
+from trimtab.dataflow.audit.report import AuditReport, judged
+from trimtab.dataflow.ledger.records import GroupsSifted, Record, StepGranted
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.rollout.worker import CONSUMER
+
+SECONDS = 120.0
+SERVICE_KILLS = 20
+LEAST_STEPS = 10
+_DRAIN_S = 30.0
+_LOOK_S = 0.5
+_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """All that can be known afterwards."""
+
+    streams: Streams
+    report: AuditReport
+    notes: list[Note]
+    redeliveries: int
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with EmbeddedNats(tmp_path / "nats") as nats:
+        site = Site(nats.settings, tmp_path / "site")
+        site.lay_out()
+        yield site
+
+
+async def begin(site: Site) -> None:
+    async with await Bus.connect(site.nats, name="auditor") as bus:
+        await Copies(site.topology).begin(bus)
+
+
+async def drain(site: Site, storm: Storm) -> None:
+    """With no workers left, the trainers train all that makes a batch. What has been forgotten would stay for ever, so
+    there is an end to this.
+    """
+    async with await Bus.connect(site.nats, name="auditor") as bus:
+        end = asyncio.get_running_loop().time() + _DRAIN_S
+        while too_much_waits((await read(site, bus))[1]) and asyncio.get_running_loop().time() < end:
+            storm.tend()
+            await asyncio.sleep(_LOOK_S)
+
+
+def too_much_waits(report: AuditReport) -> bool:
+    return any(groups >= BATCH // GROUP for groups in report.waiting.values())
+
+
+async def read(site: Site, bus: Bus) -> tuple[Streams, AuditReport]:
+    copies = Copies(site.topology)
+    await copies.catch_up(bus)
+    streams = await read_streams(bus, site.topology, ledger=copies.ledger, trajectories=copies.trajectories)
+    return streams, judged(streams, data=site.job.spec.data)
+
+
+async def examine(site: Site) -> Outcome:
+    async with await Bus.connect(site.nats, name="auditor") as bus:
+        streams, report = await read(site, bus)
+        consumer = f"CONSUMER.INFO.{site.topology.tasks.name}.{CONSUMER}"
+        delivered = (await api_call(bus, consumer, deadline_s=_DEADLINE_S))["delivered"]
+    # Every task is delivered once in order; all beyond that are deliveries again.
+    redeliveries = delivered["consumer_seq"] - delivered["stream_seq"]
+    return Outcome(streams=streams, report=report, notes=site.notes(), redeliveries=redeliveries)
+
+
+def summary(outcome: Outcome, tally: Counter[str]) -> str:
+    numbers = {
+        **dict(sorted(tally.items())),
+        "workers dead before their acknowledgement": sum(isinstance(note, Dying) for note in outcome.notes),
+        "ranks superseded": sum(isinstance(note, Superseded) for note in outcome.notes),
+        "trajectories": outcome.report.arrived,
+        "duplicates": outcome.report.duplicates_seen,
+        "redeliveries": outcome.redeliveries,
+        **{f"steps of {policy}": steps for policy, steps in outcome.report.steps.items()},
+        **{f"groups {end}": count for end, count in sorted(GroupEnds(outcome.streams).counts().items())},
+    }
+    return ", ".join(f"{name}: {number}" for name, number in numbers.items())
+
+
+def check_coverage(outcome: Outcome, tally: Counter[str]) -> None:
+    """Everything that was to happen has happened, or this test has shown nothing."""
+    assert tally["service killed"] == SERVICE_KILLS
+    for what in ("worker killed", "worker left", "rank killed", "trainer left"):
+        assert tally[what] >= 3, what
+    assert outcome.report.steps.keys() == STEP_S.keys()
+    assert min(outcome.report.steps.values()) >= LEAST_STEPS
+    assert outcome.report.duplicates_seen > 0
+    assert outcome.redeliveries > 0
+    assert any(isinstance(note, Dying) for note in outcome.notes)
+    assert any(isinstance(note, Superseded) for note in outcome.notes)
+    ends = GroupEnds(outcome.streams).counts()
+    assert all(ends[end] > 0 for end in ("granted", "stale", "filtered", "failed")), ends
+
+
+def test_nothing_is_lost_or_doubled_while_everybody_is_killed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(begin(site))
+    with template_process(prepare) as template:
+        sky = Sky(site, template, random.Random(20261122))
+        storm = Storm(sky, seconds=SECONDS, service_kills=SERVICE_KILLS)
+        storm.rage()
+        storm.calm()
+        asyncio.run(drain(site, storm))
+        storm.stop()
+    outcome = asyncio.run(examine(site))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{summary(outcome, sky.tally)}\n")
+    assert outcome.report.violations == []
+    assert faults(outcome.notes, outcome.streams) == []
+    assert not too_much_waits(outcome.report), outcome.report.waiting
+    assert "LedgerError" not in site.log(SERVICE)
+    check_coverage(outcome, sky.tally)
+
+
+def leased(step: int, rank: int, tasks: range, *, attempt: int = 0, version: int = 0) -> Leased:
+    """Two of the samples of each group for either rank."""
+    rows = (
+        Row(1 + 4 * task + index, f"t{task}.solver.{index}", f"t{task}.solver", index, version)
+        for task in tasks
+        for index in (rank, rank + 2)
+    )
+    return Leased("solver", step, rank, attempt, tuple(rows))
+
+
+def granted(step: int, tasks: range) -> StepGranted:
+    groups = tuple(f"t{task}.solver" for task in tasks)
+    return StepGranted(policy="solver", step=step, groups=groups, granted_at=1.0)
+
+
+FIRST, SECOND = range(4), range(4, 8)
+SEEN: list[Note] = [
+    *(leased(0, rank, FIRST) for rank in (0, 1)),
+    *(leased(1, rank, SECOND) for rank in (0, 1)),
+    Durable("solver", 0, 0),
+    leased(1, 0, SECOND, attempt=1),
+    Stored("solver", "t2.solver", 3, 12),
+]
+RECORDED: list[Record] = [granted(0, FIRST), granted(1, SECOND)]
+
+
+def judged_notes(notes: list[Note], records: list[Record]) -> list[str]:
+    headers = [header(task, index, group_size=GROUP) for task in range(9) for index in range(GROUP)]
+    return faults(notes, Streams(records=records, headers=headers, queued=frozenset()))
+
+
+def test_good_evidence_has_no_faults() -> None:
+    assert judged_notes(SEEN, RECORDED) == []
+
+
+@pytest.mark.parametrize(
+    ("note", "record", "expected"),
+    [
+        (leased(1, 0, FIRST, attempt=2), None, "other rows in attempt 2 than in attempt 0"),
+        (leased(0, 1, FIRST, attempt=1), None, "attempt 1 got step 0, durable in attempt 0"),
+        (leased(3, 0, range(8, 9)), None, "step 3 was served, and step 2 not to every rank"),
+        (leased(2, 0, FIRST), granted(2, FIRST), "is in steps 0 and 2"),
+        (leased(STALENESS + 1, 0, range(8, 9)), None, f"of version 0 trained in step {STALENESS + 1}"),
+        (leased(2, 0, range(8, 9)), granted(2, range(9, 10)), "other samples in step 2 than the ledger"),
+        (Stored("solver", "t2.solver", 2, 12), None, "sample 2 of t2.solver was acknowledged and is not there"),
+        (Stored("solver", "t9.solver", 0, 37), None, "sample 0 of t9.solver was acknowledged and is not there"),
+        (Durable("solver", 1, 0), GroupsSifted(policy="solver", left_out=("t3.solver",)), "is granted and filtered"),
+    ],
+)  # fmt: skip
+def test_each_fault_in_the_evidence_is_found(note: Note, record: Record | None, expected: str) -> None:
+    found = judged_notes([*SEEN, note], [*RECORDED, *([] if record is None else [record])])
+    assert any(expected in fault for fault in found), found
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "expected"),
+    [
+        (leased(0, 0, FIRST), "has a sample on two ranks"),
+        (leased(0, 1, range(3)), "has 14 samples, not 16"),
+        (leased(0, 1, range(1, 5)), "has 2 of the 4 samples of t0.solver"),
+    ],
+)
+def test_ranks_that_do_not_share_a_step_fairly_are_found(rank_1: Leased, expected: str) -> None:
+    other = msgspec.structs.replace(rank_1, rank=1)
+    found = judged_notes([leased(0, 0, FIRST), other], RECORDED)
+    assert any(expected in fault for fault in found), found

@@ -1,0 +1,124 @@
+"""Evaluation beside training, on a real NATS: rounds by version, results per benchmark, nothing held out in a batch."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.integration.dataflow.simulation import Simulation, running, simulation
+from tests.polling import eventually
+from trimtab.dataflow.audit.reading import read_streams
+from trimtab.dataflow.audit.report import audit
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
+from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.fabric.wire.lease import BatchNotReady
+from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.task import Task
+
+PROMPTS = 7
+
+
+def evaluation(folder: Path, *, prompts: int = PROMPTS, limit: int = 5, **fields: Any) -> dict[str, Any]:
+    for name in ("easy", "hard"):
+        lines = (json.dumps({"prompt": f"{name} {number}"}) + "\n" for number in range(prompts))
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return {
+        "everySteps": 2,
+        "benchmarks": [
+            {"name": "easy", "jsonl": {"uri": "easy.jsonl"}, "samples": 3, "limit": limit},
+            {"name": "hard", "jsonl": {"uri": "hard.jsonl"}, "sampling": {"temperature": 0.5, "maxTokens": 9}},
+        ],
+    } | fields
+
+
+async def result(sim: Simulation, benchmark: str) -> EvaluationResult | None:
+    key = sim.topology.evaluation_key("solver", benchmark)
+    try:
+        return decode((await KeyValue(sim.bus, sim.topology.balance).get(key)).value, EvaluationResult)
+    except BusNotFound:
+        return None
+
+
+async def _evaluated(sim: Simulation, version: int) -> bool:
+    found = [await result(sim, name) for name in ("easy", "hard")]
+    return all(one is not None and one.version == version for one in found)
+
+
+def graded(seen: list[Task]) -> Any:
+    """Rewards that tell the benchmarks apart, and a note of every task for them."""
+
+    def reward(task: Task, index: int) -> float:
+        if task.purpose is Purpose.EVALUATION and index == 0:
+            seen.append(task)
+        return {"easy": 0.75, "hard": 0.25}.get(task.benchmark or "", index / 10.0)
+
+    return reward
+
+
+async def test_every_so_many_versions_the_benchmarks_are_run_and_scored(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    seen: list[Task] = []
+    async with simulation(nats_settings, tmp_path, evaluation=evaluation(tmp_path), maxSteps=4) as sim:
+        sim.reward = graded(seen)
+        async with sim.service(), running(sim.work()):
+            for version in range(5):
+                await sim.announce("solver", version)
+                if version % 2 == 0:
+                    await eventually(partial(_evaluated, sim, version), timeout_s=20.0)
+                await sim.train(steps=range(version, version + 1), attempt=version, seen={})
+            easy, hard = await result(sim, "easy"), await result(sim, "hard")
+        assert easy is not None
+        assert hard is not None
+        assert (easy.score, easy.episodes, easy.failed) == (0.75, 15, 0)
+        assert (hard.score, hard.episodes) == (0.25, PROMPTS)
+        assert {task.benchmark: task.sampling["temperature"] for task in seen} == {"easy": 0.0, "hard": 0.5}
+        assert {task.minimum_versions["solver"] for task in seen} == {0, 2, 4}
+        assert all(task.group_size == (3 if task.benchmark == "easy" else 1) for task in seen)
+        streams = await read_streams(sim.bus, sim.topology)
+        rounds = [record for record in streams.records if isinstance(record, EvaluationStarted)]
+        assert [record.versions["solver"] for record in rounds] == [0, 2, 4]
+        assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data)).violations == []
+
+
+async def test_a_round_survives_the_service_and_unreliable_workers(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    lives = random.Random(3)
+    held_out = evaluation(tmp_path, prompts=150, limit=150)
+    async with simulation(nats_settings, tmp_path, evaluation=held_out) as sim:
+        sim.reward = graded([])
+        async with running(
+            sim.restarting_service(lambda: lives.uniform(0.1, 0.4)),
+            sim.work(chance=random.Random(1)),
+            sim.work(chance=random.Random(2)),
+        ):
+            await eventually(lambda: sim.incarnations > 1, timeout_s=20.0)
+            await sim.announce("solver", 0)
+            begun = sim.incarnations
+            await eventually(partial(_evaluated, sim, 0), timeout_s=60.0)
+        streams = await read_streams(sim.bus, sim.topology)
+        (ended,) = [record for record in streams.records if isinstance(record, EvaluationEnded)]
+        easy = next(score for score in ended.scores if score.benchmark == "easy")
+        assert easy.episodes + easy.failed == 3 * 150, "each sample counts once, whatever came twice"
+        assert easy.score == 0.75
+        assert sim.incarnations > begun + 1
+
+
+async def test_a_job_ends_after_the_evaluation_of_what_it_learnt(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    async with simulation(nats_settings, tmp_path, evaluation=evaluation(tmp_path, atStart=False), maxSteps=2) as sim:
+        sim.reward = graded([])
+        async with sim.service(), running(sim.work()):
+            assert await sim.train(steps=range(2), seen={}) == 2
+            answer = await sim.ask(2, trained=True)
+            assert isinstance(answer, BatchNotReady), "version 2 is not even published"
+            await sim.announce("solver", 2)
+            assert await sim.lease(2, trained=True) is None
+            easy = await result(sim, "easy")
+            assert easy is not None
+            assert easy.version == 2

@@ -1,0 +1,173 @@
+"""When evaluations are due, and how their samples are counted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.dataflow.books import Feed, header, ledger
+from tests.unit.dataflow.jobs import job, spec
+from trimtab.api.evaluation import Evaluation
+from trimtab.dataflow.evaluation.schedule import is_due, is_owed
+from trimtab.dataflow.finishing import Finisher
+from trimtab.dataflow.ledger.ledger import Arrival, LedgerError
+from trimtab.dataflow.ledger.records import (
+    BenchmarkPlan,
+    EvaluationEnded,
+    EvaluationStarted,
+    StepGranted,
+    StepTrained,
+)
+from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
+from trimtab.fabric.wire.header import TrajectoryHeader
+from trimtab.fabric.wire.purpose import Purpose
+
+HELD_OUT = {"jsonl": {"uri": "held-out.jsonl"}, "name": "held-out"}
+
+
+def settings(**fields: object) -> Evaluation:
+    return Evaluation.model_validate({"everySteps": 10, "benchmarks": [HELD_OUT], **fields})
+
+
+def answer(
+    number: int,
+    prompt: int,
+    index: int,
+    *,
+    reward: float = 1.0,
+    version: int = 3,
+    error: str | None = None,
+    of: int = 2,
+) -> TrajectoryHeader:
+    task = f"e{number}.held-out.{prompt}"
+    plain = header(0, index, version=version, reward=reward, error=error, group_size=2)
+    return msgspec.structs.replace(
+        plain, task_id=task, group_id=f"{task}.solver", purpose=Purpose.EVALUATION, benchmark="held-out"
+    )
+
+
+def started(number: int, *, prompts: int = 2, version: int = 3) -> EvaluationStarted:
+    return EvaluationStarted(
+        number=number, versions={"solver": version}, benchmarks=(BenchmarkPlan("held-out", prompts, 2),), at=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("lead", "last", "at_start", "due"),
+    [
+        (0, None, True, True),
+        (0, None, False, False),
+        (10, None, False, True),
+        (9, 0, True, False),
+        (10, 0, True, True),
+        (35, 12, True, True),
+        (19, 12, True, False),
+    ],
+)
+def test_a_round_is_due_with_every_so_many_versions(lead: int, last: int | None, at_start: bool, due: bool) -> None:
+    assert is_due(lead, last_lead=last, settings=settings(atStart=at_start)) == due
+
+
+def test_samples_count_once_and_failed_ones_are_not_zeros() -> None:
+    feed = Feed(ledger())
+    books = feed.ledger.evaluation
+    feed.ledger.apply(started(0))
+    assert feed.arrive(answer(0, 0, 0, reward=0.5)) is Arrival.NOT_FOR_TRAINING
+    assert feed.arrive(answer(0, 0, 0, reward=0.1)) is Arrival.NOT_FOR_TRAINING, "again, with another reward"
+    assert not books.is_done("held-out", 0)
+    assert feed.arrive(answer(0, 0, 1, reward=1.0, version=4)) is Arrival.EVALUATED
+    assert books.is_done("held-out", 0)
+    assert feed.arrive(answer(0, 0, 1, reward=0.0)) is Arrival.NOT_FOR_TRAINING
+    for index in range(2):
+        feed.arrive(answer(0, 1, index, error="engine-gone"))
+    (score,) = books.score()
+    assert (score.score, score.episodes, score.failed) == (0.75, 2, 2)
+    assert (score.version, score.oldest_version, score.newest_version) == (3, 3, 4)
+    assert feed.ledger.trainers["solver"].buffered == 0
+    assert feed.ledger.running_groups("solver") == 0
+
+
+def test_a_round_of_which_everything_failed_has_no_score() -> None:
+    feed = Feed(ledger())
+    feed.ledger.apply(started(0, prompts=1))
+    for index in range(2):
+        feed.arrive(answer(0, 0, index, error="engine-gone"))
+    (score,) = feed.ledger.evaluation.score()
+    assert (score.score, score.episodes, score.failed) == (None, 0, 2)
+
+
+def test_rounds_follow_one_another() -> None:
+    books = ledger()
+    with pytest.raises(LedgerError, match="evaluation 1 where 0 was due"):
+        books.apply(started(1))
+    books.apply(started(0))
+    books.apply(EvaluationEnded(number=0, at=2.0))
+    assert books.evaluation.running is None
+    with pytest.raises(LedgerError):
+        books.apply(started(0))
+    books.apply(started(1, version=12))
+    assert books.evaluation.last_lead == 12
+
+
+def test_headers_that_a_restart_reads_before_the_record_of_their_round_are_kept() -> None:
+    feed = Feed(ledger())
+    for prompt in range(2):
+        for index in range(2):
+            feed.arrive(answer(0, prompt, index))
+    feed.ledger.apply(started(0))
+    assert all(feed.ledger.evaluation.is_done("held-out", prompt) for prompt in range(2))
+    feed.ledger.apply(EvaluationEnded(number=0, scores=feed.ledger.evaluation.score(), at=2.0))
+    assert feed.ledger.evaluation.first_sequence is None
+    assert feed.arrive(answer(0, 0, 0)) is Arrival.NOT_FOR_TRAINING
+    assert feed.ledger.evaluation.first_sequence is None, "late answers hold nothing back"
+
+
+def test_a_snapshot_in_the_midst_of_a_round_keeps_its_samples() -> None:
+    feed = Feed(ledger())
+    feed.ledger.apply(started(0))
+    samples = [answer(0, 0, 0, reward=0.2), answer(0, 0, 1, reward=0.4), answer(0, 1, 0, reward=0.9)]
+    for one in samples:
+        feed.arrive(one)
+    packed = msgspec.msgpack.encode(take_snapshot(feed.ledger, learnt={}))
+    snapshot = msgspec.msgpack.decode(packed, type=LedgerSnapshot)
+    assert snapshot.floor == 1
+    restored = ledger()
+    restoration = Restoration(restored, snapshot)
+    for sequence, one in enumerate(samples, start=1):
+        restoration.arrived(sequence, "x", one)
+    restoration.finish()
+    assert restored.evaluation.score() == feed.ledger.evaluation.score()
+    assert restored.evaluation.running == feed.ledger.evaluation.running
+
+
+def test_a_policy_ends_after_the_evaluation_of_its_last_version_and_not_for_ever() -> None:
+    desired = spec(maxSteps=1, evaluation={"everySteps": 1, "benchmarks": [HELD_OUT]})
+    feed = Feed(ledger())
+    feed.issue(2)
+    feed.complete(0)
+    feed.complete(1)
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert isinstance(granted, StepGranted)
+    feed.ledger.apply(granted)
+    feed.ledger.apply(StepTrained(policy="solver", step=0))
+    now = [0.0]
+    finish = Finisher(desired, total_prompts=None, clock=lambda: now[0])
+    assert finish(feed.ledger, "solver") is None, "version 1 was never evaluated"
+    feed.ledger.apply(started(0, version=1))
+    assert finish(feed.ledger, "solver") is None, "it is being evaluated"
+    feed.ledger.apply(EvaluationEnded(number=0, at=2.0))
+    assert finish(feed.ledger, "solver") is not None
+    feed.ledger.apply(started(1, version=1))
+    now[0] = 3600.0
+    assert finish(feed.ledger, "solver") is not None, "with no pool alive the job would never end"
+
+
+def test_a_version_that_is_never_published_is_not_waited_for() -> None:
+    desired = job(trainer={"publish": {"everySteps": 3}}, evaluation={"everySteps": 5, "benchmarks": [HELD_OUT]}).spec
+    books = ledger()
+    books.apply(started(0, version=0))
+    books.apply(EvaluationEnded(number=0, at=1.0))
+    books.trainers["solver"].trained_steps = 5
+    assert not is_owed(books, desired), "of versions 0, 3 and 6 none is at 5"
+    books.trainers["solver"].trained_steps = 6
+    assert is_owed(books, desired)
