@@ -6,7 +6,9 @@ import click
 
 from trimtab.cli.lazy import LazyGroup
 
-_COMMANDS = {name: f"trimtab.cli.{name}" for name in ("balance", "dev", "quarantine", "run", "validate", "weights")}
+_COMMANDS = {
+    name: f"trimtab.cli.{name}" for name in ("balance", "dev", "evaluation", "quarantine", "run", "validate", "weights")
+}
 
 
 @click.command(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

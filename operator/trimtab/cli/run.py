@@ -17,7 +17,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
 from trimtab.api.support import unsupported
 from trimtab.api.validation import InvalidManifestError
-from trimtab.cli.view import render
+from trimtab.cli.view import evaluation_lines, render
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
@@ -110,6 +110,7 @@ async def _view(local: LocalJob, console: Console) -> None:
     max_steps = local.job.spec.max_steps
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         told = -1
+        evaluations: set[str] = set()
         while True:
             await asyncio.sleep(_REFRESH_S)
             if local.watch is None:
@@ -126,7 +127,10 @@ async def _view(local: LocalJob, console: Console) -> None:
                     )
                 )
             else:
-                told = _tell(local, console, told=told, elapsed_s=time.monotonic() - started)
+                elapsed_s = time.monotonic() - started
+                told = _tell(local, console, told=told, elapsed_s=elapsed_s)
+                for line in _new_evaluations(local, told=evaluations):
+                    console.print(f"{elapsed_s:6.1f} s  {line}", soft_wrap=True)
 
 
 def _tell(local: LocalJob, console: Console, *, told: int, elapsed_s: float) -> int:
@@ -144,3 +148,12 @@ def _tell(local: LocalJob, console: Console, *, told: int, elapsed_s: float) -> 
                 )
         return newest
     return told
+
+
+def _new_evaluations(local: LocalJob, *, told: set[str]) -> list[str]:
+    """Results that were not told yet; they are now."""
+    assert local.watch is not None
+    lines = [f"{name}  {line}" for name, view in local.watch.policies.items() for line in evaluation_lines(view)]
+    new = [line for line in lines if line not in told]
+    told.update(new)
+    return new

@@ -60,9 +60,20 @@ def render(
         )
         rewards = [step.reward for step in view.steps]
         curves.append(Text(f"{name} reward {sparkline(rewards, low=min(0.0, *rewards), high=max(1.0, *rewards))}"))
+    curves += [Text(f"{name} {line}") for name, view in policies.items() for line in evaluation_lines(view)]
     return Panel(
         Group(table, *curves, _pods(members, restarts)), title=f"{job} · {elapsed_s:.0f} s", title_align="left"
     )
+
+
+def evaluation_lines(view: PolicyView) -> list[str]:
+    """The newest result on each benchmark."""
+    return [
+        f"{result.benchmark} {'-' if result.score is None else f'{result.score:.3f}'}"
+        f"  version {result.version}  {result.episodes} episodes"
+        + (f"  {result.failed} failed" if result.failed else "")
+        for result in view.evaluations.values()
+    ]
 
 
 def _rate(view: PolicyView) -> float:

@@ -19,6 +19,7 @@ from trimtab.fabric.members import MemberTable
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 
@@ -35,6 +36,8 @@ class PolicyView:
     steps: deque[StepProgress] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     report: BalanceReport | None = None
     weights: WeightPointer | None = None
+    evaluations: dict[str, EvaluationResult] = field(default_factory=dict)
+    """The newest result by benchmark."""
 
 
 class JobWatch:
@@ -79,6 +82,8 @@ class JobWatch:
                 self._note_step(self.policies[self._progress_keys[entry.key]], decode(entry.value, StepProgress))
             elif entry.key in self._report_keys:
                 self.policies[self._report_keys[entry.key]].report = decode(entry.value, BalanceReport)
+            elif ".evaluation." in entry.key:
+                self._note_evaluation(decode(entry.value, EvaluationResult))
         except WireError as error:
             _log.warning("balance_unreadable", key=entry.key, reason=str(error))
 
@@ -86,6 +91,12 @@ class JobWatch:
         # A watch that begins anew hears the latest step again.
         if not view.steps or progress.step > view.steps[-1].step:
             view.steps.append(progress)
+
+    def _note_evaluation(self, result: EvaluationResult) -> None:
+        if result.policy in self.policies:
+            known = self.policies[result.policy].evaluations
+            if result.benchmark not in known or known[result.benchmark].version <= result.version:
+                known[result.benchmark] = result
 
     async def _follow_weights(self, weights: KeyValue) -> None:
         async with KvWatch(weights) as watch:

@@ -177,7 +177,7 @@ class Evaluator:
             )
             self._gauges.show(result)
             _log.info("evaluated", policy=score.policy, benchmark=score.benchmark, score=score.score)
-            key = JobTopology.evaluation_key(score.policy, score.benchmark)
+            key = JobTopology.evaluation_key(score.policy, score.benchmark, version=score.version)
             try:
                 await self._results.put(key, encode(result), deadline_s=_PUT_DEADLINE_S)
             except BusError as error:

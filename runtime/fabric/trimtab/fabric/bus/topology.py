@@ -248,9 +248,9 @@ class JobTopology:
         return escape_token(task_id)
 
     @staticmethod
-    def evaluation_key(policy: str, benchmark: str) -> str:
-        """Where the balance bucket holds a policy's latest result on a benchmark."""
-        return f"{escape_token(policy)}.evaluation.{escape_token(benchmark)}"
+    def evaluation_key(policy: str, benchmark: str, *, version: int) -> str:
+        """Where the balance bucket holds the result of a version of a policy on a benchmark."""
+        return f"{escape_token(policy)}.evaluation.{escape_token(benchmark)}.{version}"
 
     def batch_subject(self, policy: str, *, shard: int = 0) -> str:
         return f"{self._root}.batches.{escape_token(policy)}.{shard}"

@@ -1,0 +1,58 @@
+"""`trimtab evaluation JOB`: how each version of each policy did on held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.cli.job_bucket import bucket_entries, readable_errors
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.evaluation import EvaluationResult
+
+_EVERY_RESULT = "*.evaluation.*.*"
+_WIDTH = 110
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def evaluation(job: str, namespace: str, as_json: bool) -> None:
+    """Show the results of JOB on its benchmarks, version by version.
+
+    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, source its .trimtab/JOB/environment first.
+    """
+    with readable_errors():
+        topology = JobTopology(namespace, job)
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT)
+    results = sorted(
+        (decode(entry.value, EvaluationResult) for entry in entries),
+        key=lambda result: (result.policy, result.benchmark, result.version),
+    )
+    if as_json:
+        click.echo(msgspec.json.encode(results).decode())
+    elif not results:
+        click.echo(f"{job} has no results: it has no spec.evaluation, or the first round is not over")
+    else:
+        Console(width=_WIDTH).print(rendered(results))
+
+
+def rendered(results: Sequence[EvaluationResult]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("policy", "benchmark", "version", "score", "episodes", "failed"):
+        table.add_column(heading, justify="left" if heading in ("policy", "benchmark") else "right")
+    for result in results:
+        table.add_row(
+            result.policy,
+            result.benchmark,
+            str(result.version),
+            "-" if result.score is None else f"{result.score:.3f}",
+            str(result.episodes),
+            str(result.failed),
+        )
+    return table
