@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchNotReady,
@@ -318,6 +319,19 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         task=st.none() | tasks(),
         newer=st.just({}),
     ),
+    EvaluationResult: st.builds(
+        EvaluationResult,
+        job=names,
+        policy=names,
+        benchmark=names,
+        version=counts,
+        newest_version=st.none() | counts,
+        score=st.none() | finite,
+        episodes=counts,
+        failed=counts,
+        at=times,
+        newer=st.just({}),
+    ),
 }
 
 
@@ -511,4 +525,15 @@ SPECIMENS: tuple[Message, ...] = (
         at=1_700_000_002.0,
     ),
     quarantined(),
+    EvaluationResult(
+        job="quickstart",
+        policy="solver",
+        benchmark="held-out",
+        version=50,
+        newest_version=52,
+        score=0.5,
+        episodes=40,
+        failed=1,
+        at=1_700_000_003.0,
+    ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
+
+import xxhash
 
 from trimtab.api.job import RLJob
 from trimtab.dataflow.curators.contract import Curator
@@ -95,7 +96,7 @@ class Issuer:
         )
 
     def _draw(self, position: int) -> float:
-        return random.Random(f"{self._job.spec.data.seed}/{position}").random()  # noqa: S311 - a lottery, not a secret
+        return xxhash.xxh3_64_intdigest(f"{self._job.spec.data.seed}/{position}".encode()) / 2**64
 
     async def _publish(self, publisher: WindowedPublisher, places: Iterable[tuple[int, int]]) -> None:
         for number, position in places:

@@ -39,6 +39,15 @@ _BACKOFF_MAX_S = 2.0
 _PORTIONS = 8
 
 
+def row_of(trajectory: Trajectory, *, advantage: float) -> Row:
+    return Row(
+        token_ids=trajectory.token_ids,
+        logprobs=trajectory.token_logprobs(),
+        mask=model_mask(trajectory.spans),
+        advantage=advantage,
+    )
+
+
 class StepRefused(RuntimeError):
     """The dataflow will never grant this step."""
 
@@ -151,14 +160,8 @@ class BatchStream:
                     f"sequence {sample.sequence} holds {trajectory.trajectory_id}, leased was {sample.trajectory_id}"
                 )
             rewards = lease.groups[sample.group].rewards
-            rows.append(
-                Row(
-                    token_ids=trajectory.token_ids,
-                    logprobs=trajectory.token_logprobs(),
-                    mask=model_mask(trajectory.spans),
-                    advantage=group_advantage(sample.reward, rewards, normalize=self._normalize),
-                )
-            )
+            advantage = group_advantage(sample.reward, rewards, normalize=self._normalize)
+            rows.append(row_of(trajectory, advantage=advantage))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -265,8 +265,15 @@ class Bus:
 
     async def subscribe(self, subject: str, **options: Any) -> Subscription:
         """A core subscription, replayed by the client after every reconnect."""
+        return await self._subscribed(subject, self._client.subscribe(subject, **options))
+
+    async def subscribe_prompt(self, subject: str, deliver: Callable[[Msg], None]) -> Subscription:
+        """The same, for many messages to an inbox of one's own: see EnduringClient."""
+        return await self._subscribed(subject, self._client.subscribe_prompt(subject, deliver))
+
+    async def _subscribed(self, subject: str, subscribing: Coroutine[Any, Any, Subscription]) -> Subscription:
         try:
-            return await self._client.subscribe(subject, **options)
+            return await subscribing
         except nats_errors.ConnectionClosedError:
             raise BusClosed(f"bus {self._name!r} is closed") from None
         except nats_errors.Error as error:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
+
+from trimtab.fabric.bus.client import EnduringClient
 
 STATUS_HEADER = "Status"
 DESCRIPTION_HEADER = "Description"
@@ -51,14 +52,14 @@ class CallbackSlot:
 
 
 class ReplyInbox:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EnduringClient) -> None:
         self._client = client
         self._prefix = f"{client.new_inbox()}."
         self._slots: dict[str, Slot] = {}
         self._next = 0
 
     async def open(self) -> None:
-        await self._client.subscribe(f"{self._prefix}*", cb=self._deliver, pending_bytes_limit=0)
+        await self._client.subscribe_prompt(f"{self._prefix}*", self._deliver)
 
     def register(self, slot: Slot) -> str:
         """Returns the reply subject whose messages go to the slot."""
@@ -75,7 +76,7 @@ class ReplyInbox:
         for slot in slots.values():
             slot.lost()
 
-    async def _deliver(self, message: Msg) -> None:
+    def _deliver(self, message: Msg) -> None:
         slot = self._slots.get(message.subject[len(self._prefix) :])
         if slot is not None:
             slot.answered(message)

@@ -49,7 +49,7 @@ class Puller:
     @classmethod
     async def open(cls, bus: Bus, *, stream: str, consumer: str) -> Self:
         puller = cls(bus, stream=stream, consumer=consumer)
-        puller._subscription = await bus.subscribe(f"{puller._inbox}.*", cb=puller._deliver, pending_bytes_limit=0)
+        puller._subscription = await bus.subscribe_prompt(f"{puller._inbox}.*", puller._deliver)
         return puller
 
     async def fetch(self, *, batch: int, wait_s: float, max_bytes: int = DEFAULT_MAX_BYTES) -> list[Delivery]:
@@ -136,7 +136,7 @@ class Puller:
             return BusUnavailable(f"{who}: {description}")
         return BusRefused(f"{who} refused the pull: {description}", code=int(status), err_code=0)
 
-    async def _deliver(self, message: Msg) -> None:
+    def _deliver(self, message: Msg) -> None:
         status = status_of(message)
         if status is None or message.reply:
             self._arrived.append(Delivery.from_message(self._bus, message))

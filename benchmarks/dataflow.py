@@ -1,0 +1,101 @@
+"""From publish to the batch in the rank: rate, latency and cost of the dataflow, as a share of raw JetStream and beside
+TransferQueue on the same payloads in the same run, and whether a trajectory costs the same when a million wait.
+
+`python -m benchmarks.dataflow` starts nats-server, the dataflow pod, a process of workers, one of a rank, and Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
+from benchmarks.trajectories import ranks
+from benchmarks.trajectories.broker import MonitoredNats
+from benchmarks.trajectories.ledger_cost import bytes_per_trajectory, measure_ledger, queued_ledger, replaying_ledger
+from benchmarks.trajectories.queue_cost import measure_queue
+from benchmarks.trajectories.rounds import PEER_GROUPS, Scene, Size, SizeResult, measure_ranks, measure_size
+from benchmarks.trajectories.spawned import spawned
+from benchmarks.trajectories.transferqueue import VERSION, transferqueue
+from benchmarks.trajectories.workers import Workers
+
+SIZES = (
+    Size(name="2KiB", payload_bytes=2 << 10, batch_size=1024, steps=12),
+    Size(name="32KiB", payload_bytes=32 << 10, batch_size=256, steps=12),
+    Size(name="512KiB", payload_bytes=512 << 10, batch_size=32, steps=10),
+)
+HEADERS_ONLY = TWO_RANKS = SIZES[1]
+"""Where the share of bytes through the service is judged, and where two ranks share the rows."""
+SHORT, LONG_BUS, LONG_LEDGER = 1_000, 100_000, 1_000_000
+"""Queued trajectories. A million through NATS would take minutes, so that many go straight into a ledger."""
+SHORT_TOTAL = 20_000
+HELD = 10_000
+
+
+def size_bars(results: Sequence[SizeResult]) -> dict[str, Bar]:
+    bars: dict[str, Bar] = {}
+    for result in results:
+        name, rates = result.size.name, result.rates
+        bars[f"share_of_raw_jetstream_{name}"] = Bar(paired_share(rates["trimtab"], rates["raw_jetstream"]), 0.6)
+        if PEER_GROUPS in rates:
+            bars[f"times_transferqueue_{name}"] = Bar(paired_share(rates["trimtab"], rates[PEER_GROUPS]), 3.0)
+        if result.size is HEADERS_ONLY:
+            bars[f"service_bytes_share_{name}"] = Bar(result.service_share, 0.05, at_most=True)
+    return bars
+
+
+def main() -> None:
+    logs_to_stderr()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        MonitoredNats(Path(folder) / "nats") as server,
+        spawned("workers", Workers().serve, server.settings, connections=1) as worker_process,
+        spawned("ranks", ranks.serve, server.settings, connections=1) as rank_process,
+    ):
+        scene = Scene(server=server, folder=Path(folder), workers=worker_process, ranks=rank_process)
+        note("starting Ray and TransferQueue")
+        with transferqueue(Path(folder) / "ray") as peer:
+            results = [measure_size(scene, size, peer) for size in SIZES]
+        with spawned("two-ranks", ranks.serve, server.settings, connections=2) as two_ranks:
+            two_ranks_rate = measure_ranks(replace(scene, ranks=two_ranks), TWO_RANKS, name="two-ranks")
+        queues = [
+            measure_queue(scene, queued=SHORT, total=SHORT_TOTAL),
+            measure_queue(scene, queued=LONG_BUS, total=LONG_BUS),
+        ]
+    ledgers = [
+        measure_ledger(queued=SHORT, total=SHORT_TOTAL),
+        measure_ledger(queued=LONG_LEDGER, total=LONG_LEDGER),
+    ]
+    queued = bytes_per_trajectory(lambda: queued_ledger(HELD), trajectories=HELD)
+    replayable = bytes_per_trajectory(lambda: replaying_ledger(HELD), trajectories=HELD)
+    report(
+        "dataflow",
+        {
+            "cores": os.cpu_count(),
+            "transferqueue": VERSION,
+            "sizes": {result.size.name: result.figures() for result in results},
+            f"two_ranks_rows_per_s_{TWO_RANKS.name}": round(two_ranks_rate),
+            "service_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in queues},
+            "ledger_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in ledgers},
+            "service_resident_mb_per_100k_queued": round(queues[-1].resident_bytes_per_100k / 1e6, 1),
+            "ledger_bytes_per_queued": round(queued),
+            "ledger_bytes_per_replayable": round(replayable),
+        },
+        {
+            **size_bars(results),
+            "service_cost_100k_over_1k_queued": Bar(
+                queues[1].cpu_s_per_100k / queues[0].cpu_s_per_100k, 1.5, at_most=True
+            ),
+            "bytes_per_trajectory_in_a_pool_of_10k": Bar(replayable, 1024, at_most=True),
+            "ledger_cost_1M_over_1k_queued": Bar(
+                ledgers[1].cpu_s_per_100k / ledgers[0].cpu_s_per_100k, 1.5, at_most=True
+            ),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
