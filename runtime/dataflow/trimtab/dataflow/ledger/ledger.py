@@ -126,19 +126,17 @@ class Ledger:
             return Arrival.EVALUATED if complete else Arrival.NOT_FOR_TRAINING
         if stream is None:
             return Arrival.NOT_FOR_TRAINING
-        place = parse_group_id(header.group_id)
-        if (
-            place is None
-            or header.task_id != task_id(place[0])
-            or header.group_size != self.group_size
-            or header.parts != 1
-        ):
+        if header.group_size != self.group_size or header.parts != 1:
             return Arrival.REFUSED
-        if header.group_id in stream.ended:
-            stream.duplicates += 1
-            return Arrival.DUPLICATE
         partial = stream.arriving.get(header.group_id)
         if partial is None:
+            # Most samples find their group begun, and need not be looked at so closely.
+            place = parse_group_id(header.group_id)
+            if place is None or header.task_id != task_id(place[0]):
+                return Arrival.REFUSED
+            if header.group_id in stream.ended:
+                stream.duplicates += 1
+                return Arrival.DUPLICATE
             partial = PartialGroup(role=header.role, prompt_id=header.prompt_id, first_sequence=sequence)
             stream.arriving[header.group_id] = partial
         if header.group_index in partial.samples:
