@@ -33,7 +33,7 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
-	$(BIN)/pytest tests
+	$(BIN)/pytest -n 2 --dist loadfile tests
 
 fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; the wire fuzz is part of test)
 	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py

@@ -6,8 +6,12 @@ import pytest
 
 from tests.unit.dataflow.books import GROUP, Feed, header, ledger
 from tests.unit.dataflow.jobs import job
+from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
+from trimtab.dataflow.selection.contract import Selection
+from trimtab.dataflow.selection.fresh import Fresh
+from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
@@ -26,8 +30,8 @@ def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> 
     )
 
 
-def trained(steps: int, *, wait_s: float, surplus: int = 0) -> tuple[Feed, Mark]:
-    feed = Feed(ledger(max_staleness=8))
+def trained(steps: int, *, wait_s: float, surplus: int = 0, selection: Selection | None = None) -> tuple[Feed, Mark]:
+    feed = Feed(ledger(max_staleness=8, selection=selection))
     mark = Mark.of(feed.ledger, "solver", now=10.0)
     for step in range(steps):
         feed.issue(2 + surplus)
@@ -60,6 +64,17 @@ def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, bran
     assert report.consumed.samples == 12
     assert report.accepted.samples == report.produced.samples == 12 + 3 * surplus * GROUP
     assert [instance.version_lag for instance in report.instances] == [1] * 4
+
+
+def test_what_is_trained_once_more_asks_for_no_instances() -> None:
+    """Of 12 samples that are consumed 4 are replayed, and 12 are made: a third of the fleet is too much."""
+    replay = Replay(ReplaySettings(ratio=0.5), Fresh({"solver": {"solver": 1.0}}, seed=0))
+    feed, mark = trained(3, wait_s=0.0, selection=replay)
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    members = [member(f"pod-{number}") for number in range(6)]
+    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=members)
+    assert (report.accepted.samples, report.consumed.samples, report.replayed) == (12, 12, 4)
+    assert (report.branch, report.target) == (Branch.SHRINK, 5), "two thirds of six, and the margin"
 
 
 def test_what_was_dropped_is_advice_and_still_counts_as_accepted() -> None:

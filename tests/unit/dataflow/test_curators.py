@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.unit.dataflow.books import GROUP, Feed, header, ledger
 from tests.unit.dataflow.finished_groups import finished
 from tests.unit.dataflow.jobs import spec
 from trimtab.api.data import Curator as CuratorSettings
@@ -25,7 +26,10 @@ from trimtab.dataflow.curators.curriculum import Curriculum
 from trimtab.dataflow.curators.greso import Greso
 from trimtab.dataflow.curators.passing import PassThrough
 from trimtab.dataflow.filters.choosing import make_filter
+from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.dataflow.outcomes import GroupOutcome
+from trimtab.dataflow.selection.choosing import make_selection
+from trimtab.dataflow.selection.contract import Selection
 from trimtab.fabric.pod import JobMisconfigured
 
 GUIDE = Path(__file__).parents[3] / "docs" / "data-policies.md"
@@ -381,18 +385,21 @@ def blocks(language: str) -> list[str]:
 
 def test_every_manifest_in_the_guide_is_valid() -> None:
     manifests = [yaml.safe_load(block) for block in blocks("yaml")]
-    shown = [spec(data=manifest["data"]).data for manifest in manifests]
+    shown = [spec(policies=2, data=manifest["data"]).data for manifest in manifests]
     assert set().union(*(data.curator.model_fields_set for data in shown)) == {"greso", "curriculum", "custom"}
     assert any(data.filter.length is not None for data in shown)
+    assert any(data.mix for data in shown)
+    assert any(data.replay is not None for data in shown)
 
 
 def test_the_code_in_the_guide_runs_and_its_classes_are_taken_from_the_manifest() -> None:
     namespace: dict[str, Any] = {"__name__": "my_data"}
     for block in blocks("python"):
         exec(compile(block, str(GUIDE), "exec"), namespace)
-    custom = next(
-        data for data in (yaml.safe_load(block)["data"] for block in blocks("yaml")) if "my_data:" in str(data)
-    )
+    custom: dict[str, Any] = {}
+    for manifest in map(yaml.safe_load, blocks("yaml")):
+        if "my_data:" in str(manifest):
+            custom |= manifest["data"]
 
     def load(plugin: Plugin) -> object:
         module, _, name = plugin.entrypoint.partition(":")
@@ -411,3 +418,17 @@ def test_the_code_in_the_guide_runs_and_its_classes_are_taken_from_the_manifest(
     assert resumed.state() == curator.state()
     kept = make_filter(data.filter, load=load).kept(finished("a", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)))
     assert kept == {0, 1, 4, 5}
+    check_selection_of_the_guide(make_selection(data, policies=["solver"], load=load))
+
+
+def check_selection_of_the_guide(selection: Selection) -> None:
+    """Ten groups for two places and eight spare ones: the two with the most varied rewards go first."""
+    books = Feed(ledger(selection=selection))
+    books.issue(10)
+    for task in range(10):
+        assert books.ledger.propose("solver", now=1.0) is None
+        for index in range(GROUP):
+            books.arrive(header(task, index, reward=float(index and task in (3, 8))))
+    granted = books.ledger.propose("solver", now=1.0)
+    assert isinstance(granted, StepGranted)
+    assert granted.groups == ("t3.solver", "t8.solver")

@@ -172,6 +172,9 @@ class LedgerMachine(RuleBasedStateMachine):
         books = self.ledger.trainers[policy]
         filled = books.filled
         eligible = self.eligible(policy)
+        left = PLACES - filled
+        # A step that is all there comes whole, however small the portions are that were asked for.
+        places = left if self.ledger.can_grant(policy) else min(-(-PLACES // portions), left)
         fresh_before = sum(len(steps) > 0 for (owner, _), steps in self.uses.items() if owner == policy)
         proposal = self.ledger.propose(policy, now=1.0, portions=portions)
         if portions == 1:
@@ -185,17 +188,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.dropped.add((policy, group_id))
         if isinstance(proposal, GroupsDropped):
             return
-        self.check_portion(policy, proposal, filled=filled, portions=portions, eligible=eligible)
+        self.check_portion(policy, proposal, filled=filled, places=places, eligible=eligible)
         self.check_mix(policy, proposal, before=fresh_before)
         for group_id in (*proposal.groups, *proposal.replayed):
             self.uses.setdefault((policy, group_id), []).append(proposal.step)
         assert books.next_step == proposal.step + proposal.last
 
-    def check_portion(
-        self, policy: str, granted: StepGranted, *, filled: int, portions: int, eligible: set[str]
-    ) -> None:
-        places = len(granted.groups) + len(granted.replayed)
-        assert places in (PLACES - filled, min(-(-PLACES // portions), PLACES - filled)), "all of it, or a portion"
+    def check_portion(self, policy: str, granted: StepGranted, *, filled: int, places: int, eligible: set[str]) -> None:
+        assert len(granted.groups) + len(granted.replayed) == places
         assert granted.last == (filled + places == PLACES)
         quota = round((filled + places) * REPLAY.ratio) - round(filled * REPLAY.ratio)
         assert len(granted.replayed) == min(quota, len(eligible))

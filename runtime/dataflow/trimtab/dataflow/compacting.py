@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.dataflow.curators.contract import Curator
+from trimtab.dataflow.curators.lessons import Lessons
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 
 _IDLE_S = 5.0
@@ -11,11 +11,11 @@ _IDLE_S = 5.0
 class Compactor:
     """Looks whenever something was recorded; snapshots are rare."""
 
-    def __init__(self, books: Bookkeeper, curator: Curator) -> None:
+    def __init__(self, books: Bookkeeper, lessons: Lessons) -> None:
         self._books = books
-        self._curator = curator
+        self._lessons = lessons
 
     async def run(self) -> None:
         while True:
-            await self._books.compact(self._curator.state)
+            await self._books.compact(self._lessons.state)
             await self._books.changed(timeout_s=_IDLE_S)

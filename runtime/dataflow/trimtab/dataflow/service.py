@@ -17,6 +17,7 @@ from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchDesk
 from trimtab.dataflow.compacting import Compactor
 from trimtab.dataflow.curators.choosing import make_curator
+from trimtab.dataflow.curators.lessons import Lessons
 from trimtab.dataflow.evaluation.evaluator import Evaluator
 from trimtab.dataflow.evaluation.published import PublishedVersions
 from trimtab.dataflow.filters.choosing import make_filter
@@ -101,7 +102,8 @@ async def run_dataflow(
         witness=curator,
     )
     journal = Journal(bus, topology, incarnation=incarnation)
-    seen = await journal.recover(ledger, curator)
+    lessons = Lessons(curator, data.curator)
+    seen = await journal.recover(ledger, lessons)
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
     await books.record(partial(reroute, selection))
@@ -148,7 +150,7 @@ async def run_dataflow(
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
             if ledger.sifts:
                 loops.create_task(Sifter(books, chosen_filter).run())
-            loops.create_task(Compactor(books, curator).run())
+            loops.create_task(Compactor(books, lessons).run())
             loops.create_task(reporter.run())
             if job.spec.evaluation is not None:
                 weights_bucket = await KeyValue.declare(bus, topology.weights, deadline_s=_DECLARE_DEADLINE_S)

@@ -31,7 +31,7 @@ class Choice:
     fresh: Sequence[str]
     """Groups that wait, of any stream that the policy takes."""
     replayed: Sequence[str] = ()
-    """Used groups to train on once more."""
+    """Used groups to train on once more, none of which this very step has already."""
     keep: bool = False
     """Whether the fresh ones may be replayed later. Trajectories that are kept stay in the stream."""
     retired: Sequence[str] = ()

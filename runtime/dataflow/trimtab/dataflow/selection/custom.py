@@ -22,9 +22,16 @@ class Checked:
         self._inner = inner
         self._entrypoint = entrypoint
         self._policies = frozenset(policies)
+        self._streams: dict[str, Sequence[str]] = {}
+        """What was answered first: the books are made for it."""
 
     def streams(self, policy: str) -> Sequence[str]:
-        streams = self._asked("streams", lambda: tuple(self._inner.streams(policy)))
+        if policy not in self._streams:
+            self._streams[policy] = self._streams_of(policy)
+        return self._streams[policy]
+
+    def _streams_of(self, policy: str) -> Sequence[str]:
+        streams = self._asked("streams", lambda: tuple(map(str, self._inner.streams(policy))))
         if not streams or len(set(streams)) != len(streams) or not self._policies.issuperset(streams):
             raise self._misbehaved(
                 "streams", f"answered {streams!r:.80} for {policy!r}; name policies of this job, each once"
@@ -39,12 +46,13 @@ class Checked:
         return needs
 
     def choose(self, offer: Offer) -> Choice | None:
-        choice = self._asked("choose", lambda: self._inner.choose(offer))
-        if choice is None:
+        answer = self._asked("choose", lambda: self._inner.choose(offer))
+        if answer is None:
             return None
-        if not isinstance(choice, Choice):
-            raise self._misbehaved("choose", f"answered {choice!r:.80}; return a Choice or None")
-        used = {one.group_id for one in offer.used()}
+        if not isinstance(answer, Choice):
+            raise self._misbehaved("choose", f"answered {answer!r:.80}; return a Choice or None")
+        choice = self._asked("choose", lambda: _plain(answer))
+        used = {one.group_id: one.last_step for one in offer.used()}
         waiting = {
             group_id
             for stream in self.streams(offer.policy)
@@ -55,10 +63,12 @@ class Checked:
             raise self._misbehaved(
                 "choose", f"chose {len(chosen)} groups, {len(set(chosen))} of them different, for {offer.places} places"
             )
+        if len(set(choice.retired)) != len(choice.retired):
+            raise self._misbehaved("choose", "named a group in `retired` twice")
         for name, group_ids, known in (
             ("fresh", choice.fresh, waiting),
-            ("replayed", choice.replayed, used),
-            ("retired", choice.retired, used),
+            ("replayed", choice.replayed, {group_id for group_id, step in used.items() if step < offer.step}),
+            ("retired", choice.retired, used.keys()),
         ):
             if strangers := set(group_ids) - known:
                 raise self._misbehaved(
@@ -75,3 +85,13 @@ class Checked:
 
     def _misbehaved(self, method: str, what: str) -> SelectionMisbehaved:
         return SelectionMisbehaved(f"data.selection: {self._entrypoint}.{method} {what}")
+
+
+def _plain(choice: Choice) -> Choice:
+    """Whatever was given as a sequence of ids, read once: what is checked is what is recorded."""
+    return Choice(
+        fresh=tuple(map(str, choice.fresh)),
+        replayed=tuple(map(str, choice.replayed)),
+        keep=bool(choice.keep),
+        retired=tuple(map(str, choice.retired)),
+    )

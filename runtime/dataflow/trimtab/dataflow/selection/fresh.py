@@ -26,7 +26,10 @@ class Fresh:
 
     def choose(self, offer: Offer) -> Choice | None:
         chosen = self.choose_fresh(offer, offer.places)
-        return None if chosen is None else Choice(fresh=chosen)
+        if chosen is None:
+            return None
+        # There is no replay now. What an earlier manifest kept for it would hold its trajectories in the stream.
+        return Choice(fresh=chosen, retired=[used.group_id for used in offer.used()])
 
     def spread(self, offer: Offer, groups: int) -> dict[str, int]:
         """The streams of the next so many fresh groups."""
