@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.job_bucket import bucket_entries, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.balance import BalanceReport, Volume
 from trimtab.fabric.wire.envelope import decode
@@ -18,9 +18,7 @@ _WIDTH = 110
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
-@click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@of_a_job
 def balance(job: str, namespace: str, as_json: bool) -> None:
     """Show the newest balance report of every policy of JOB.
 

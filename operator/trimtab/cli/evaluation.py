@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.cli.job_bucket import bucket_entries, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -19,9 +19,7 @@ _WIDTH = 110
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
-@click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@of_a_job
 def evaluation(job: str, namespace: str, as_json: bool) -> None:
     """Show the results of JOB on its benchmarks, version by version.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import click
 from pydantic import BaseModel
@@ -21,12 +22,24 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.settings import LogSettings, NatsSettings, SettingsError, load_settings, secret_values
 
 _DEADLINE_S = 15.0
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class _Settings(BaseModel):
     """The part of a pod's settings that is needed here."""
 
     nats: NatsSettings
+
+
+def of_a_job(command: Command) -> Command:
+    """What commands that look at a running job are given: its name, its namespace, and for whom to print."""
+    for decorated in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+        click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob."),
+        click.argument("job", metavar="JOB"),
+    ):
+        command = decorated(command)
+    return command
 
 
 @contextmanager
