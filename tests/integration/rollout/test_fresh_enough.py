@@ -55,9 +55,9 @@ async def test_a_draining_worker_hands_back_at_once_what_waits_for_weights(job: 
 
 async def test_a_worker_that_lags_behind_takes_fewer_tasks(job: Job, roles: Mapping[str, Role]) -> None:
     held = Held()
-    solver = line(served=4, announced=5)
+    solver = line(served=2, announced=5)
     await job.issue(8)
-    worker = job.worker(held, roles, lines={"solver": solver}, max_staleness=1, max_tasks=4)
+    worker = job.worker(held, roles, lines={"solver": solver}, max_staleness=3, max_tasks=4)
     assert worker.allowance == 2
     async with working(worker):
         await eventually(lambda: held.begun == 2 * GROUP_SIZE, timeout_s=20.0)

@@ -79,15 +79,15 @@ def test_a_restarted_trainer_that_goes_back_does_not_disturb_the_rhythm(clock: C
 def test_the_policy_that_is_furthest_behind_decides(clock: Clock) -> None:
     lines = {
         "solver": VersionLine(gate=VersionGate(6), announcements=announced(clock, (1.0, 7))),
-        "critic": VersionLine(gate=VersionGate(2), announcements=announced(clock, (1.0, 5))),
+        "critic": VersionLine(gate=VersionGate(1), announcements=announced(clock, (1.0, 5))),
         "back": VersionLine(gate=VersionGate(9), announcements=announced(clock, (1.0, 4))),
     }
     freshness = Freshness(lines, max_staleness=5)
-    assert freshness.lag == 3
-    assert freshness.allowance(12) == 6
+    assert freshness.lag == 4
+    assert freshness.allowance(12) == 8
     lines["critic"].gate.reopen(version=5)
     assert freshness.lag == 1
-    assert freshness.allowance(12) == 10
+    assert freshness.allowance(12) == 12
 
 
 def test_groups_that_take_many_versions_make_for_fewer_tasks(clock: Clock) -> None:
