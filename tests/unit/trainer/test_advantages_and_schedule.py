@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from trimtab.api.algorithm import Schedule
-from trimtab.trainer.advantages.group import group_advantage
+from trimtab.trainer.advantages.group import GroupBaseline
 from trimtab.trainer.schedule import rate_factor
 
 
@@ -16,21 +16,23 @@ from trimtab.trainer.schedule import rate_factor
 def test_advantages_are_standardised_rewards(rewards: tuple[float, ...]) -> None:
     mean, deviation = statistics.mean(rewards), statistics.stdev(rewards)
     for reward in rewards:
-        assert group_advantage(reward, rewards, normalize=True) == pytest.approx((reward - mean) / deviation, rel=1e-5)
-        assert group_advantage(reward, rewards, normalize=False) == pytest.approx(reward - mean)
-    assert sum(group_advantage(r, rewards, normalize=True) for r in rewards) == pytest.approx(0.0, abs=1e-9)
+        assert GroupBaseline(rewards, normalize=True).advantage(reward) == pytest.approx(
+            (reward - mean) / deviation, rel=1e-5
+        )
+        assert GroupBaseline(rewards, normalize=False).advantage(reward) == pytest.approx(reward - mean)
+    assert sum(GroupBaseline(rewards, normalize=True).advantage(r) for r in rewards) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_equal_rewards_teach_nothing() -> None:
-    assert group_advantage(0.3, (0.3, 0.3, 0.3), normalize=True) == pytest.approx(0.0, abs=1e-9)
+    assert GroupBaseline((0.3, 0.3, 0.3), normalize=True).advantage(0.3) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_group_of_one_keeps_its_reward() -> None:
-    assert group_advantage(0.7, (0.7,), normalize=True) == 0.7
+    assert GroupBaseline((0.7,), normalize=True).advantage(0.7) == 0.7
 
 
 def test_large_rewards_do_not_lose_their_difference() -> None:
-    assert group_advantage(1e15 + 1, (1e15 + 1, 1e15), normalize=False) == pytest.approx(0.5)
+    assert GroupBaseline((1e15 + 1, 1e15), normalize=False).advantage(1e15 + 1) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

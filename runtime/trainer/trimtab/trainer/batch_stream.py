@@ -25,7 +25,7 @@ from trimtab.fabric.wire.lease import (
 )
 from trimtab.fabric.wire.spans import model_mask
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.trainer.advantages.group import group_advantage
+from trimtab.trainer.advantages.group import GroupBaseline
 from trimtab.trainer.batch import Row, StepPortion
 
 _log = structlog.get_logger(__name__)
@@ -152,6 +152,7 @@ class BatchStream:
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
+        baselines = [GroupBaseline(group.rewards, normalize=self._normalize) for group in lease.groups]
         rows = []
         for sample in lease.samples:
             trajectory = decode(stored[sample.sequence].payload, Trajectory)
@@ -159,9 +160,7 @@ class BatchStream:
                 raise RowMismatch(
                     f"sequence {sample.sequence} holds {trajectory.trajectory_id}, leased was {sample.trajectory_id}"
                 )
-            rewards = lease.groups[sample.group].rewards
-            advantage = group_advantage(sample.reward, rewards, normalize=self._normalize)
-            rows.append(row_of(trajectory, advantage=advantage))
+            rows.append(row_of(trajectory, advantage=baselines[sample.group].advantage(sample.reward)))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:

@@ -27,13 +27,13 @@ _SERVER_HEADERS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
     subject: str
     payload: bytes
-    headers: Headers
     sequence: int
     timestamp: str
+    _all_headers: Headers
 
     @classmethod
     def from_message(cls, message: Msg) -> StoredMessage:
@@ -41,10 +41,15 @@ class StoredMessage:
         return cls(
             subject=headers["Nats-Subject"],
             payload=message.data,
-            headers={name: value for name, value in headers.items() if name not in _SERVER_HEADERS},
             sequence=int(headers["Nats-Sequence"]),
             timestamp=headers["Nats-Time-Stamp"],
+            _all_headers=headers,
         )
+
+    @property
+    def headers(self) -> Headers:
+        """Those of whoever published it."""
+        return {name: value for name, value in self._all_headers.items() if name not in _SERVER_HEADERS}
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,19 @@ from collections.abc import Sequence
 _EPSILON = 1e-6
 
 
-def group_advantage(reward: float, rewards: Sequence[float], *, normalize: bool) -> float:
-    """The reward less its group's mean, divided by the group's (unbiased) deviation when asked to.
-
-    A group of one has nothing to compare with: its advantage is its reward.
+class GroupBaseline:
+    """What the rewards of one prompt are compared with: a reward less the group's mean, divided by the group's
+    (unbiased) deviation when asked to. A group of one has nothing to compare with: its advantage is its reward.
     """
-    if len(rewards) == 1:
-        return reward
-    mean = math.fsum(rewards) / len(rewards)
-    if not normalize:
-        return reward - mean
-    variance = math.fsum((other - mean) ** 2 for other in rewards) / (len(rewards) - 1)
-    return (reward - mean) / (math.sqrt(variance) + _EPSILON)
+
+    def __init__(self, rewards: Sequence[float], *, normalize: bool) -> None:
+        self._mean, self._scale = 0.0, 1.0
+        if len(rewards) == 1:
+            return
+        self._mean = math.fsum(rewards) / len(rewards)
+        if normalize:
+            variance = math.fsum((reward - self._mean) ** 2 for reward in rewards) / (len(rewards) - 1)
+            self._scale = math.sqrt(variance) + _EPSILON
+
+    def advantage(self, reward: float) -> float:
+        return (reward - self._mean) / self._scale
