@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
+from transformers import PreTrainedTokenizerFast
+
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.client import EngineError, SamplingSettings
 from trimtab.rollout.sampler import Completion, PolicySampler
-from trimtab.rollout.workflows.team import Role, Tokenizer
+from trimtab.rollout.workflows.conversation import Sampler
+from trimtab.rollout.workflows.rehearsal import CHARACTERS
+from trimtab.rollout.workflows.team import Assignment, Role, Tokenizer
 
-CHARACTERS = Tokenizer(encode=lambda text: [ord(c) for c in text], decode=lambda ids: "".join(map(chr, ids)))
+END_OF_TURN = "<|im_end|>"
+TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.role == "assistant" and not loop.last -%}
+{{ message.content.split("</think>")[-1] }}
+{%- else -%}
+{{ message.content }}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}
+"""
+"""Like those of reasoning models: thoughts of earlier turns are dropped."""
 
 
 class EchoSampler(PolicySampler):
@@ -31,7 +52,34 @@ class EchoSampler(PolicySampler):
         return Completion(token_ids=tokens, logprobs=(-0.5,) * len(tokens), spans=spans, finish="stop")
 
 
-def role(sampler: PolicySampler, name: str = "solver", *, policy: str = "solver") -> Role:
+def chat_tokenizer(template: str = TEMPLATE) -> PreTrainedTokenizerFast:
+    """One token per printable character, and the marks of a chat template."""
+    letters = ["?", "\n", *(chr(code) for code in range(32, 127) if chr(code) != "?")]
+    fast = FastTokenizer(models.WordLevel({letter: number for number, letter in enumerate(letters)}, "?"))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    fast.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast, clean_up_tokenization_spaces=False)
+    tokenizer.add_special_tokens({"eos_token": END_OF_TURN, "additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def role(
+    sampler: Sampler,
+    name: str = "solver",
+    *,
+    policy: str = "solver",
+    tokenizer: Tokenizer = CHARACTERS,
+    max_new_tokens: int = 8,
+) -> Role:
     return Role(
-        name=name, policy=policy, tokenizer=CHARACTERS, sampler=sampler, sampling=SamplingSettings(max_new_tokens=8)
+        name=name,
+        policy=policy,
+        tokenizer=tokenizer,
+        sampler=sampler,
+        sampling=SamplingSettings(max_new_tokens=max_new_tokens),
     )
+
+
+def assignment(**prompt: object) -> Assignment:
+    return Assignment(prompt=prompt, seed=1, request_id="t.0", deadline_s=5.0)

@@ -16,7 +16,7 @@ from trimtab.rollout.engines.client import EngineOverloaded
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.failure import EpisodeFailed
 from trimtab.rollout.workflows.single_turn import SingleTurn
-from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
+from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team, WorkflowError
 
 PROMPT = {"prompt": "ab", "answer": "ba"}
 TASK = Task(task_id="task-1", job="j", prompt_id="p1", prompt=PROMPT, group_size=3, seed=5, created_at=1.0)
@@ -79,6 +79,17 @@ class Raising:
         raise self._error()
 
 
+class Grouped(Raising):
+    async def run(self, assignment: Assignment, team: Team) -> Episode:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run(assignment, team))
+        raise AssertionError
+
+
+class Lost(WorkflowError):
+    kind = "lost-in-the-maze"
+
+
 class Hanging:
     async def run(self, assignment: Assignment, team: Team) -> Episode:
         await asyncio.sleep(60.0)
@@ -104,6 +115,9 @@ class Wrong:
         (Raising(lambda: ZeroDivisionError("by zero")), "workflow-error", "ZeroDivisionError: by zero"),
         (Raising(lambda: TimeoutError("their own")), "workflow-error", "TimeoutError: their own"),
         (Raising(lambda: EngineOverloaded("full")), "engine-overloaded", "full"),
+        (Grouped(lambda: EngineOverloaded("full")), "engine-overloaded", "full"),
+        (Grouped(lambda: ZeroDivisionError("by zero")), "workflow-error", "ZeroDivisionError: by zero"),
+        (Raising(lambda: Lost("no key")), "lost-in-the-maze", "no key"),
         (Hanging(), "episode-timeout", "not finished within 0.05 s"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

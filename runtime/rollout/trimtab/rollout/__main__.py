@@ -87,11 +87,7 @@ class PolicySeat:
             base_model=model,
             engine_start_timeout_s=pool.engine.startup_timeout_seconds,
         )
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-        self.tokenizer = Tokenizer(
-            encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-            decode=lambda token_ids: str(tokenizer.decode(token_ids, skip_special_tokens=True)),
-        )
+        self.tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(model, local_files_only=True))
 
     def role(self, name: str) -> Role:
         return Role(
@@ -150,7 +146,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
     runner = GroupRunner(
-        load_workflow(spec.workflow, folder=pod.folder),
+        load_workflow(spec.workflow, folder=pod.folder, roles=named),
         {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
         origin,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,

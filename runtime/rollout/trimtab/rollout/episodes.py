@@ -13,12 +13,14 @@ import numpy as np
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineError
-from trimtab.rollout.failure import EpisodeFailed
+from trimtab.rollout.failure import EpisodeFailed, TaskRefused
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.task_sampling import with_changes
+from trimtab.rollout.workflows.errors import first_cause
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
+    PromptUnusable,
     Role,
     ScoredConversation,
     Team,
@@ -103,12 +105,15 @@ class GroupRunner:
             finished = self._clock()
             # What the workflow brought may still be no trajectory: a reward that is NaN, a role that never spoke.
             return [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
-        except EngineError as error:
-            raise EpisodeFailed(error.kind, str(error)) from error
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
             if isinstance(error, TimeoutError) and limit.expired():
                 raise EpisodeFailed("episode-timeout", f"not finished within {self._episode_timeout_s:g} s") from None
-            raise EpisodeFailed("workflow-error", f"{type(error).__name__}: {error}") from error
+            cause = first_cause(error)
+            if isinstance(cause, PromptUnusable):
+                raise TaskRefused(str(cause)) from error
+            if isinstance(cause, EngineError | WorkflowError):
+                raise EpisodeFailed(cause.kind, str(cause)) from error
+            raise EpisodeFailed("workflow-error", f"{type(cause).__name__}: {cause}") from error
 
     def _check_roles(self, episode: Episode) -> None:
         """A group is complete when every role has brought its samples; one that is missing would be waited for."""

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
+from trimtab.rollout.workflows.answers import AnswerKey
+from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 
 
 class SingleTurn:
-    """Asks the prompt and compares the answer with the expected one, character by character.
+    """Asks the prompt and scores the answer.
 
-    The reward is the share of the expected characters that are in their place, so that a nearly right answer is better
-    than a wrong one; an answer that is too long or too short loses what is missing or in excess.
+    `check` is `characters` (the share of the expected characters that are in their place), `exact`, `numeric` or
+    `math`. Of an answer with reasons, `answer_pattern` finds the part that counts: its last match, or the group in it.
+    A prompt is text, or a list of chat messages.
     """
 
-    def __init__(self, *, prompt_column: str = "prompt", answer_column: str = "answer") -> None:
+    def __init__(
+        self,
+        *,
+        prompt_column: str = "prompt",
+        answer_column: str = "answer",
+        check: str = "characters",
+        answer_pattern: str | None = None,
+    ) -> None:
         self._prompt_column = prompt_column
-        self._answer_column = answer_column
+        self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
 
-    async def run(self, assignment: Assignment, team: Team) -> Episode:
-        try:
-            prompt, expected = assignment.prompt[self._prompt_column], assignment.prompt[self._answer_column]
-        except KeyError as missing:
-            raise WorkflowError(f"the prompt has no column {missing}") from None
+    async def run(self, task: Assignment, team: Team, /) -> Episode:
+        prompt = task.column(self._prompt_column)
         conversation = team.begin()
-        conversation.hear(str(prompt))
+        conversation.hear(prompt if isinstance(prompt, list) else str(prompt))
         answer = await conversation.speak()
-        return Episode((ScoredConversation(conversation, reward=share_in_place(answer, str(expected))),))
-
-
-def share_in_place(answer: str, expected: str) -> float:
-    """The share of characters that agree, of the longer of the two."""
-    longest = max(len(answer), len(expected))
-    if longest == 0:
-        return 1.0
-    return sum(mine == theirs for mine, theirs in zip(answer, expected, strict=False)) / longest
+        return Episode((ScoredConversation(conversation, reward=await self._key.score(answer, task)),))

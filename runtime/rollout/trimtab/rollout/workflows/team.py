@@ -1,87 +1,36 @@
-"""What a workflow works with: roles that speak, conversations that remember every token, episodes with rewards."""
+"""What a workflow works with: an assignment, a team of roles that converse, and an episode with their rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trimtab.fabric.wire.spans import Producer, Span, merged
-from trimtab.fabric.wire.trajectory import Finish
-from trimtab.rollout.engines.client import SamplingSettings
-from trimtab.rollout.sampler import PolicySampler
-from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.workflows.conversation import Conversation, Limits, Role
+from trimtab.rollout.workflows.errors import NoRoom, PromptUnusable, WorkflowError
+from trimtab.rollout.workflows.tokenizer import Message, Tokenizer
 
-
-@dataclass(frozen=True)
-class Tokenizer:
-    """Text to token ids and back, without the special tokens that a chat template would add."""
-
-    encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]
-
-
-class WorkflowError(RuntimeError):
-    """The workflow asked for something that does not exist."""
-
-
-@dataclass
-class Conversation:
-    """The tokens of one role in one episode, in order, each with its producer."""
-
-    role: Role
-    seed: int
-    request_id: str
-    deadline_s: float
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    turns: int = 0
-    finish: Finish = Finish.STOP
-
-    def hear(self, text: str) -> None:
-        """Append words that the policy did not write: the prompt at first, the environment's answers later."""
-        ids = self.role.tokenizer.encode(text)
-        if ids:
-            self.token_ids += ids
-            self.spans.append(Span(len(ids), Producer.ENVIRONMENT if self.turns else Producer.PROMPT))
-
-    async def speak(self) -> str:
-        """Let the policy answer, and return its words."""
-        settings = SamplingSettings(
-            max_new_tokens=self.role.sampling.max_new_tokens,
-            temperature=self.role.sampling.temperature,
-            top_p=self.role.sampling.top_p,
-            top_k=self.role.sampling.top_k,
-            seed=derived_seed(self.seed, self.role.name, self.turns),
-        )
-        completion = await self.role.sampler.complete(
-            self.token_ids, settings, request_id=f"{self.request_id}.{self.turns}", deadline_s=self.deadline_s
-        )
-        self.turns += 1
-        self.token_ids += completion.token_ids
-        self.logprobs += completion.logprobs
-        self.spans += completion.spans
-        self.finish = Finish(completion.finish)
-        return self.role.tokenizer.decode(list(completion.token_ids))
-
-    def merged_spans(self) -> tuple[Span, ...]:
-        return merged(self.spans)
-
-
-@dataclass(frozen=True)
-class Role:
-    """A policy in a part of the workflow."""
-
-    name: str
-    policy: str
-    tokenizer: Tokenizer
-    sampler: PolicySampler
-    sampling: SamplingSettings
+__all__ = [
+    "Assignment",
+    "Conversation",
+    "Episode",
+    "Message",
+    "NoRoom",
+    "PromptUnusable",
+    "Role",
+    "ScoredConversation",
+    "Team",
+    "Tokenizer",
+    "Workflow",
+    "WorkflowError",
+]
 
 
 @dataclass(frozen=True)
 class ScoredConversation:
+    """A conversation, the reward its policy learns from, and the named parts that people look at."""
+
     conversation: Conversation
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -89,19 +38,25 @@ class ScoredConversation:
 
 @dataclass(frozen=True)
 class Episode:
-    """What an episode brought: conversations with the rewards their policies learn from."""
+    """What an episode brought: one scored conversation for each role of the job."""
 
     scored: tuple[ScoredConversation, ...]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the workflow is asked to do: one sample of one prompt."""
+    """What the workflow is asked to do: one sample of one prompt. `seed` is for all that the workflow draws itself."""
 
     prompt: Mapping[str, Any]
     seed: int
     request_id: str
     deadline_s: float
+
+    def column(self, name: str) -> Any:
+        """A column of the prompt. One that is missing ends all attempts at this prompt."""
+        if name not in self.prompt:
+            raise PromptUnusable(f"the prompt has no column {name!r}; it has {', '.join(sorted(self.prompt))}")
+        return self.prompt[name]
 
 
 class Team:
@@ -110,25 +65,45 @@ class Team:
     def __init__(self, roles: Mapping[str, Role], assignment: Assignment) -> None:
         self._roles = roles
         self._assignment = assignment
+        # Conversations of one role are numbered, so that no two draw the same random numbers.
+        self._branches: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
 
-    def begin(self, role: str | None = None) -> Conversation:
-        """A new conversation of a role; without a name, of the only one there is."""
+    def begin(
+        self,
+        role: str | None = None,
+        *,
+        chat: bool | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Conversation:
+        """A new conversation of a role; without a name, of the only one there is.
+
+        It is a chat if the role's tokenizer has a chat template, unless `chat` says otherwise.
+        """
         if role is None and len(self._roles) == 1:
             chosen = next(iter(self._roles.values()))
         elif role is not None and role in self._roles:
             chosen = self._roles[role]
         else:
             raise WorkflowError(f"no role {role!r}: workflow.roles has {', '.join(sorted(self._roles))}")
-        assignment = self._assignment
+        templated = chosen.tokenizer.render is not None
+        if chat and not templated:
+            raise WorkflowError(f"role {chosen.name}: the tokenizer of policy {chosen.policy} has no chat template")
         return Conversation(
-            role=chosen,
-            seed=assignment.seed,
-            request_id=f"{assignment.request_id}.{chosen.name}",
-            deadline_s=assignment.deadline_s,
+            chosen,
+            seed=self._assignment.seed,
+            request_id=f"{self._assignment.request_id}.{chosen.name}",
+            deadline_s=self._assignment.deadline_s,
+            chat=templated if chat is None else chat,
+            limits=Limits(turns=max_turns, tokens=max_tokens),
+            branches=self._branches[chosen.name],
         )
 
 
 class Workflow(Protocol):
-    """The class named by workflow.entrypoint, made once per worker with workflow.args."""
+    """The class named by workflow.entrypoint, made once per worker with workflow.args.
 
-    async def run(self, assignment: Assignment, team: Team) -> Episode: ...
+    It may have `roles`, the names of the roles it needs; a job with others is refused when the worker starts.
+    """
+
+    async def run(self, task: Assignment, team: Team, /) -> Episode: ...

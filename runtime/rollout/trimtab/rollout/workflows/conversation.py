@@ -1,0 +1,188 @@
+"""A role's conversation: every token in order, with who wrote it. It only grows, and it may be forked."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from trimtab.fabric.wire.spans import Producer, Span, merged
+from trimtab.fabric.wire.trajectory import Finish
+from trimtab.rollout.engines.client import EngineError, SamplingSettings
+from trimtab.rollout.sampler import Completion
+from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
+from trimtab.rollout.workflows.tokenizer import Message, Tokenizer
+
+
+class Sampler(Protocol):
+    """What completes a conversation: PolicySampler, where there is an engine."""
+
+    async def complete(
+        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+    ) -> Completion: ...
+
+
+@dataclass(frozen=True)
+class Role:
+    """A policy in a part of the workflow."""
+
+    name: str
+    policy: str
+    tokenizer: Tokenizer
+    sampler: Sampler
+    sampling: SamplingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far a conversation may go. Tokens are all of them: prompt, environment and the policy's own."""
+
+    turns: int | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if any(limit is not None and limit < 1 for limit in (self.turns, self.tokens)):
+            raise WorkflowError(f"max_turns and max_tokens are at least 1, got {self.turns} and {self.tokens}")
+
+
+class Conversation:
+    """The tokens of one role in one episode. What it hears is kept back until the policy answers: what nobody answered
+    teaches nothing, and is no part of the trajectory.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        seed: int,
+        request_id: str,
+        deadline_s: float,
+        chat: bool,
+        limits: Limits,
+        branches: Iterator[int],
+    ) -> None:
+        self.role = role
+        self.chat = chat
+        self.limits = limits
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.spans: list[Span] = []
+        self.turns = 0
+        self._seed = seed
+        self._request_id = request_id
+        self._deadline_s = deadline_s
+        self._branches = branches
+        self._branch = next(branches)
+        self._heard_ids: list[int] = []
+        self._heard_messages: list[Message] = []
+        self._stopped_by = Finish.STOP
+        self._speaking = False
+
+    def hear(self, words: str | Sequence[Message]) -> None:
+        """Words that the policy did not write: the prompt at first, the answers of others later.
+
+        In a chat, text is a message of the user's, empty or not. Elsewhere it is taken as it is, and messages are
+        refused.
+        """
+        self._check_silent()
+        if not isinstance(words, str):
+            if not self.chat:
+                raise WorkflowError(f"{self.place}: messages need a chat; hear text, or begin with chat=True")
+            self._heard_messages += words
+        elif self.chat:
+            self._heard_messages.append({"role": "user", "content": words})
+        else:
+            self._heard_ids += self.role.tokenizer.encode(words)
+
+    async def speak(self) -> str:
+        """Let the policy answer, and return its words. Raises NoRoom at a limit: look at `over` before."""
+        self._check_silent()
+        heard = self._unanswered()
+        if not heard and (not self.token_ids or (self.chat and self._stopped_by is Finish.STOP)):
+            raise WorkflowError(f"{self.place}: nothing to answer; call hear() before speak()")
+        if self.over:
+            raise NoRoom(
+                f"{self.place}: {len(self.token_ids) + len(heard)} tokens, at most {self.limits.turns} turns and "
+                f"{self.limits.tokens} tokens; look at conversation.over before speak()"
+            )
+        self._speaking = True
+        try:
+            completion = await self.role.sampler.complete(
+                [*self.token_ids, *heard],
+                self._settings(len(heard)),
+                request_id=f"{self._request_id}.{self._branch}.{self.turns}",
+                deadline_s=self._deadline_s,
+            )
+        except EngineError as error:
+            raise type(error)(f"{self.place}: {error}") from error
+        finally:
+            self._speaking = False
+        # Taken over only now, all at once: a speak() that failed has left no trace, and may be repeated.
+        if heard:
+            self.token_ids += heard
+            self.spans.append(Span(len(heard), Producer.ENVIRONMENT if self.turns else Producer.PROMPT))
+        self._heard_ids, self._heard_messages = [], []
+        self.turns += 1
+        self.token_ids += completion.token_ids
+        self.logprobs += completion.logprobs
+        self.spans += completion.spans
+        self._stopped_by = Finish(completion.finish)
+        return self.role.tokenizer.decode(list(completion.token_ids))
+
+    def fork(self) -> Conversation:
+        """Another conversation with the same beginning, whose next words are drawn anew. Of all the conversations of a
+        role in an episode, one is scored.
+        """
+        twin = copy.copy(self)
+        twin._branch = next(self._branches)
+        twin._speaking = False
+        twin.token_ids, twin.logprobs, twin.spans = list(self.token_ids), list(self.logprobs), list(self.spans)
+        twin._heard_ids, twin._heard_messages = list(self._heard_ids), list(self._heard_messages)
+        return twin
+
+    @property
+    def over(self) -> bool:
+        """Whether a limit stands in the way of another turn."""
+        if self.limits.turns is not None and self.turns >= self.limits.turns:
+            return True
+        return self.limits.tokens is not None and self.limits.tokens <= len(self.token_ids) + len(self._unanswered())
+
+    @property
+    def finish(self) -> Finish:
+        """What ended it: the policy itself, or the limit that kept it from answering what it heard last."""
+        if not self.turns or not (self._heard_ids or self._heard_messages):
+            return self._stopped_by
+        if self.limits.turns is not None and self.turns >= self.limits.turns:
+            return Finish.TURNS
+        return Finish.LENGTH if self.over else self._stopped_by
+
+    @property
+    def place(self) -> str:
+        """Where in the episode this is, for error messages."""
+        return f"role {self.role.name}, turn {self.turns + 1}"
+
+    def merged_spans(self) -> tuple[Span, ...]:
+        return merged(self.spans)
+
+    def _unanswered(self) -> list[int]:
+        """The tokens of what was heard since it last spoke."""
+        if not self._heard_messages:
+            return self._heard_ids
+        tokenizer = self.role.tokenizer
+        if not self.token_ids:
+            return tokenizer.opening(self._heard_messages)
+        return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+
+    def _settings(self, heard: int) -> SamplingSettings:
+        sampling = self.role.sampling
+        room = sampling.max_new_tokens
+        if self.limits.tokens is not None:
+            room = min(room, self.limits.tokens - len(self.token_ids) - heard)
+        seed = derived_seed(self._seed, self.role.name, self._branch, self.turns)
+        return replace(sampling, max_new_tokens=room, seed=seed)
+
+    def _check_silent(self) -> None:
+        if self._speaking:
+            raise WorkflowError(f"{self.place}: it is still speaking; await speak(), or fork() to speak side by side")

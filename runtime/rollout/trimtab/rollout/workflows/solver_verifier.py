@@ -1,0 +1,94 @@
+"""A solver answers, a verifier judges with reasons, and the solver tries again with the reasons before it."""
+
+from __future__ import annotations
+
+import re
+
+from trimtab.rollout.workflows.answers import AnswerKey
+from trimtab.rollout.workflows.prompt_texts import check_places, filled
+from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
+
+SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
+VERIFIER_TEXT = (
+    "Problem:\n{problem}\n\nProposed solution:\n{solution}\n\n"
+    "Check the solution step by step and say what is wrong with it. End with ACCEPT or REJECT.\n"
+)
+RETRY_TEXT = "\nA verifier rejected this solution:\n{feedback}\n\nTry again.\n"
+NEXT_TEXT = "\nThe next proposed solution:\n{solution}\n\nCheck it in the same way. End with ACCEPT or REJECT.\n"
+
+
+class SolverVerifier:
+    """The roles `solver` and `verifier`, of one policy or of two. Each has one conversation, however many attempts.
+
+    The solver is rewarded for its last attempt, by the answer that is known. The verifier's reward is the share of its
+    verdicts that were right; one that cannot be read is wrong, and counts as a rejection. Which of the words is the
+    verdict is decided by the last of them.
+    """
+
+    roles = ("solver", "verifier")
+
+    def __init__(
+        self,
+        *,
+        retries: int = 1,
+        prompt_column: str = "prompt",
+        answer_column: str = "answer",
+        check: str = "math",
+        answer_pattern: str | None = None,
+        max_tokens: int | None = None,
+        solver_text: str = SOLVER_TEXT,
+        verifier_text: str = VERIFIER_TEXT,
+        retry_text: str = RETRY_TEXT,
+        next_text: str = NEXT_TEXT,
+        accept: str = "ACCEPT",
+        reject: str = "REJECT",
+    ) -> None:
+        if retries < 0:
+            raise ValueError(f"retries is {retries}: at least 0")
+        self._retries = retries
+        self._prompt_column = prompt_column
+        self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
+        self._max_tokens = max_tokens
+        self._solver_text = check_places(solver_text, name="solver_text", places=("problem",))
+        self._verifier_text = check_places(verifier_text, name="verifier_text", places=("problem", "solution"))
+        self._retry_text = check_places(retry_text, name="retry_text", places=("feedback",))
+        self._next_text = check_places(next_text, name="next_text", places=("solution",))
+        self._accept = accept
+        self._verdict = re.compile(f"{re.escape(accept)}|{re.escape(reject)}")
+
+    async def run(self, task: Assignment, team: Team, /) -> Episode:
+        problem = task.column(self._prompt_column)
+        if not isinstance(problem, str):
+            raise PromptUnusable(f"column {self._prompt_column!r} is a {type(problem).__name__}: text is needed")
+        solver = team.begin("solver", max_tokens=self._max_tokens)
+        verifier = team.begin("verifier", max_tokens=self._max_tokens)
+        solver.hear(filled(self._solver_text, problem=problem))
+        scores: list[float] = []
+        right: list[bool] = []
+        while True:
+            solution = await solver.speak()
+            scores.append(await self._key.score(solution, task))
+            text = self._next_text if verifier.turns else self._verifier_text
+            verifier.hear(filled(text, problem=problem, solution=solution))
+            if verifier.turns and verifier.over:
+                break
+            judgement = await verifier.speak()
+            verdict = self._last_verdict(judgement)
+            right.append(verdict is not None and verdict == (scores[-1] == 1.0))
+            if verdict or len(scores) > self._retries:
+                break
+            solver.hear(filled(self._retry_text, feedback=judgement))
+            if solver.over:
+                break
+        attempts = float(len(scores))
+        return Episode(
+            (
+                ScoredConversation(solver, reward=scores[-1], parts={"first": scores[0], "attempts": attempts}),
+                ScoredConversation(verifier, reward=sum(right) / len(right), parts={"verdicts": float(len(right))}),
+            )
+        )
+
+    def _last_verdict(self, judgement: str) -> bool | None:
+        """Whether it accepts; None if it says neither."""
+        said = self._verdict.findall(judgement)
+        return said[-1] == self._accept if said else None

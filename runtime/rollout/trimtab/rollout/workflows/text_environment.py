@@ -1,0 +1,116 @@
+"""A policy in a world of text: it acts in words, and the environment answers, until the end or a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from trimtab.rollout.workflows.daemon_thread import in_daemon_thread
+from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
+
+Step = tuple[str, float, bool]
+"""What the environment says, the reward of the action, and whether this was the end."""
+
+Result = TypeVar("Result")
+
+
+class Environment(Protocol):
+    """A class of the user's, made anew for every episode. Its methods may be async; others run in a thread."""
+
+    def reset(self, prompt: Mapping[str, Any], /) -> str | Awaitable[str]:
+        """Begin with one row of the prompts, and say what the policy sees first."""
+
+    def step(self, action: str, /) -> Step | Awaitable[Step]: ...
+
+
+class EnvironmentFailed(WorkflowError):
+    """The environment raised something, or answered what is no answer."""
+
+    kind = "environment-failed"
+
+
+class EnvironmentTimeout(WorkflowError):
+    """The environment did not answer in time."""
+
+    kind = "environment-timeout"
+
+
+class TextEnvironment:
+    """The reward is the sum of the steps' rewards. An episode that comes to `max_turns` or to `max_tokens` keeps what
+    it has got so far, and its finish says which limit it was.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: str,
+        environment_args: Mapping[str, Any] | None = None,
+        max_turns: int = 10,
+        max_tokens: int | None = None,
+        step_timeout_s: float = 60.0,
+    ) -> None:
+        self._make = _maker(environment, environment_args or {})
+        self._name = environment
+        self._max_turns = max_turns
+        self._max_tokens = max_tokens
+        self._step_timeout_s = step_timeout_s
+
+    async def run(self, task: Assignment, team: Team, /) -> Episode:
+        environment = self._make()
+        conversation = team.begin(max_turns=self._max_turns, max_tokens=self._max_tokens)
+        conversation.hear(await self._call("reset", environment.reset, task.prompt))
+        total, done = 0.0, False
+        while not done and not (conversation.turns and conversation.over):
+            action = await conversation.speak()
+            answer = await self._call(f"step {conversation.turns}", environment.step, action)
+            text, reward, done = self._checked(answer, turn=conversation.turns)
+            total += reward
+            if not done:
+                conversation.hear(text)
+        return Episode((ScoredConversation(conversation, reward=total, parts={"done": float(done)}),))
+
+    async def _call(self, what: str, method: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._step_timeout_s) as limit:
+                if inspect.iscoroutinefunction(method):
+                    return await method(argument)
+                return await in_daemon_thread(lambda: method(argument), name=f"{self._name} {what}")
+        except WorkflowError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise EnvironmentTimeout(
+                    f"{what} of {self._name} took over {self._step_timeout_s:g} s: see step_timeout_s"
+                ) from None
+            raise EnvironmentFailed(f"{what} of {self._name}: {type(error).__name__}: {error}") from error
+
+    def _checked(self, answer: Any, *, turn: int) -> Step:
+        try:
+            text, reward, done = answer
+            return str(text), float(reward), bool(done)
+        except (TypeError, ValueError):
+            raise EnvironmentFailed(
+                f"step {turn} of {self._name} answered {answer!r:.200}: return (text, reward, done)"
+            ) from None
+
+
+def _maker(environment: str, arguments: Mapping[str, Any]) -> Callable[[], Environment]:
+    """Whatever is wrong with the class or its arguments is found here, once, and not in every episode."""
+    module, _, name = environment.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        inspect.signature(found).bind(**arguments)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"environment {environment!r} cannot be made: {error}") from error
+    missing = [method for method in ("reset", "step") if not hasattr(found, method)]
+    if missing:
+        raise ValueError(f"environment {environment!r} has no {' and no '.join(missing)}")
+
+    def make() -> Environment:
+        made: Environment = found(**arguments)
+        return made
+
+    return make
