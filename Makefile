@@ -31,9 +31,13 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 	@echo "A tiny Llama learns to name the largest of three digits, from random weights. Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
+# The rest starts whole jobs, kills servers and measures links: it wants the machine for itself.
+SIDE_BY_SIDE := dataflow operator rollout trainer
+
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
-	$(BIN)/pytest -n 2 --dist loadfile tests
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit $(addprefix tests/integration/,$(SIDE_BY_SIDE))
+	$(BIN)/pytest tests $(foreach folder,unit $(addprefix integration/,$(SIDE_BY_SIDE)),--ignore=tests/$(folder))
 
 fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; the wire fuzz is part of test)
 	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py
