@@ -1,21 +1,17 @@
-"""Curators one by one: whom they admit, what they keep, and the examples of docs/data-policies.md."""
+"""Curators one by one: whom they admit, what they keep."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import yaml
 
-from tests.unit.dataflow.books import GROUP, Feed, header, ledger
+from tests.unit.dataflow.curator_events import EASY, HARD, MIXED, events, feed, through_the_ledger
 from tests.unit.dataflow.finished_groups import finished
-from tests.unit.dataflow.jobs import spec
 from trimtab.api.data import Curator as CuratorSettings
 from trimtab.api.data import Curriculum as CurriculumSettings
 from trimtab.api.data import Greso as GresoSettings
@@ -25,15 +21,8 @@ from trimtab.dataflow.curators.contract import Curator
 from trimtab.dataflow.curators.curriculum import Curriculum
 from trimtab.dataflow.curators.greso import Greso
 from trimtab.dataflow.curators.passing import PassThrough
-from trimtab.dataflow.filters.choosing import make_filter
-from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.dataflow.outcomes import GroupOutcome
-from trimtab.dataflow.selection.choosing import make_selection
-from trimtab.dataflow.selection.contract import Selection
 from trimtab.fabric.pod import JobMisconfigured
-
-GUIDE = Path(__file__).parents[3] / "docs" / "data-policies.md"
-EASY, HARD, MIXED = (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)
 
 
 def greso(**settings: Any) -> Greso:
@@ -201,27 +190,6 @@ def test_a_few_groups_do_not_set_the_estimate() -> None:
     assert curator.groups_needed(100) == 105
 
 
-def events(seed: int, count: int) -> Iterator[tuple[str, Any]]:
-    rng = np.random.default_rng(seed)
-    for number in range(count):
-        if number % 17 == 16:
-            yield "stepped", (("solver", "judge")[number % 2], number // 17)
-        else:
-            policy = ("solver", "judge")[int(rng.integers(2))]
-            rewards = (EASY, HARD, MIXED)[int(rng.integers(3))]
-            yield "observe", (finished(f"p{rng.integers(40)}", rewards, policy=policy, role=policy),)
-
-
-def feed(curator: Curator, happened: list[tuple[str, Any]]) -> None:
-    for method, arguments in happened:
-        getattr(curator, method)(*arguments)
-
-
-def through_the_ledger(state: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(state))
-    return kept
-
-
 SOME_CURATORS = [
     lambda: Greso(GresoSettings()),
     lambda: Curriculum(CurriculumSettings(steps=20), range(100)),
@@ -377,58 +345,3 @@ def test_a_custom_curator_that_lacks_a_method_is_refused_by_its_name(method: str
     settings = CuratorSettings(custom=Plugin(entrypoint="mine:Incomplete"))
     with pytest.raises(JobMisconfigured, match=f"mine:Incomplete has no method '{method}'"):
         make_curator(settings, prompts=None, load=lambda plugin: incomplete)
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-
-
-def test_every_manifest_in_the_guide_is_valid() -> None:
-    manifests = [yaml.safe_load(block) for block in blocks("yaml")]
-    shown = [spec(policies=2, data=manifest["data"]).data for manifest in manifests]
-    assert set().union(*(data.curator.model_fields_set for data in shown)) == {"greso", "curriculum", "custom"}
-    assert any(data.filter.length is not None for data in shown)
-    assert any(data.mix for data in shown)
-    assert any(data.replay is not None for data in shown)
-
-
-def test_the_code_in_the_guide_runs_and_its_classes_are_taken_from_the_manifest() -> None:
-    namespace: dict[str, Any] = {"__name__": "my_data"}
-    for block in blocks("python"):
-        exec(compile(block, str(GUIDE), "exec"), namespace)
-    custom: dict[str, Any] = {}
-    for manifest in map(yaml.safe_load, blocks("yaml")):
-        if "my_data:" in str(manifest):
-            custom |= manifest["data"]
-
-    def load(plugin: Plugin) -> object:
-        module, _, name = plugin.entrypoint.partition(":")
-        assert module == "my_data"
-        return namespace[name](**plugin.args)
-
-    data = spec(data=custom).data
-    curator = make_curator(data.curator, prompts=None, load=load)
-    assert data.curator.custom is not None
-    happened = list(events(9, 300))
-    feed(curator, happened[:150])
-    resumed = make_curator(data.curator, prompts=None, load=load)
-    resumed.restore(through_the_ledger(curator.state()))
-    feed(curator, happened[150:])
-    feed(resumed, happened[150:])
-    assert resumed.state() == curator.state()
-    kept = make_filter(data.filter, load=load).kept(finished("a", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)))
-    assert kept == {0, 1, 4, 5}
-    check_selection_of_the_guide(make_selection(data, policies=["solver"], load=load))
-
-
-def check_selection_of_the_guide(selection: Selection) -> None:
-    """Ten groups for two places and eight spare ones: the two with the most varied rewards go first."""
-    books = Feed(ledger(selection=selection))
-    books.issue(10)
-    for task in range(10):
-        assert books.ledger.propose("solver", now=1.0) is None
-        for index in range(GROUP):
-            books.arrive(header(task, index, reward=float(index and task in (3, 8))))
-    granted = books.ledger.propose("solver", now=1.0)
-    assert isinstance(granted, StepGranted)
-    assert granted.groups == ("t3.solver", "t8.solver")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.rollout.speakers import assignment, role
+from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.workflows.number_guessing import NumberGuessing
@@ -87,8 +88,8 @@ async def test_a_broken_environment_is_a_failure_by_name_and_no_reward(how: str,
 @pytest.mark.parametrize(
     ("environment", "arguments", "message"),
     [
-        ("no_such_module:X", {}, "'no_such_module:X' cannot be made: No module named"),
-        (f"{ENVIRONMENTS}:Missing", {}, "cannot be made: .*Missing"),
+        ("no_such_module:X", {}, "environment 'no_such_module:X' cannot be loaded: No module named"),
+        (f"{ENVIRONMENTS}:Missing", {}, "cannot be loaded: .*Missing"),
         (f"{ENVIRONMENTS}:Broken", {}, "cannot be made: missing a required argument: 'how'"),
         (f"{ENVIRONMENTS}:Speechless", {}, "has no step"),
     ],
@@ -96,7 +97,7 @@ async def test_a_broken_environment_is_a_failure_by_name_and_no_reward(how: str,
 def test_an_environment_that_cannot_be_made_is_found_before_the_first_episode(
     environment: str, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, JobMisconfigured), match=message):
         TextEnvironment(environment=environment, environment_args=arguments)
 
 

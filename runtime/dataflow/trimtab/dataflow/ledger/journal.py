@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field
 from email.parser import BytesParser
-from typing import Any, Protocol
 
 import msgspec
 import structlog
 import zstandard
 
+from trimtab.dataflow.curators.lessons import Lessons
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
@@ -37,19 +37,11 @@ _PART_BYTES = 512 << 10
 _MAX_SNAPSHOT_BYTES = 4 << 30
 COMPACT_AFTER_BYTES = 256 << 10
 # Snapshots cost no more than the records between them, however large they get.
-_RECORDS_PER_SNAPSHOT = 4
+_BYTES_OF_RECORDS_PER_BYTE = 4
 
 
 class AnotherWriter(RuntimeError):
     """Someone else has written to this job's journal: of two dataflow processes one must end."""
-
-
-class Learner(Protocol):
-    """Whoever learns from the records, and must remember what it learnt when they are gone."""
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -96,14 +88,14 @@ class Journal:
         self._record_bytes = 0
         self._snapshot_bytes = 0
 
-    async def recover(self, ledger: Ledger, learner: Learner | None = None) -> int:
-        """Bring the ledger to where it was; returns the sequence of the last trajectory it has seen."""
+    async def recover(self, ledger: Ledger, lessons: Lessons | None = None) -> int:
+        """Bring the ledger to where it was, and the curator; returns the sequence of the last trajectory seen."""
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
         # Headers are read last: whatever a record speaks of has arrived by then.
         history = await self._history()
         seen = await self._replay_headers(ledger, history.snapshot)
-        if learner is not None and history.snapshot is not None:
-            learner.restore(history.snapshot.learnt)
+        if lessons is not None and history.snapshot is not None:
+            lessons.restore(history.snapshot.learnt)
         for record in history.records:
             ledger.apply(record)
         ledger.end_replay()
@@ -148,7 +140,7 @@ class Journal:
     @property
     def grown(self) -> bool:
         """Whether it is time for a snapshot."""
-        return self._record_bytes > max(self._compact_after_bytes, _RECORDS_PER_SNAPSHOT * self._snapshot_bytes)
+        return self._record_bytes > max(self._compact_after_bytes, _BYTES_OF_RECORDS_PER_BYTE * self._snapshot_bytes)
 
     async def compact(self, snapshot: LedgerSnapshot) -> None:
         """Write it down, then delete what it makes superfluous."""

@@ -155,7 +155,13 @@ class Ledger:
 
     def unseen(self, numbers: Iterable[int]) -> list[int]:
         """Those tasks of which nothing has come yet."""
-        return [number for number in numbers if not any(one.saw_task(number) for one in self.streams.values())]
+        streams = self.streams.values()
+        begun = {task for stream in streams for task in stream.begun_tasks()}
+        return [
+            number
+            for number in numbers
+            if task_id(number) not in begun and not any(stream.ended.has_task(number) for stream in streams)
+        ]
 
     def apply(self, record: Record) -> None:
         match record:

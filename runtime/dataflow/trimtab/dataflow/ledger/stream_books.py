@@ -40,6 +40,6 @@ class StreamBooks:
             self.failed_groups += 1
         return group
 
-    def saw_task(self, number: int) -> bool:
-        """Whether anything has come of a task."""
-        return self.ended.has_task(number) or any(group_id.startswith(f"t{number}.") for group_id in self.arriving)
+    def begun_tasks(self) -> set[str]:
+        """Ids of the tasks of which some samples have come."""
+        return {group_id.partition(".")[0] for group_id in self.arriving}

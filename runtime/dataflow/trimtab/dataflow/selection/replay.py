@@ -23,12 +23,13 @@ class Replay:
 
     def needs(self, offer: Offer, *, steps: int) -> Mapping[str, int]:
         left = offer.batch - offer.filled
-        now = left - min(self._quota(offer.filled, left), len(self._eligible(offer)))
+        now = left - min(self._quota(offer.filled, left), len(self._eligible(offer.used(), step=offer.step)))
         later = offer.batch - self._quota(0, offer.batch)
         return self._fresh.spread(offer, now + (steps - 1) * later)
 
     def choose(self, offer: Offer) -> Choice | None:
-        eligible = self._eligible(offer)
+        pool = offer.used()
+        eligible = self._eligible(pool, step=offer.step)
         count = min(self._quota(offer.filled, offer.places), len(eligible))
         fresh = self._fresh.choose_fresh(offer, offer.places - count)
         if fresh is None:
@@ -38,7 +39,7 @@ class Replay:
             fresh=fresh,
             replayed=[used.group_id for used in replayed],
             keep=True,
-            retired=self._retired(offer, fresh=fresh, replayed={used.group_id for used in replayed}),
+            retired=self._retired(offer, pool, fresh=fresh, replayed={used.group_id for used in replayed}),
         )
 
     def _quota(self, filled: int, places: int) -> int:
@@ -46,18 +47,18 @@ class Replay:
         ratio = self._settings.ratio
         return round((filled + places) * ratio) - round(filled * ratio)
 
-    def _eligible(self, offer: Offer) -> list[Used]:
+    def _eligible(self, pool: Sequence[Used], *, step: int) -> list[Used]:
         # Not those that an earlier portion of this very step has: a step learns from a group once.
-        return [used for used in offer.used() if self._usable(used) and used.last_step < offer.step]
+        return [used for used in pool if self._usable(used) and used.last_step < step]
 
     def _usable(self, used: Used) -> bool:
         return used.uses < self._settings.max_uses and used.age <= self._settings.max_age
 
-    def _retired(self, offer: Offer, *, fresh: Sequence[str], replayed: set[str]) -> list[str]:
+    def _retired(self, offer: Offer, pool: Sequence[Used], *, fresh: Sequence[str], replayed: set[str]) -> list[str]:
         """Used up, too old, or among the oldest when there are more than the pool may hold."""
         retired: list[Used] = []
         kept: list[Used] = []
-        for used in offer.used():
+        for used in pool:
             last_use = used.group_id in replayed and used.uses + 1 >= self._settings.max_uses
             (kept if self._usable(used) and not last_use else retired).append(used)
         held = sum(len(offer.outcome(group_id).samples) for group_id in fresh) + sum(used.samples for used in kept)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from trimtab.fabric.plugins import find_class
 from trimtab.rollout.workflows.daemon_thread import in_daemon_thread
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
 
@@ -99,11 +99,10 @@ class TextEnvironment:
 
 def _maker(environment: str, arguments: Mapping[str, Any]) -> Callable[[], Environment]:
     """Whatever is wrong with the class or its arguments is found here, once, and not in every episode."""
-    module, _, name = environment.partition(":")
+    found = find_class(environment, field="environment")
     try:
-        found = getattr(importlib.import_module(module), name)
         inspect.signature(found).bind(**arguments)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"environment {environment!r} cannot be made: {error}") from error
     missing = [method for method in ("reset", "step") if not hasattr(found, method)]
     if missing:
