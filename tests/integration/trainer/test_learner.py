@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from tests.integration.trainer.samples import policy, rows, train_on
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.checkpoint import CheckpointDamaged, restore, snapshot
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
 
@@ -146,7 +147,7 @@ def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Pa
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "model.safetensors").write_bytes(published)
     engine = EngineModel(tmp_path / "base", device="cpu")
-    engine.load(tmp_path / "new")
+    engine.install(engine.stage(tmp_path / "new"))
     prompt = torch.tensor([[1, 2, 3]])
     # What is published is the learner's weights, rounded once to the published type.
     reference = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
@@ -154,7 +155,8 @@ def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Pa
     reference.load_state_dict(rounded)
     with torch.inference_mode():
         expected = reference(prompt).logits[0, -1]
-    torch.testing.assert_close(engine.prefill([[1, 2, 3]])[0][0], expected, rtol=0, atol=1e-5)
+    piece = Piece(tokens=prompt, cache=engine.kv_shape.zeros(1, 3), start=0)
+    torch.testing.assert_close(engine.extend([piece])[0], expected, rtol=0, atol=1e-5)
     assert learner.model.lm_head.weight.dtype == torch.float32
 
 

@@ -6,70 +6,82 @@ import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pytest
 import torch
 from aiohttp.test_utils import TestClient, TestServer
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
-from trimtab.rollout.engines.builtin.model import Batch, EngineModel, WeightMismatchError
+from trimtab.rollout.engines.builtin.kv_rows import Arena
+from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
+from trimtab.rollout.engines.builtin.sparse_update import SparseTensor, SparseUpdate, WeightMismatchError
+from trimtab.rollout.engines.builtin.transformer import Piece
+from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 W = 5.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-class FailingModel:
-    """Computes nothing: after `good` calls it raises, or it holds the thread until it is told to go on."""
+class FailingModel(EngineModel):
+    """After `good` passes it raises, or it holds the thread until it is told to go on."""
 
-    eos_ids: frozenset[int] = frozenset()
-    vocabulary = 10
-    max_length = 1000
-
-    def __init__(self, *, good: int = 10**9) -> None:
+    def __init__(self, path: Path, *, good: int = 10**9) -> None:
+        super().__init__(path, device="cpu")
         self._good = good
         self.entered = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
-        self.load_error: Exception | None = None
+        self.install_error: Exception | None = None
 
-    def _logits(self, rows: int) -> torch.Tensor:
+    def _pass(self) -> None:
         self.entered.set()
         assert self.go_on.wait(W)
         self._good -= 1
         if self._good < 0:
             raise torch.OutOfMemoryError("no memory left")
-        return torch.zeros(rows, self.vocabulary)
 
-    def prefill(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, Batch]:
-        return self._logits(len(sequences)), cast(Batch, object())
+    def extend(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        self._pass()
+        return super().extend(pieces)
 
-    def decode(self, tokens: Sequence[int], batch: Batch) -> torch.Tensor:
-        return self._logits(len(tokens))
+    def decode(self, arenas: Sequence[Arena[Any]], tokens: Sequence[int]) -> torch.Tensor:
+        self._pass()
+        return super().decode(arenas, tokens)
 
-    def keep(self, rows: Sequence[int], batch: Batch) -> None:
-        pass
-
-    def load(self, folder: Path) -> None:
-        if self.load_error is not None:
-            raise self.load_error
+    def install(self, weights: ServedWeights) -> None:
+        if self.install_error is not None:
+            raise self.install_error
+        super().install(weights)
 
 
-def scheduler_of(model: FailingModel, *, max_waiting: int = 100) -> Scheduler:
-    scheduler = Scheduler(cast(EngineModel, model), weight_version="0", max_batch=2, max_waiting=max_waiting)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    config = LlamaConfig(
+        vocab_size=10, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def scheduler_of(model: FailingModel, *, max_held: int = 100) -> Scheduler:
+    scheduler = Scheduler(model, weight_version="0", limits=BatchLimits(max_running=2), max_held=max_held)
     scheduler.start()
     return scheduler
 
 
 def generation(request_id: str = "r", *, tokens: int = 5) -> Generation:
-    params = SamplingParams(max_new_tokens=tokens)
-    return Generation(request_id=request_id, input_ids=[1], params=params, random=random.Random(0))
+    return Generation(request_id=request_id, input_ids=[1], params=SamplingParams(max_new_tokens=tokens), seed=0)
 
 
-def test_everyone_running_or_queued_is_told_and_newcomers_are_refused() -> None:
-    model = FailingModel(good=2)
+def test_everyone_running_or_queued_is_told_and_newcomers_are_refused(folder: Path) -> None:
+    model = FailingModel(folder, good=2)
     model.go_on.clear()
     scheduler = scheduler_of(model)
     requests = [generation(str(number), tokens=50) for number in range(5)]
@@ -87,7 +99,7 @@ def test_everyone_running_or_queued_is_told_and_newcomers_are_refused() -> None:
             request.done.result(W)
     scheduler.ended.result(W)
     assert scheduler.death is not None
-    assert (scheduler.running_requests, scheduler.waiting_requests) == (0, 0)
+    assert (scheduler.load.running, scheduler.load.waiting) == (0, 0)
     with pytest.raises(EngineDeadError):
         scheduler.submit(generation())
     with pytest.raises(EngineDeadError):
@@ -95,25 +107,29 @@ def test_everyone_running_or_queued_is_told_and_newcomers_are_refused() -> None:
     scheduler.stop(timeout_s=W)
 
 
-def test_weights_that_are_refused_leave_the_engine_alive_and_a_failure_within_ends_it() -> None:
-    model = FailingModel()
+def test_weights_that_are_refused_leave_the_engine_alive_and_a_failure_within_ends_it(folder: Path) -> None:
+    model = FailingModel(folder)
     scheduler = scheduler_of(model)
-    model.load_error = WeightMismatchError("no such tensor")
-    with pytest.raises(WeightMismatchError):
-        scheduler.update_weights(Path(), weight_version="1").result(W)
+    change = SparseTensor(name="model.norm.weight", indices=torch.tensor([8]), values=torch.ones(1))
+    for update, message in (
+        (SparseUpdate(base_version="0", tensors=(change,)), "points outside its 8 elements"),
+        (SparseUpdate(base_version="7", tensors=()), "changes version 7, and 0 is served"),
+    ):
+        with pytest.raises(WeightMismatchError, match=message):
+            scheduler.write(update, weight_version="1").result(W)
     assert scheduler.weight_version == "0"
     request = generation()
     scheduler.submit(request)
     request.done.result(W)
-    model.load_error = RuntimeError("half of it copied")
+    model.install_error = RuntimeError("half of it copied")
     with pytest.raises(EngineDeadError, match="half of it copied"):
-        scheduler.update_weights(Path(), weight_version="1").result(W)
+        scheduler.install(model.stage(folder), weight_version="1").result(W)
     scheduler.ended.result(W)
     assert scheduler.death is not None
 
 
-def test_stopping_answers_what_is_held_as_aborted() -> None:
-    model = FailingModel()
+def test_stopping_answers_what_is_held_as_aborted(folder: Path) -> None:
+    model = FailingModel(folder)
     scheduler = scheduler_of(model)
     scheduler.pause("in_place").result(W)
     requests = [generation(str(number)) for number in range(4)]
@@ -124,8 +140,8 @@ def test_stopping_answers_what_is_held_as_aborted() -> None:
     assert all(request.done.done() for request in requests)
 
 
-def test_two_requests_with_one_id_both_get_their_own_answer() -> None:
-    scheduler = scheduler_of(FailingModel())
+def test_two_requests_with_one_id_both_get_their_own_answer(folder: Path) -> None:
+    scheduler = scheduler_of(FailingModel(folder))
     scheduler.pause("in_place").result(W)
     first, second = generation("same", tokens=2), generation("same", tokens=3)
     scheduler.submit(first)
@@ -137,8 +153,8 @@ def test_two_requests_with_one_id_both_get_their_own_answer() -> None:
     scheduler.stop(timeout_s=W)
 
 
-def test_whoever_withdraws_does_not_disturb_a_namesake_and_gives_its_place_back() -> None:
-    scheduler = scheduler_of(FailingModel(), max_waiting=2)
+def test_whoever_withdraws_does_not_disturb_a_namesake_and_gives_its_place_back(folder: Path) -> None:
+    scheduler = scheduler_of(FailingModel(folder), max_held=2)
     scheduler.pause("in_place").result(W)
     first, second = generation("same"), generation("same")
     scheduler.submit(first)
@@ -156,13 +172,13 @@ def test_whoever_withdraws_does_not_disturb_a_namesake_and_gives_its_place_back(
     scheduler.stop(timeout_s=W)
 
 
-def test_a_waiter_that_gives_up_does_not_break_the_thread() -> None:
-    model = FailingModel()
+def test_a_waiter_that_gives_up_does_not_break_the_thread(folder: Path) -> None:
+    model = FailingModel(folder)
     scheduler = scheduler_of(model)
     request = generation()
     scheduler.submit(request)
     assert not request.done.cancel()
-    update = scheduler.update_weights(Path(), weight_version="1")
+    update = scheduler.rename_weights("1")
     assert not update.cancel()
     request.done.result(W)
     update.result(W)
@@ -170,17 +186,22 @@ def test_a_waiter_that_gives_up_does_not_break_the_thread() -> None:
     scheduler.stop(timeout_s=W)
 
 
-async def test_over_http_a_dead_model_is_503_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_http_a_dead_model_is_503_everywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trimtab.rollout.engines.builtin.server._LINGER_S", 600.0)
-    model = FailingModel(good=0)
+    model = FailingModel(folder, good=0)
     scheduler = scheduler_of(model)
-    server = EngineServer(cast(EngineModel, model), scheduler, model_path=Path("model"))
+    server = EngineServer(model, scheduler, model_path=folder, seeds=random.Random(0))
     async with TestClient(TestServer(server.application())) as client:
         assert (await client.get("/health")).status == 200
-        answer = await client.post("/generate", json={"input_ids": [1]})
+        answer = await client.post("/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 9}})
         assert answer.status == 503
         assert "no memory left" in (await answer.json())["error"]["message"]
         assert (await client.get("/health")).status == 503
-        for path, body in (("/generate", {"input_ids": [1]}), ("/pause_generation", {}), ("/continue_generation", {})):
+        assert (await client.get("/health_generate")).status == 503
+        for path, body in (
+            ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 9}}),
+            ("/pause_generation", {}),
+            ("/continue_generation", {}),
+        ):
             assert (await client.post(path, json=body)).status == 503
         assert server.failed

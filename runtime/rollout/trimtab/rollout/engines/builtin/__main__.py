@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import click
 import torch
 from aiohttp import web
 
+from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
@@ -23,9 +25,19 @@ _STOP_TIMEOUT_S = 5.0
 @click.option(
     "--threads", type=int, default=1, show_default=True, help="CPU threads; more than idle cores slows it down."
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    default="auto",
+    show_default=True,
+    help="What it computes with; auto is bfloat16 on a GPU and float32 on a CPU.",
+)
 @click.option("--weight-version", default="0", show_default=True)
-@click.option("--max-running-requests", type=int, default=128, show_default=True)
+@click.option("--max-running-requests", type=int, default=BatchLimits.max_running, show_default=True)
 @click.option("--max-queued-requests", type=int, default=4096, show_default=True)
+@click.option("--max-total-tokens", type=int, default=BatchLimits.max_total_tokens, show_default=True)
+@click.option("--max-cached-tokens", type=int, default=BatchLimits.max_cached_tokens, show_default=True)
+@click.option("--chunked-prefill-size", type=int, default=BatchLimits.prefill_tokens, show_default=True)
 def main(
     *,
     model_path: Path,
@@ -33,18 +45,27 @@ def main(
     port: int,
     device: str,
     threads: int,
+    dtype: str,
     weight_version: str,
     max_running_requests: int,
     max_queued_requests: int,
+    max_total_tokens: int,
+    max_cached_tokens: int,
+    chunked_prefill_size: int,
 ) -> None:
-    """Serve a transformers-format checkpoint."""
+    """Serve a transformers-format checkpoint of the Llama, Qwen2 or Qwen3 family."""
     torch.set_num_threads(threads)
-    model = EngineModel(model_path, device=device)
-    scheduler = Scheduler(
-        model, weight_version=weight_version, max_batch=max_running_requests, max_waiting=max_queued_requests
+    types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+    model = EngineModel(model_path, device=device, dtype=types[dtype])
+    limits = BatchLimits(
+        max_running=max_running_requests,
+        max_total_tokens=max_total_tokens,
+        max_cached_tokens=max_cached_tokens,
+        prefill_tokens=chunked_prefill_size,
     )
+    scheduler = Scheduler(model, weight_version=weight_version, limits=limits, max_held=max_queued_requests)
     scheduler.start()
-    server = EngineServer(model, scheduler, model_path=model_path)
+    server = EngineServer(model, scheduler, model_path=model_path, seeds=random.SystemRandom())
     web.run_app(
         server.application(),
         host=host,

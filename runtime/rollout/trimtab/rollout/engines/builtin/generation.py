@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from trimtab.rollout.engines.builtin.text import StopStrings
 
 FinishType = Literal["stop", "length", "abort"]
 
@@ -21,9 +22,24 @@ class SamplingParams(BaseModel):
     temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=-1, ge=-1)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     sampling_seed: int | None = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_many(cls, stop: object) -> object:
+        return (stop,) if isinstance(stop, str) else stop
+
+
+@dataclass(kw_only=True)
+class VersionSpan:
+    """Output tokens `start` to `end` were sampled from the weights of this version."""
+
+    version: str
+    start: int
+    end: int
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,19 +49,42 @@ class Generation:
     request_id: str
     input_ids: list[int]
     params: SamplingParams
-    random: random.Random
+    seed: int
+    stop_strings: StopStrings | None = None
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
     finish: FinishType | None = None
-    matched: int | None = None
+    matched: int | str | None = None
+    cached_tokens: int = 0
+    """Tokens of the prompt that were not computed again."""
+    retractions: int = 0
+    prefix_epoch: int = -1
+    """In which its keys and values were begun."""
     weight_version: str = ""
     """Of the weights that were served when it ended."""
     done: Future[None] = field(default_factory=Future)
 
-    def append(self, token: int, logprob: float, *, eos_ids: frozenset[int]) -> None:
+    @property
+    def tokens(self) -> list[int]:
+        return self.input_ids + self.output_ids
+
+    @property
+    def length(self) -> int:
+        return len(self.input_ids) + len(self.output_ids)
+
+    def append(self, token: int, logprob: float, *, version: str, eos_ids: frozenset[int]) -> None:
         self.output_ids.append(token)
         self.logprobs.append(logprob)
+        end = len(self.output_ids)
+        if self.spans and self.spans[-1].version == version:
+            self.spans[-1].end = end
+        else:
+            self.spans.append(VersionSpan(version=version, start=end - 1, end=end))
+        matched = None if self.stop_strings is None else self.stop_strings.found_at_end(self.output_ids)
         if token in self.params.stop_token_ids or (token in eos_ids and not self.params.ignore_eos):
             self.finish, self.matched = "stop", token
-        elif len(self.output_ids) >= self.params.max_new_tokens:
+        elif matched is not None:
+            self.finish, self.matched = "stop", matched
+        elif end >= self.params.max_new_tokens:
             self.finish = "length"

@@ -1,15 +1,29 @@
-"""Sampling with exact logprobs: the probability returned for a token is the one it was drawn with."""
+"""Sampling with exact logprobs: the probability returned for a token is the one it was drawn with.
+
+What is drawn depends on the request's seed and on the token's position in its sequence, and on nothing else: not on
+what the request is batched with, nor on how often it was paused or computed again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
 from trimtab.rollout.engines.builtin.generation import SamplingParams
 
 _GREEDY_BELOW = 1e-5
 _UNTRUNCATED = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1)
+_BLOCK = 256
+_SEED_BITS = 64
+
+
+def uniform(seed: int, position: int) -> float:
+    """In [0, 1), with 53 random bits."""
+    key = (seed % 2**_SEED_BITS).to_bytes(8, "little") + position.to_bytes(8, "little")
+    return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 11) / 2**53
 
 
 def sample(
@@ -17,33 +31,55 @@ def sample(
 ) -> tuple[list[int], list[float]]:
     """Draw one token per row of `logits` (rows, vocabulary) by inverting each row's distribution at its uniform number.
 
-    The uniform number comes from the request's own generator: its tokens do not depend on what it is batched with.
     Temperature 0 takes the most likely token and reports its logprob at temperature 1, as SGLang does.
     """
     # Nothing is drawn from a greedy row, so nothing is cut off it: of tokens that are equally likely, the one that is
     # taken might be among those that top-k or top-p leave out, and have no logprob.
     greedy = [p.temperature < _GREEDY_BELOW for p in params]
     params = [_UNTRUNCATED if likeliest else p for p, likeliest in zip(params, greedy, strict=True)]
-    temperatures = torch.tensor([p.temperature for p in params], device=logits.device)
-    logprobs = torch.log_softmax(logits.float() / temperatures[:, None], dim=-1)
-    if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
-        logprobs = _truncate(logprobs, params)
-    # In float32 a number just below 1 rounds to 1, and would draw the last token even if that has no probability.
-    cumulative = logprobs.double().exp().cumsum(dim=-1)
-    points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, points, right=True).clamp_(max=logits.shape[-1] - 1)
-    tokens = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(dim=-1), drawn[:, 0])
-    return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+    scores = logits.float()
+    if any(p.temperature != 1.0 for p in params):
+        scores = scores / torch.tensor([p.temperature for p in params], device=logits.device)[:, None]
+    truncated = [row for row, p in enumerate(params) if p.top_k > 0 or p.top_p < 1.0]
+    if truncated:
+        scores = scores.clone()
+        scores[truncated] = _truncated(scores[truncated], [params[row] for row in truncated])
+    highest, likeliest_tokens = scores.max(dim=-1, keepdim=True)
+    weights = (scores - highest).exp_()
+    total, drawn = _drawn(weights, torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None])
+    tokens = torch.where(torch.tensor(greedy, device=logits.device)[:, None], likeliest_tokens, drawn)
+    logprobs = (scores.gather(-1, tokens) - highest).double() - total.log()
+    return tokens[:, 0].tolist(), logprobs[:, 0].tolist()
 
 
-def _truncate(logprobs: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Keep the top-k and the smallest set of tokens whose probability reaches top-p, and renormalise."""
-    ordered, indices = logprobs.sort(dim=-1, descending=True)
-    ranks = torch.arange(logprobs.shape[-1], device=logprobs.device)[None, :]
-    top_k = torch.tensor([p.top_k if p.top_k > 0 else logprobs.shape[-1] for p in params], device=logprobs.device)
-    top_p = torch.tensor([p.top_p for p in params], device=logprobs.device)
-    before = ordered.exp().cumsum(dim=-1) - ordered.exp()
-    kept = (ranks < top_k[:, None]) & (before < top_p[:, None])
-    ordered = ordered.masked_fill(~kept, -torch.inf)
-    ordered = ordered - ordered.logsumexp(dim=-1, keepdim=True)
-    return torch.empty_like(logprobs).scatter_(-1, indices, ordered)
+def _drawn(weights: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of each row, and the first token at which its running sum passes that share of it.
+
+    By blocks first, then within one block: a running sum over the whole vocabulary would cost more than the softmax.
+    Running sums are in double precision: in float32 a number just below 1 rounds to 1, and draws a token without
+    probability.
+    """
+    width = weights.shape[-1]
+    blocks = functional.pad(weights, (0, -width % _BLOCK)).view(len(weights), -1, _BLOCK)
+    sums = blocks.sum(dim=-1).double().cumsum(dim=-1)
+    total = sums[:, -1:]
+    points = uniforms * total
+    chosen = torch.searchsorted(sums, points, right=True).clamp_(max=blocks.shape[1] - 1)
+    before = functional.pad(sums, (1, 0)).gather(-1, chosen)
+    within = blocks[torch.arange(len(blocks), device=blocks.device), chosen[:, 0]].double().cumsum(dim=-1)
+    # The block summed on its own differs by a rounding: never go past its last token that has a probability.
+    rest = torch.minimum(points - before, torch.nextafter(within[:, -1:], torch.zeros_like(before)))
+    offset = torch.searchsorted(within, rest, right=True)
+    # Weights that are not numbers find no place; their logprob says so.
+    return total, (chosen * _BLOCK + offset).clamp_(max=width - 1)
+
+
+def _truncated(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Keep the top-k and the smallest set of tokens whose probability reaches top-p."""
+    ordered, indices = scores.sort(dim=-1, descending=True)
+    probabilities = ordered.softmax(dim=-1)
+    ranks = torch.arange(scores.shape[-1], device=scores.device)[None, :]
+    top_k = torch.tensor([p.top_k if p.top_k > 0 else scores.shape[-1] for p in params], device=scores.device)
+    top_p = torch.tensor([p.top_p for p in params], device=scores.device)
+    kept = (ranks < top_k[:, None]) & (probabilities.cumsum(dim=-1) - probabilities < top_p[:, None])
+    return torch.empty_like(scores).scatter_(-1, indices, ordered.masked_fill(~kept, -torch.inf))

@@ -1,25 +1,23 @@
-"""Decides what the model computes next. One thread owns the model; everyone else talks to it through a queue.
+"""The thread that owns the model. Everyone else talks to it through a queue.
 
-Requests are taken in cohorts: what waits when the model is free is decoded together until its last member ends. Between
-two tokens the thread looks for commands, so a pause or a weight update takes effect at a token boundary.
+Between two steps it looks for commands, so a pause or a weight update takes effect at every request's token boundary.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import torch
-
+from trimtab.rollout.engines.builtin.batch import BatchLimits, ContinuousBatch
 from trimtab.rollout.engines.builtin.generation import Generation
-from trimtab.rollout.engines.builtin.model import Batch, EngineModel, WeightMismatchError
-from trimtab.rollout.engines.builtin.sampling import sample
+from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.sparse_update import SparseUpdate, WeightMismatchError
+from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 PauseMode = Literal["abort", "retract", "in_place"]
 _IDLE_WAIT_S = 0.5
@@ -29,8 +27,25 @@ class QueueFullError(RuntimeError):
     """More requests wait than the engine is willing to hold."""
 
 
+class EngineBusyError(RuntimeError):
+    """It cannot be done while requests are held."""
+
+
 class EngineDeadError(RuntimeError):
     """The model's thread has ended, by an error or because it was told to: nothing will be generated any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What the engine is doing."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    kept_tokens: int
+    generated_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +59,15 @@ class _Command:
 class Scheduler:
     """Runs the model's thread from `start` to `stop`."""
 
-    def __init__(self, model: EngineModel, *, weight_version: str, max_batch: int, max_waiting: int) -> None:
+    def __init__(self, model: EngineModel, *, weight_version: str, limits: BatchLimits, max_held: int) -> None:
         self.weight_version = weight_version
-        self.generated_tokens = 0
+        self.limits = limits
+        self.last_swap_s = 0.0
+        """How long nothing was computed because weights were changed, the last time they were."""
         self._model = model
-        self._max_batch = max_batch
-        self._max_waiting = max_waiting
+        self._batch = ContinuousBatch(model, limits)
+        self._max_held = max_held
         self._inbox: queue.SimpleQueue[Generation | _Command] = queue.SimpleQueue()
-        self._waiting: deque[Generation] = deque()
-        self._running: list[Generation] = []
-        self._batch: Batch | None = None
-        self._logits: torch.Tensor | None = None
         self._paused = False
         self._stopping = False
         # Guards what other threads change or must see together: how many requests are held, and why no more are taken.
@@ -76,12 +89,21 @@ class Scheduler:
         return self._paused
 
     @property
-    def running_requests(self) -> int:
-        return len(self._running)
+    def load(self) -> Load:
+        running = self._batch.running
+        return Load(
+            running=running,
+            waiting=max(0, self._held - running),
+            used_tokens=self._batch.used_tokens,
+            kept_tokens=self._batch.kept_tokens,
+            generated_tokens=self._batch.generated_tokens,
+            prompt_tokens=self._batch.prompt_tokens,
+            cached_tokens=self._batch.cached_tokens,
+        )
 
-    @property
-    def waiting_requests(self) -> int:
-        return max(0, self._held - len(self._running))
+    def fits(self, length: int) -> bool:
+        """Whether a request of so many tokens, prompt and output, can be served at all."""
+        return self._batch.fits(length)
 
     def start(self) -> None:
         self._thread.start()
@@ -98,8 +120,8 @@ class Scheduler:
         generation.done.set_running_or_notify_cancel()
         with self._lock:
             self._raise_if_dead()
-            if self._held >= self._max_waiting:
-                raise QueueFullError(f"{self._held} requests are held already, the limit is {self._max_waiting}")
+            if self._held >= self._max_held:
+                raise QueueFullError(f"{self._held} requests are held already, the limit is {self._max_held}")
             self._held += 1
             self._inbox.put(generation)
 
@@ -117,8 +139,24 @@ class Scheduler:
         """Abort this one, whoever else uses its id: nobody waits for it any more."""
         return self._command(lambda: self._abort(lambda g: g is generation))
 
-    def update_weights(self, folder: Path, *, weight_version: str | None) -> Future[None]:
-        return self._command(lambda: self._update(folder, weight_version))
+    def flush_cache(self) -> Future[None]:
+        """Forget all prefixes. EngineBusyError while requests are held, as in SGLang."""
+        return self._command(self._flush)
+
+    def install(self, weights: ServedWeights, *, weight_version: str | None) -> Future[None]:
+        """Serve weights that were staged beside the present ones."""
+        return self._command(lambda: self._change_weights(lambda: self._model.install(weights), weight_version))
+
+    def write(self, update: SparseUpdate, *, weight_version: str) -> Future[None]:
+        """Change elements of the present weights. WeightMismatchError if these are not the ones to be changed."""
+        return self._command(lambda: self._write(update, weight_version))
+
+    def rename_weights(self, weight_version: str) -> Future[None]:
+        return self._command(lambda: self._change_weights(lambda: None, weight_version))
+
+    def on_model(self, action: Callable[[EngineModel], None]) -> Future[None]:
+        """Look at the model while it computes nothing."""
+        return self._command(lambda: action(self._model))
 
     def _command(self, action: Callable[[], None]) -> Future[None]:
         command = _Command(action=action, done=Future())
@@ -136,10 +174,10 @@ class Scheduler:
         reason = "it was stopped"
         try:
             while not self._stopping:
-                busy = not self._paused and (self._running or self._waiting)
-                self._read_inbox(wait=not busy)
-                if not self._paused and not self._stopping:
-                    self._step()
+                self._read_inbox(wait=self._paused or not self._batch.busy)
+                if self._batch.busy and not self._paused and not self._stopping:
+                    for generation in self._batch.step(weight_version=self.weight_version):
+                        self._answer(generation)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             raise
@@ -156,14 +194,11 @@ class Scheduler:
             except queue.Empty:
                 break
             if isinstance(item, Generation):
-                self._waiting.append(item)
+                self._batch.queue(item)
             else:
                 item.done.set_exception(self._death)
-        left = [*self._running, *self._waiting]
-        self._running, self._waiting, self._batch, self._logits = [], deque(), None, None
-        for generation in left:
+        for generation in self._batch.end(lambda _: True):
             if self._stopping:
-                generation.finish = "abort"
                 self._answer(generation)
             else:
                 self._release()
@@ -178,40 +213,9 @@ class Scheduler:
                 return
             wait = False
             if isinstance(item, Generation):
-                self._waiting.append(item)
+                self._batch.queue(item)
             else:
                 _carry_out(item)
-
-    def _step(self) -> None:
-        if not self._running:
-            if not self._waiting:
-                return
-            self._running = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
-            self._logits, self._batch = self._model.prefill([g.input_ids + g.output_ids for g in self._running])
-        assert self._batch is not None
-        assert self._logits is not None
-        tokens, logprobs = sample(
-            self._logits, [g.params for g in self._running], [g.random.random() for g in self._running]
-        )
-        for generation, token, logprob in zip(self._running, tokens, logprobs, strict=True):
-            generation.append(token, logprob, eos_ids=self._model.eos_ids)
-        self.generated_tokens += len(tokens)
-        self._retire_finished(tokens)
-
-    def _retire_finished(self, tokens: list[int]) -> None:
-        assert self._batch is not None
-        rows = [row for row, generation in enumerate(self._running) if generation.finish is None]
-        ended = [generation for generation in self._running if generation.finish is not None]
-        if ended:
-            self._running = [self._running[row] for row in rows]
-            for generation in ended:
-                self._answer(generation)
-            if rows:
-                self._model.keep(rows, self._batch)
-        if self._running:
-            self._logits = self._model.decode([tokens[row] for row in rows], self._batch)
-        else:
-            self._batch = self._logits = None
 
     def _answer(self, generation: Generation) -> None:
         generation.weight_version = self.weight_version
@@ -227,42 +231,45 @@ class Scheduler:
         if mode == "abort":
             self._abort(lambda _: True)
         elif mode == "retract":
-            self._waiting.extendleft(reversed(self._running))
-            self._running, self._batch, self._logits = [], None, None
+            self._batch.retract()
 
     def _resume(self) -> None:
         self._paused = False
 
     def _abort(self, chosen: Callable[[Generation], bool]) -> None:
-        ended = [generation for generation in (*self._running, *self._waiting) if chosen(generation)]
-        for generation in ended:
-            generation.finish = "abort"
-        self._waiting = deque(g for g in self._waiting if g.finish is None)
-        rows = [row for row, generation in enumerate(self._running) if generation.finish is None]
-        if len(rows) < len(self._running):
-            self._running = [self._running[row] for row in rows]
-            if rows and self._batch is not None and self._logits is not None:
-                self._model.keep(rows, self._batch)
-                self._logits = self._logits[rows]
-            else:
-                self._batch = self._logits = None
-        for generation in ended:
+        for generation in self._batch.end(chosen):
             self._answer(generation)
 
-    def _update(self, folder: Path, weight_version: str | None) -> None:
-        self._model.load(folder)
+    def _flush(self) -> None:
+        if self._batch.busy:
+            raise EngineBusyError("the cache is not flushed while requests are held; abort or finish them first")
+        self._batch.flush_prefixes()
+
+    def _write(self, update: SparseUpdate, weight_version: str) -> None:
+        if update.base_version != self.weight_version:
+            raise WeightMismatchError(
+                f"the update changes version {update.base_version}, and {self.weight_version} is served"
+            )
+        self._change_weights(lambda: self._model.write(update.tensors), weight_version)
+
+    def _change_weights(self, change: Callable[[], None], weight_version: str | None) -> None:
+        """Requests that run go on with the keys and values they have; nobody else may start from those."""
+        started = time.monotonic()
+        change()
+        self._batch.flush_prefixes()
         if weight_version is not None:
             self.weight_version = weight_version
+        self.last_swap_s = time.monotonic() - started
 
     def _stop(self) -> None:
         self._stopping = True
 
 
 def _carry_out(command: _Command) -> None:
-    """Weights that are refused change nothing. Any other error leaves the model in doubt, and ends the thread."""
+    """What is refused changes nothing. Any other error leaves the model in doubt, and ends the thread."""
     try:
         command.action()
-    except (WeightMismatchError, OSError) as error:
+    except (WeightMismatchError, EngineBusyError) as error:
         command.done.set_exception(error)
     except BaseException as error:
         command.done.set_exception(EngineDeadError(f"{type(error).__name__}: {error}"))

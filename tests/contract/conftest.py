@@ -1,0 +1,43 @@
+"""The engine under contract: the built-in one, or any server by its URL.
+
+`TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_generate.py tests/contract/test_control.py` asks one
+that runs already. It must be able to read its own model folder again, and have nobody else's requests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import pytest
+
+from examples.quickstart.make import make_model, make_tokenizer
+from tests.contract.engine import Engine
+from tests.integration.rollout.engine_process import EngineProcess
+
+
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    given = os.environ.get("TRIMTAB_ENGINE_URL")
+    if given:
+        yield given
+        return
+    folder = tmp_path_factory.mktemp("contract")
+    make_model(folder / "model", seed=0)
+    make_tokenizer(folder / "model")
+    process = EngineProcess(folder / "model", folder)
+    process.start()
+    yield process.url
+    process.kill()
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[Engine]:
+    """Running and empty, whatever the test before did."""
+    async with aiohttp.ClientSession(base_url=url, timeout=aiohttp.ClientTimeout(total=60.0)) as session:
+        engine = Engine(session)
+        await engine.wait_healthy()
+        await engine.settle()
+        yield engine
+        await engine.settle()

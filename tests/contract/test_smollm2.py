@@ -1,0 +1,85 @@
+"""A real model: SmolLM2-135M over HTTP against transformers, token for token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+
+from benchmarks.weights.smollm2 import SmolLM2, load
+from tests.contract.engine import Answer, Engine, logprobs_of, tokens_of
+from tests.integration.rollout.engine_process import EngineProcess
+
+TEXTS = (
+    "The capital of France is",
+    "Water boils faster in the mountains because the air",
+    "def fibonacci(n):",
+    "My grandmother always used to say that a loaf of bread",
+)
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> SmolLM2:
+    torch.set_num_threads(1)  # threads that wait for one another crawl on a busy machine
+    return load()
+
+
+@pytest.fixture(scope="module")
+def process(smollm2: SmolLM2, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    folder = tmp_path_factory.mktemp("smollm2")
+    smollm2.model.save_pretrained(folder / "model")
+    smollm2.tokenizer.save(str(folder / "model" / "tokenizer.json"))
+    process = EngineProcess(folder / "model", folder)
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+async def real(process: EngineProcess) -> AsyncIterator[Engine]:
+    async with aiohttp.ClientSession(base_url=process.url, timeout=aiohttp.ClientTimeout(total=200.0)) as session:
+        engine = Engine(session)
+        await engine.wait_healthy()
+        yield engine
+
+
+def greedy(model: Any, prompt: list[int]) -> list[int]:
+    with torch.inference_mode():
+        inputs = torch.tensor([prompt])
+        output = model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=COUNT, do_sample=False, pad_token_id=0
+        )
+    return [int(token) for token in output[0, len(prompt) :]]
+
+
+def assert_logprobs(model: Any, prompt: list[int], answer: Answer) -> None:
+    tokens = torch.tensor([prompt + tokens_of(answer)])
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(model(tokens).logits[0, :-1], dim=-1)
+    expected = logprobs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
+    assert logprobs_of(answer) == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+async def test_greedy_is_transformers_token_for_token_and_logprobs_agree(real: Engine, smollm2: SmolLM2) -> None:
+    prompts = [list(smollm2.tokenizer.encode(text).ids) for text in TEXTS]
+    answers = await asyncio.gather(*(real.generate(prompt, max_new_tokens=COUNT, temperature=0) for prompt in prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert tokens_of(answer) == greedy(smollm2.model, prompt)
+        assert_logprobs(smollm2.model, prompt, answer)
+        assert answer["text"] == smollm2.tokenizer.decode(tokens_of(answer))
+
+
+async def test_a_sampled_group_shares_its_prompt_and_has_exact_logprobs(real: Engine, smollm2: SmolLM2) -> None:
+    prompt = list(smollm2.tokenizer.encode(" ".join(TEXTS)).ids)
+    answers = await asyncio.gather(
+        *(real.generate(prompt, max_new_tokens=COUNT, sampling_seed=seed) for seed in range(8))
+    )
+    cached = sorted(answer["meta_info"]["cached_tokens"] for answer in answers)
+    assert cached[1:] == [len(prompt) - 1] * 7
+    for answer in answers:
+        assert_logprobs(smollm2.model, prompt, answer)
