@@ -28,7 +28,8 @@ from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.spans import merged, model_span
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.rollout.engines.client import SamplingSettings
+from trimtab.rollout.concurrency import Concurrency
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
@@ -201,7 +202,7 @@ async def _roll_out(site: Site, profile: Profile, life: int) -> None:
             site.topology,
             NotingServer(bus, site, profile, life=life),
             _FRESH,
-            max_tasks=_MAX_TASKS,
+            Concurrency(ceiling=_MAX_TASKS, requests_per_task=1),
             lease_s=_LEASE_S,
             grace_s=_GRACE_S,
             clock=time.monotonic,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from examples.quickstart.make import make_model, make_tokenizer
 from tests.integration.rollout.engine_process import EngineProcess
@@ -27,6 +30,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_model(folder / str(seed), seed=seed)
         make_tokenizer(folder / str(seed))
     return folder
+
+
+@pytest.fixture(scope="session")
+def steps(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
+    """Folders of versions 0 to 8, as a trainer makes them: each differs from the one before in a few of its weights, by
+    enough to be told apart.
+    """
+    folder = tmp_path_factory.mktemp("steps")
+    made = {0: models / "0"}
+    torch.manual_seed(7)
+    for version in range(1, 9):
+        made[version] = folder / str(version)
+        shutil.copytree(made[version - 1], made[version])
+        tensors = load_file(made[version] / "model.safetensors")
+        for tensor in tensors.values():
+            where = torch.rand(tensor.shape) < 0.02
+            tensor[where] += torch.randn(int(where.sum())) * 0.3
+        save_file(tensors, made[version] / "model.safetensors", metadata={"format": "pt"})
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
+from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.freshness import Freshness, VersionLine
 from trimtab.rollout.hand_backs import HandBacks
@@ -33,6 +34,7 @@ from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.worker import CONSUMER, Worker
 from trimtab.rollout.workflows.team import Role, Workflow
+from trimtab.weights.store.position import Position
 
 GROUP_SIZE = 4
 LEASE_S = 600.0
@@ -113,6 +115,7 @@ class Job:
         max_deliveries: int = 3,
         grace_s: float = 30.0,
         max_tasks: int = 4,
+        concurrency: Concurrency | None = None,
         lines: Mapping[str, VersionLine] | None = None,
         max_staleness: int = 2,
         lease_s: float = LEASE_S,
@@ -137,18 +140,22 @@ class Job:
             self.topology,
             server,
             freshness,
-            max_tasks=max_tasks,
+            concurrency or Concurrency(ceiling=max_tasks, requests_per_task=GROUP_SIZE),
             lease_s=lease_s,
             grace_s=grace_s,
             clock=time.monotonic,
         )
 
 
+def at(version: int) -> Position:
+    return Position(epoch=1, version=version)
+
+
 def line(*, served: int, announced: int) -> VersionLine:
     """A policy whose engine serves one version while its trainer has announced another."""
     announcements = Announcements(clock=time.monotonic)
     announcements.note(announced)
-    return VersionLine(gate=VersionGate(served), announcements=announcements)
+    return VersionLine(gate=VersionGate(at(served)), announcements=announcements)
 
 
 @asynccontextmanager

@@ -17,9 +17,13 @@ from transformers import AutoModelForCausalLM
 from tests.integration.rollout.engine_process import EngineProcess
 from tests.polling import eventually
 from trimtab.fabric.wire.spans import total_length
-from trimtab.rollout.engines.client import EngineClient, EngineOverloaded, EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import Generated, SamplingSettings, WeightRun
+from trimtab.rollout.engines.errors import EngineOverloaded, EngineRefused
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.weight_labels import label_of
+from trimtab.weights.store.position import Position
 
 PROMPTS = [[1, 2, 3], [4, 10, 5, 10, 6, 11], [9], [7, 10, 7, 10, 7, 11, 2, 3]]
 GREEDY = SamplingSettings(max_new_tokens=12, temperature=0.0)
@@ -53,7 +57,7 @@ def greedy_reference(model: Path, prompt: Sequence[int], count: int) -> tuple[li
 
 async def test_greedy_is_transformers_token_for_token(engine: EngineClient, models: Path) -> None:
     answers = await asyncio.gather(
-        *(engine.generate(prompt, GREEDY, request_id=f"g{n}") for n, prompt in enumerate(PROMPTS))
+        *(engine.generate(prompt, GREEDY, request_id=f"g{n}", weight_version="0") for n, prompt in enumerate(PROMPTS))
     )
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         tokens, logprobs = greedy_reference(models / "0", prompt, 12)
@@ -65,7 +69,7 @@ async def test_greedy_is_transformers_token_for_token(engine: EngineClient, mode
 async def test_the_same_seed_gives_the_same_tokens_whatever_it_is_batched_with(engine: EngineClient) -> None:
     async def one(prompt: Sequence[int], seed: int) -> Generated:
         settings = SamplingSettings(max_new_tokens=16, temperature=1.0, seed=seed)
-        return await engine.generate(prompt, settings, request_id=f"s{seed}")
+        return await engine.generate(prompt, settings, request_id=f"s{seed}", weight_version="0")
 
     alone = [await one(prompt, seed) for seed, prompt in enumerate(PROMPTS)]
     together = await asyncio.gather(*(one(prompt, seed) for seed, prompt in enumerate(PROMPTS)))
@@ -77,8 +81,8 @@ async def test_the_same_seed_gives_the_same_tokens_whatever_it_is_batched_with(e
 
 
 async def test_paused_in_place_it_goes_on_where_it_was(engine: EngineClient) -> None:
-    whole = await engine.generate(PROMPTS[1], LONG, request_id="whole")
-    request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="paused"))
+    whole = await engine.generate(PROMPTS[1], LONG, request_id="whole", weight_version="0")
+    request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="paused", weight_version="0"))
     await asyncio.sleep(0)
     await engine.pause("in_place", timeout_s=10.0)
     await engine.resume(timeout_s=10.0)
@@ -86,8 +90,8 @@ async def test_paused_in_place_it_goes_on_where_it_was(engine: EngineClient) -> 
 
 
 async def test_retracted_it_is_computed_again_and_gives_the_same(engine: EngineClient) -> None:
-    whole = await engine.generate(PROMPTS[1], LONG, request_id="whole")
-    request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="retracted"))
+    whole = await engine.generate(PROMPTS[1], LONG, request_id="whole", weight_version="0")
+    request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="retracted", weight_version="0"))
     for _ in range(3):
         await engine.pause("retract", timeout_s=10.0)
         await engine.resume(timeout_s=10.0)
@@ -98,7 +102,7 @@ async def test_retracted_it_is_computed_again_and_gives_the_same(engine: EngineC
 
 async def test_requests_wait_while_it_is_paused(engine: EngineClient, http: aiohttp.ClientSession) -> None:
     await engine.pause("abort", timeout_s=10.0)
-    request = asyncio.create_task(engine.generate(PROMPTS[0], GREEDY, request_id="waits"))
+    request = asyncio.create_task(engine.generate(PROMPTS[0], GREEDY, request_id="waits", weight_version="0"))
 
     async def queued() -> bool:
         return await running(http) == 1
@@ -112,7 +116,10 @@ async def test_requests_wait_while_it_is_paused(engine: EngineClient, http: aioh
 
 async def test_pausing_with_abort_answers_with_what_there_is(engine: EngineClient, http: aiohttp.ClientSession) -> None:
     await engine.pause("in_place", timeout_s=10.0)
-    requests = [asyncio.create_task(engine.generate(PROMPTS[n % 4], LONG, request_id=f"a{n}")) for n in range(12)]
+    requests = [
+        asyncio.create_task(engine.generate(PROMPTS[n % 4], LONG, request_id=f"a{n}", weight_version="0"))
+        for n in range(12)
+    ]
 
     async def all_held() -> bool:
         return await running(http) == 12
@@ -126,7 +133,10 @@ async def test_pausing_with_abort_answers_with_what_there_is(engine: EngineClien
 
 async def test_abort_request_ends_one_and_leaves_the_others(engine: EngineClient, http: aiohttp.ClientSession) -> None:
     await engine.pause("in_place", timeout_s=10.0)
-    requests = {n: asyncio.create_task(engine.generate(PROMPTS[n], GREEDY, request_id=f"one{n}")) for n in range(3)}
+    requests = {
+        n: asyncio.create_task(engine.generate(PROMPTS[n], GREEDY, request_id=f"one{n}", weight_version="0"))
+        for n in range(3)
+    }
 
     async def all_held() -> bool:
         return await running(http) == 3
@@ -145,7 +155,7 @@ async def test_a_client_that_hangs_up_takes_its_request_with_it(
     engine: EngineClient, http: aiohttp.ClientSession
 ) -> None:
     await engine.pause("in_place", timeout_s=10.0)
-    request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="gone"))
+    request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="gone", weight_version="0"))
 
     async def held() -> bool:
         return await running(http) == 1
@@ -160,7 +170,7 @@ async def test_a_client_that_hangs_up_takes_its_request_with_it(
 
 async def test_new_weights_are_served_and_named(engine: EngineClient, models: Path) -> None:
     await engine.update_weights_from_disk(models / "1", weight_version="1", timeout_s=10.0)
-    answer = await engine.generate(PROMPTS[1], GREEDY, request_id="new")
+    answer = await engine.generate(PROMPTS[1], GREEDY, request_id="new", weight_version="0")
     assert answer.weight_version == "1"
     assert list(answer.token_ids) == greedy_reference(models / "1", PROMPTS[1], 12)[0]
 
@@ -169,7 +179,7 @@ async def test_every_token_across_updates_has_the_version_that_sampled_it(
     engine: EngineClient, engine_process: EngineProcess, models: Path
 ) -> None:
     """Logprobs tell: each span's tokens are recomputed with the weights that its version names."""
-    gate = VersionGate(0)
+    gate = VersionGate()
     sampler = PolicySampler(engine, gate)
     settings = SamplingSettings(max_new_tokens=48, temperature=1.0, seed=3)
     requests = [
@@ -187,9 +197,11 @@ async def test_every_token_across_updates_has_the_version_that_sampled_it(
                 await gate.wait_empty(timeout_s=0.2)
             except TimeoutError:
                 await engine.resume(timeout_s=10.0)
-        await engine.update_weights_from_disk(models / str(version % 3), weight_version=str(version), timeout_s=10.0)
+        given = Position(epoch=1, version=version)
+        await engine.update_weights_from_disk(models / str(version % 3), weight_version=label_of(given), timeout_s=10.0)
         await engine.resume(timeout_s=10.0)
-        gate.reopen(version=version)
+        gate.settle(given)
+        gate.open()
     completions = await asyncio.gather(*requests)
     reference = {
         seed: AutoModelForCausalLM.from_pretrained(models / str(seed), dtype=torch.float32) for seed in range(3)
@@ -214,17 +226,26 @@ async def test_every_token_across_updates_has_the_version_that_sampled_it(
     assert not sampler.lost.is_set()
 
 
-async def test_an_update_in_place_in_the_middle_of_a_request_reports_the_last_version(
+async def test_an_update_in_place_in_the_middle_of_a_request_is_told_token_by_token(
     engine: EngineClient, models: Path
 ) -> None:
-    request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="crossing"))
+    request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="crossing", weight_version="0"))
+
+    async def running() -> bool:
+        return (await engine.load(timeout_s=10.0)).running == 1
+
+    await eventually(running, timeout_s=10.0, interval_s=0.002)
     await engine.pause("in_place", timeout_s=10.0)
     await engine.update_weights_from_disk(models / "1", weight_version="9", timeout_s=10.0)
     await engine.resume(timeout_s=10.0)
     answer = await request
     assert (answer.weight_version, len(answer.token_ids)) == ("9", 50)
-    # A sampler that sent it with version 0 throws it away rather than stamp it wrongly.
-    assert answer.weight_version != "0"
+    assert answer.weight_runs is not None
+    before = answer.weight_runs[0].length
+    assert answer.weight_runs == (
+        WeightRun(weight_version="0", length=before),
+        WeightRun(weight_version="9", length=50 - before),
+    )
 
 
 def damaged(kind: str, source: Path, folder: Path) -> Path:
@@ -263,12 +284,12 @@ def damaged(kind: str, source: Path, folder: Path) -> Path:
 async def test_weights_that_do_not_fit_are_refused_and_change_nothing(
     engine: EngineClient, models: Path, tmp_path: Path, kind: str, message: str
 ) -> None:
-    before = await engine.generate(PROMPTS[1], GREEDY, request_id="before")
+    before = await engine.generate(PROMPTS[1], GREEDY, request_id="before", weight_version="0")
     with pytest.raises(EngineRefused, match=message):
         await engine.update_weights_from_disk(
             damaged(kind, models / "0", tmp_path / "bad"), weight_version="5", timeout_s=10.0
         )
-    after = await engine.generate(PROMPTS[1], GREEDY, request_id="after")
+    after = await engine.generate(PROMPTS[1], GREEDY, request_id="after", weight_version="0")
     assert after.token_ids == before.token_ids
     assert after.logprobs == pytest.approx(before.logprobs, abs=1e-5)
     assert after.weight_version == "0"
@@ -276,7 +297,9 @@ async def test_weights_that_do_not_fit_are_refused_and_change_nothing(
 
 async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None:
     await engine.pause("in_place", timeout_s=10.0)
-    requests = [asyncio.create_task(engine.generate([1], GREEDY, request_id=f"q{n}")) for n in range(80)]
+    requests = [
+        asyncio.create_task(engine.generate([1], GREEDY, request_id=f"q{n}", weight_version="0")) for n in range(80)
+    ]
     await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_COMPLETED)
     await engine.resume(timeout_s=10.0)
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
@@ -332,7 +355,7 @@ async def test_sigterm_answers_what_it_holds_and_ends(
     engine: EngineClient, engine_process: EngineProcess, http: aiohttp.ClientSession
 ) -> None:
     await engine.pause("in_place", timeout_s=10.0)
-    request = asyncio.create_task(engine.generate([1], GREEDY, request_id="last"))
+    request = asyncio.create_task(engine.generate([1], GREEDY, request_id="last", weight_version="0"))
 
     async def held() -> bool:
         return await running(http) == 1

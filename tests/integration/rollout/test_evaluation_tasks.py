@@ -16,7 +16,8 @@ from trimtab.api.sampling import Sampling
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.fabric.wire.trajectory import Scored
-from trimtab.rollout.engines.client import EngineClient, SamplingSettings
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.workflows.single_turn import SingleTurn
@@ -31,7 +32,7 @@ def sampling_roles(engine: EngineClient, models: Path) -> Mapping[str, Role]:
         encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         decode=lambda ids: str(tokenizer.decode(ids)),
     )
-    sampler = PolicySampler(engine, VersionGate(0))
+    sampler = PolicySampler(engine, VersionGate())
     settings = SamplingSettings(max_new_tokens=20)
     return {"solver": Role(name="solver", policy="solver", tokenizer=text, sampler=sampler, sampling=settings)}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.integration.rollout.failing_workflows import Faulty, Held
-from tests.integration.rollout.job import GROUP_SIZE, Job, assert_complete_once, line, working
+from tests.integration.rollout.job import GROUP_SIZE, Job, assert_complete_once, at, line, working
 from tests.polling import eventually
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.streams import declare_stream, delete_stream
@@ -79,7 +79,7 @@ async def test_weights_that_are_late_by_several_leases(job: Job, roles: Mapping[
 
     async with working(worker):
         await eventually(lambda: delivered_often(job), timeout_s=30.0)
-        solver.gate.reopen(version=2)
+        solver.gate.settle(at(2))
         await eventually(lambda: worker.completed == GROUP_SIZE, timeout_s=20.0)
     assert worker.failures == {"workflow-error": 1}
     await assert_scored_once(job)

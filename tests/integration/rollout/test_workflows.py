@@ -21,10 +21,12 @@ from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.weight_labels import label_of
 from trimtab.rollout.workflows.number_guessing import NumberGuessing
 from trimtab.rollout.workflows.solver_verifier import SolverVerifier
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.rollout.workflows.text_environment import TextEnvironment
+from trimtab.weights.store.position import Position
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
@@ -72,9 +74,9 @@ async def samplers(engine_urls: Mapping[str, str], talkers: Path) -> AsyncIterat
         for policy, url in engine_urls.items():
             engine = await stack.enter_async_context(EngineClient(url, request_timeout_s=30.0))
             await engine.wait_healthy(timeout_s=60.0)
-            version = VERSIONS[policy]
-            await engine.update_weights_from_disk(talkers / policy, weight_version=str(version), timeout_s=10.0)
-            made[policy] = PolicySampler(engine, VersionGate(version))
+            position = Position(epoch=1, version=VERSIONS[policy])
+            await engine.update_weights_from_disk(talkers / policy, weight_version=label_of(position), timeout_s=10.0)
+            made[policy] = PolicySampler(engine, VersionGate(position))
         yield made
 
 

@@ -76,6 +76,13 @@ def test_the_topology_of_a_job() -> None:
     assert (trajectories["allow_direct"], trajectories["discard"]) == (True, "new")
     assert trajectories["duplicate_window"] == 120_000_000_000
     assert topology.members.config()["max_age"] == 9_000_000_000
+    swaps = topology.swaps.config()
+    assert (swaps["name"], swaps["storage"], swaps["max_age"]) == (
+        "KV_team__math_2ev2__swaps",
+        "memory",
+        10_000_000_000,
+    )
+    assert topology.swap_slot_key("pool.a", "solver", slot=3) == "pool_2ea.solver.3"
     assert topology.trajectory_subject("solver") == "trimtab.team.math_2ev2.trajectories.solver"
 
 

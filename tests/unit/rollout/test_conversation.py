@@ -17,7 +17,8 @@ from tests.unit.rollout.speakers import (
 )
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
-from trimtab.rollout.engines.client import EngineOverloaded, SamplingSettings
+from trimtab.rollout.engines.contract import SamplingSettings
+from trimtab.rollout.engines.errors import EngineOverloaded
 from trimtab.rollout.sampler import Completion, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.rehearsal import Script

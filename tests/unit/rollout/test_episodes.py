@@ -12,7 +12,7 @@ from tests.unit.rollout.speakers import EchoSampler, role
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
-from trimtab.rollout.engines.client import EngineOverloaded
+from trimtab.rollout.engines.errors import EngineOverloaded
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.failure import EpisodeFailed
 from trimtab.rollout.workflows.single_turn import SingleTurn

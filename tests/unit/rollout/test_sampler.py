@@ -8,44 +8,61 @@ import pytest
 
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout import sampler as sampler_module
-from trimtab.rollout.engines.client import (
-    EngineClient,
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings, WeightRun
+from trimtab.rollout.engines.errors import (
     EngineError,
     EngineOverloaded,
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
-    Generated,
-    SamplingSettings,
 )
-from trimtab.rollout.sampler import PolicySampler
+from trimtab.rollout.sampler import Completion, PolicySampler
 from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.weight_labels import label_of, position_of
+from trimtab.weights.store.position import Position
 
 SETTINGS = SamplingSettings(max_new_tokens=6, seed=11)
 
 
+def at(version: int) -> Position:
+    return Position(epoch=1, version=version)
+
+
 class ScriptedEngine(EngineClient):
-    """Gives the next answer of its script; before it answers, the gate moves on to that answer's version."""
+    """Gives the next answer of its script. Between two answers the engine gets the weights of the next, as in a swap
+    between requests.
+    """
 
     def __init__(self, gate: VersionGate, script: Sequence[Generated | EngineError]) -> None:
         self._gate = gate
         self._script = list(script)
         self.asked: list[tuple[tuple[int, ...], SamplingSettings, str]] = []
 
-    async def generate(self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str) -> Generated:
+    async def generate(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+    ) -> Generated:
         self.asked.append((tuple(input_ids), settings, request_id))
         answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
         if isinstance(answer, EngineError):
             raise answer
-        if self._script[0] is not answer and isinstance(self._script[0], Generated):
-            # As after a swap: the next request is stamped with the next version.
-            self._gate.version = int(self._script[0].weight_version)
+        following = self._script[0]
+        if following is not answer and isinstance(following, Generated):
+            position = position_of(following.weight_version)
+            assert position is not None
+            self._gate.settle(position)
         return answer
 
 
-def part(tokens: Sequence[int], finish: str, version: int) -> Generated:
+def part(tokens: Sequence[int], finish: Finish, version: int) -> Generated:
     logprobs = tuple(-token / 10 for token in tokens)
-    return Generated(token_ids=tuple(tokens), logprobs=logprobs, finish=finish, weight_version=str(version))  # type: ignore[arg-type]
+    return Generated(
+        token_ids=tuple(tokens),
+        logprobs=logprobs,
+        finish=finish,
+        weight_version=label_of(at(version)),
+        weight_runs=None,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +71,17 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_module, "_RETRY_MAX_S", 0.001)
 
 
-async def complete(script: Sequence[Generated | EngineError], *, version: int = 3, deadline_s: float = 5.0):  # type: ignore[no-untyped-def]
-    gate = VersionGate(version)
+async def complete(
+    script: Sequence[Generated | EngineError],
+    *,
+    settings: SamplingSettings = SETTINGS,
+    version: int = 3,
+    deadline_s: float = 5.0,
+) -> tuple[Completion, ScriptedEngine, PolicySampler]:
+    gate = VersionGate(at(version))
     engine = ScriptedEngine(gate, script)
     sampler = PolicySampler(engine, gate)
-    completion = await sampler.complete([1, 2], SETTINGS, request_id="r", deadline_s=deadline_s)
+    completion = await sampler.complete([1, 2], settings, request_id="r", deadline_s=deadline_s)
     return completion, engine, sampler
 
 
@@ -123,6 +146,7 @@ async def test_passing_failures_are_repeated(error: EngineError, lost: bool) -> 
     completion, _, sampler = await complete([error, error, part([5], "stop", 3)])
     assert completion.token_ids == (5,)
     assert sampler.lost.is_set() is lost
+    assert sampler.overloads == (0 if lost else 2)
 
 
 async def test_a_refusal_is_not_repeated() -> None:
@@ -134,3 +158,74 @@ async def test_a_refusal_is_not_repeated() -> None:
 async def test_the_deadline_ends_it_with_a_typed_error(stuck: Generated | EngineError) -> None:
     with pytest.raises(EngineTimeout):
         await complete([stuck], deadline_s=0.05)
+
+
+async def test_a_stop_text_that_an_abort_cuts_in_two_is_drawn_again_from_before_its_beginning() -> None:
+    """The engine looks for the text in its own output; a beginning that it is given as a prompt it does not see."""
+    script = [part([5, 6, 7, 8], "abort", 3), part([9], "stop", 4)]
+    settings = SamplingSettings(max_new_tokens=6, seed=11, stop=("</a", "x"))
+    completion, engine, _ = await complete(script, settings=settings)
+    assert [asked[0] for asked in engine.asked] == [(1, 2), (1, 2, 5, 6)]
+    assert engine.asked[1][1].max_new_tokens == 4
+    assert completion.token_ids == (5, 6, 9)
+    assert completion.logprobs == (-0.5, -0.6, -0.9)
+    assert completion.spans == (model_span(2, version=3), model_span(1, version=4))
+
+
+async def test_what_earlier_parts_brought_is_not_drawn_again_for_a_stop_text() -> None:
+    settings = SamplingSettings(max_new_tokens=6, stop=("y" * 100,))
+    completion, engine, _ = await complete([part([5, 6], "abort", 3), part([7], "stop", 3)], settings=settings)
+    assert [asked[0] for asked in engine.asked] == [(1, 2), (1, 2)]
+    assert completion.token_ids == (7,)
+
+
+class SwappedUnderWay(EngineClient):
+    """An engine that is given new weights in the middle of each request, and says so or not."""
+
+    def __init__(self, gate: VersionGate, *runs: tuple[Position, int], accounts: bool) -> None:
+        self._gate = gate
+        self._runs = runs
+        self._accounts = accounts
+        self.asked = 0
+
+    async def generate(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+    ) -> Generated:
+        self.asked += 1
+        if self.asked == 1:
+            for position, _ in self._runs[1:]:
+                self._gate.begin(position)
+                self._gate.settle(position)
+        runs = tuple(WeightRun(weight_version=label_of(position), length=length) for position, length in self._runs)
+        count = sum(length for _, length in self._runs)
+        return Generated(
+            token_ids=(7,) * count,
+            logprobs=(-0.5,) * count,
+            finish="stop",
+            weight_version=runs[-1].weight_version,
+            weight_runs=runs if self._accounts else None,
+        )
+
+
+async def test_spans_come_from_an_engine_that_accounts_for_every_token() -> None:
+    gate = VersionGate(at(3))
+    # The trainer was restarted from a checkpoint: version 3 again, in a new epoch, and other weights.
+    again = Position(epoch=2, version=3)
+    engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), (again, 3), accounts=True)
+    sampler = PolicySampler(engine, gate)
+    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=5.0)
+    assert completion.spans == (model_span(2, version=3), model_span(1, version=4), model_span(3, version=3))
+    assert sampler.accounts_for_tokens
+    assert not sampler.lost.is_set()
+
+
+async def test_an_engine_that_does_not_account_is_not_believed_about_a_request_that_crossed_a_swap() -> None:
+    gate = VersionGate(at(3))
+    engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), accounts=False)
+    sampler = PolicySampler(engine, gate)
+    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=5.0)
+    # The second time nothing was swapped, and its one word holds for all tokens.
+    assert engine.asked == 2
+    assert completion.spans == (model_span(3, version=4),)
+    assert not sampler.accounts_for_tokens
+    assert sampler.lost.is_set()

@@ -13,7 +13,7 @@ from trimtab.api.sampling import Sampling
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.fabric.wire.task import Task
-from trimtab.rollout.engines.client import SamplingSettings
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.failure import TaskRefused
 from trimtab.rollout.task_sampling import with_changes
 from trimtab.rollout.workflows.single_turn import SingleTurn
@@ -22,8 +22,8 @@ POOL = SamplingSettings(max_new_tokens=8, temperature=0.7, top_p=0.9, top_k=40)
 
 
 def test_what_the_manifest_says_is_what_the_engine_is_asked_for() -> None:
-    sampling = Sampling(temperature=0.25, top_p=0.5, top_k=3, max_tokens=77)
-    expected = SamplingSettings(max_new_tokens=77, temperature=0.25, top_p=0.5, top_k=3)
+    sampling = Sampling(temperature=0.25, top_p=0.5, top_k=3, max_tokens=77, stop=("</a>", "\n"))
+    expected = SamplingSettings(max_new_tokens=77, temperature=0.25, top_p=0.5, top_k=3, stop=("</a>", "\n"))
     assert SamplingSettings(**sampling_fields(sampling)) == expected
     assert with_changes(POOL, sampling_fields(sampling)) == expected
 
@@ -50,6 +50,10 @@ def test_what_a_task_does_not_mention_stays_as_the_pool_has_it() -> None:
         {"top_p": 0.0},
         {"top_p": 1.5},
         {"top_k": -2},
+        {"stop": "</a>"},
+        {"stop": [""]},
+        {"stop": ["x" * 257]},
+        {"stop": ["x"] * 17},
     ],
     ids=str,
 )

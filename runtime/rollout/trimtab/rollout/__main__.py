@@ -8,11 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import structlog
-from transformers import AutoTokenizer
-
 from trimtab.api.job import RLJob
-from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
@@ -23,24 +19,21 @@ from trimtab.fabric.settings import PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
-from trimtab.fabric.wire.sampling import sampling_fields
-from trimtab.rollout.engines.client import EngineClient, SamplingSettings
+from trimtab.rollout.concurrency import Concurrency
+from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.freshness import Freshness, VersionLine
+from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.pace import Announcements
+from trimtab.rollout.load_watch import LoadWatch
+from trimtab.rollout.policy_seat import PolicySeat, SeatPlace
+from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.quarantine import Quarantine
-from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.serving import TaskServer
+from trimtab.rollout.swap_metrics import SwapMetrics
 from trimtab.rollout.throughput import Throughput
-from trimtab.rollout.version_gate import VersionGate
-from trimtab.rollout.weight_refresh import WeightRefresh
 from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.loading import load_workflow
-from trimtab.rollout.workflows.team import Role, Tokenizer
-from trimtab.weights.puller import WeightPuller
 
-_log = structlog.get_logger(__name__)
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
 
@@ -54,53 +47,6 @@ class RolloutPodSettings(JobPodSettings):
     def engine_urls(self) -> dict[str, str]:
         pairs = (pair.partition("=") for pair in self.engines.split(",") if pair)
         return {policy: url for policy, _, url in pairs}
-
-
-class PolicySeat:
-    """One policy in this pod: its engine, and what keeps the engine's weights fresh."""
-
-    def __init__(
-        self, pod: Pod[RolloutPodSettings], policy: Policy, store: ObjectStore, pointers: KeyValue, engine: EngineClient
-    ) -> None:
-        pool = pool_of(pod.job, pod.settings.pod)
-        model = pod.folder / policy.model.uri
-        self.policy = policy
-        self.puller = WeightPuller(
-            store,
-            policy.name,
-            trusted_keys(pod.settings),
-            folder=pod.settings.scratch / policy.name / "copy",
-            spool=pod.settings.scratch / policy.name / "spool",
-            member=pod.settings.pod.name,
-        )
-        self.gate = VersionGate(0)
-        self.announcements = Announcements(clock=time.monotonic)
-        self.sampler = PolicySampler(engine, self.gate)
-        self.refresh = WeightRefresh(
-            engine,
-            self.gate,
-            self.sampler,
-            self.puller,
-            pointers,
-            self.announcements,
-            policy=policy.name,
-            base_model=model,
-            engine_start_timeout_s=pool.engine.startup_timeout_seconds,
-        )
-        self.tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(model, local_files_only=True))
-
-    def role(self, name: str) -> Role:
-        return Role(
-            name=name,
-            policy=self.policy.name,
-            tokenizer=self.tokenizer,
-            sampler=self.sampler,
-            sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
-        )
-
-    @property
-    def line(self) -> VersionLine:
-        return VersionLine(gate=self.gate, announcements=self.announcements)
 
 
 def trusted_keys(settings: RolloutPodSettings) -> Verifier:
@@ -126,16 +72,30 @@ async def _main(settings: RolloutPodSettings) -> None:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
-        pointers = await KeyValue.declare(pod.bus, pod.topology.weights, deadline_s=_DECLARE_DEADLINE_S)
-        members = await KeyValue.declare(pod.bus, pod.topology.members, deadline_s=_DECLARE_DEADLINE_S)
         pool = pool_of(pod.job, settings.pod)
+        members = KeyValue(pod.bus, pod.topology.members)
+        place = SeatPlace(
+            member=settings.pod.name,
+            pool=pool,
+            scratch=settings.scratch,
+            store=store,
+            trusted=trusted_keys(settings),
+            pointers=KeyValue(pod.bus, pod.topology.weights),
+            swaps=KeyValue(pod.bus, pod.topology.swaps),
+            census=PoolCensus(members, pool=pool.name, clock=time.monotonic),
+            metrics=SwapMetrics(pod.metrics),
+        )
         seats: dict[str, PolicySeat] = {}
         for policy in pod.job.spec.policies:
             url = settings.engine_urls().get(policy.name)
             if url is not None:
-                engine = EngineClient(url, request_timeout_s=pool.engine.request_timeout_seconds)
+                engine = EngineClient(
+                    url,
+                    request_timeout_s=pool.engine.request_timeout_seconds,
+                    salt_prefixes=pool.engine.name == "sglang",
+                )
                 await stack.enter_async_context(engine)
-                seat = seats[policy.name] = PolicySeat(pod, policy, store, pointers, engine)
+                seat = seats[policy.name] = PolicySeat(policy, engine, place, model=pod.folder / policy.model.uri)
                 await seat.puller.open()
                 stack.push_async_callback(seat.puller.close)
         await _serve(pod, pool, seats, members)
@@ -152,7 +112,9 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
     )
-    max_tasks = max(1, pool.max_concurrency // spec.data.group_size)
+    concurrency = Concurrency(
+        ceiling=max(1, pool.max_concurrency // spec.data.group_size), requests_per_task=spec.data.group_size
+    )
     freshness = Freshness({name: seat.line for name, seat in seats.items()}, max_staleness=spec.data.max_staleness)
     server = TaskServer(
         pod.bus,
@@ -170,7 +132,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         pod.topology,
         server,
         freshness,
-        max_tasks=max_tasks,
+        concurrency,
         lease_s=spec.data.tasks.lease_seconds,
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
@@ -190,7 +152,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
             versions={name: seat.gate.version for name, seat in seats.items()},
             in_flight=worker.in_flight,
-            capacity=max_tasks,
+            capacity=concurrency.ceiling,
             allowance=worker.allowance,
             samples_per_second=rates.samples,
             tokens_per_second=rates.tokens,
@@ -205,6 +167,11 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
     )
     async with asyncio.TaskGroup() as loops:
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
+        for name, seat in seats.items():
+            watch = LoadWatch(
+                name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.in_flight
+            )
+            background.append(loops.create_task(watch.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(seats, pod.stopping)
         await worker.run(pod.stopping)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
-from trimtab.rollout.engines.client import EngineError
+from trimtab.rollout.engines.errors import EngineError
 from trimtab.rollout.failure import EpisodeFailed, TaskRefused
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.task_sampling import with_changes

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from trimtab.rollout.engines.client import SamplingSettings
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.failure import TaskRefused
 
 
@@ -20,6 +20,9 @@ class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     temperature: Annotated[float, Meta(ge=0, le=100)] | UnsetType = UNSET
     top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | UnsetType = UNSET
+    stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=16)] | UnsetType = (
+        UNSET
+    )
 
 
 def with_changes(settings: SamplingSettings, changes: Mapping[str, Any]) -> SamplingSettings:

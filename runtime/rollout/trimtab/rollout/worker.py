@@ -14,6 +14,7 @@ from trimtab.fabric.bus.errors import BusTimeout, BusUnavailable
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
+from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.serving import TaskServer
 
@@ -38,8 +39,8 @@ class Worker:
         topology: JobTopology,
         server: TaskServer,
         freshness: Freshness,
+        concurrency: Concurrency,
         *,
-        max_tasks: int,
         lease_s: float,
         grace_s: float,
         clock: Callable[[], float],
@@ -48,7 +49,7 @@ class Worker:
         self._topology = topology
         self._server = server
         self._freshness = freshness
-        self._max_tasks = max_tasks
+        self._concurrency = concurrency
         self._lease_s = lease_s
         self._grace_s = grace_s
         self._clock = clock
@@ -75,8 +76,8 @@ class Worker:
 
     @property
     def allowance(self) -> int:
-        """How many tasks it may have now."""
-        return self._freshness.allowance(self._max_tasks)
+        """How many tasks it may have now: as many as its engines bear, fewer while its weights are behind."""
+        return self._freshness.allowance(self._concurrency.limit)
 
     async def run(self, stopping: asyncio.Event) -> None:
         # No limit on deliveries: a task that the server stops delivering is lost without a word, where one that is
@@ -99,7 +100,7 @@ class Worker:
         self._watch_lag(allowed)
         free = allowed - len(self._running)
         if free <= 0:
-            await self._wait_for_room(_PULL_WAIT_S if allowed == self._max_tasks else _WEIGHTS_POLL_S)
+            await self._wait_for_room(_PULL_WAIT_S if allowed == self._concurrency.limit else _WEIGHTS_POLL_S)
             return
         try:
             pulled = await puller.fetch(batch=free, wait_s=_PULL_WAIT_S)

@@ -11,6 +11,7 @@ from trimtab.fabric.bus.names import SEPARATOR, escape_token
 _NANOSECONDS = 1_000_000_000
 _QUARANTINE_BYTES = 64 << 20
 _HAND_BACKS_BYTES = 16 << 20
+_SWAP_TURN_S = 10.0
 
 
 class Retention(StrEnum):
@@ -208,6 +209,16 @@ class JobTopology:
         )
 
     @property
+    def swaps(self) -> BucketSpec:
+        """Which workers of a pool swap their weights now. One that dies meanwhile is forgotten soon."""
+        return BucketSpec(
+            name=f"{self._stem}{SEPARATOR}swaps",
+            ttl_s=_SWAP_TURN_S,
+            storage=Storage.MEMORY,
+            replicas=self.replicas,
+        )
+
+    @property
     def ledger(self) -> StreamSpec:
         """The dataflow's own record of its decisions."""
         return StreamSpec(
@@ -224,7 +235,7 @@ class JobTopology:
 
     @property
     def buckets(self) -> tuple[BucketSpec, ...]:
-        return (self.weights, self.members, self.balance, self.quarantine, self.hand_backs)
+        return (self.weights, self.members, self.balance, self.quarantine, self.hand_backs, self.swaps)
 
     def task_subject(self, queue: str) -> str:
         return f"{self._root}.tasks.{escape_token(queue)}"
@@ -246,6 +257,11 @@ class JobTopology:
     def quarantine_key(task_id: str) -> str:
         """Where the quarantine bucket holds a task."""
         return escape_token(task_id)
+
+    @staticmethod
+    def swap_slot_key(pool: str, policy: str, *, slot: int) -> str:
+        """Where the bucket of swaps holds one of a pool's turns for a policy."""
+        return f"{escape_token(pool)}.{escape_token(policy)}.{slot}"
 
     @staticmethod
     def evaluation_key(policy: str, benchmark: str, *, version: int) -> str:

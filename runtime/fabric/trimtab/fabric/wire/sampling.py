@@ -14,4 +14,5 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "stop": sampling.stop,
     }

@@ -3,79 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import aiohttp
 
-PauseMode = Literal["abort", "retract", "in_place"]
+from trimtab.rollout.engines import answers
+from trimtab.rollout.engines.contract import (
+    EngineLoad,
+    Generated,
+    ModelInfo,
+    PauseMode,
+    SamplingSettings,
+    ServerInfo,
+    WeightUpdate,
+)
+from trimtab.rollout.engines.errors import EngineError, EngineTimeout, EngineUnavailable, refusal
 
-
-class EngineError(RuntimeError):
-    """Something between us and a generation went wrong; `kind` names it in trajectories and metrics."""
-
-    kind = "engine-error"
-
-
-class EngineUnavailable(EngineError):
-    """Nobody answers, or the connection broke."""
-
-    kind = "engine-unavailable"
-
-
-class EngineTimeout(EngineError):
-    """No answer within the deadline."""
-
-    kind = "engine-timeout"
-
-
-class EngineOverloaded(EngineError):
-    """The engine's queue is full; the same request may succeed later."""
-
-    kind = "engine-overloaded"
-
-
-class EngineRefused(EngineError):
-    """The engine understood and said no: repeating the request will not help."""
-
-    kind = "engine-refused"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingSettings:
-    """How tokens are drawn."""
-
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    seed: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generated:
-    """What one request brought, finished or not."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Literal["stop", "length", "abort"]
-    weight_version: str
-    """The engine's own word on its weights when it answered."""
+_HEALTH_TIMEOUT_S = 5.0
+_HEALTH_POLL_S = 0.2
+# Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
+_IDLE_CONNECTION_S = 2.0
 
 
 class EngineClient:
-    """One engine by its URL."""
+    """One engine by its URL. It outlives the engine: whoever listens there next is asked over new connections."""
 
-    def __init__(self, url: str, *, request_timeout_s: float) -> None:
+    def __init__(self, url: str, *, request_timeout_s: float, salt_prefixes: bool = False) -> None:
+        """`salt_prefixes` is for engines that keep prefixes across a weight update, as SGLang must while requests run:
+        what was computed with other weights is then not found. The built-in engine forgets them by itself.
+        """
         self._url = url.rstrip("/")
+        self._salt_prefixes = salt_prefixes
         self._request_timeout_s = request_timeout_s
         # No limit on connections: concurrency is bounded by the worker, and a pause must get through a full pool.
         # No timeout of the session's own either: every call brings its deadline.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
 
     async def close(self) -> None:
@@ -87,73 +53,121 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def generate(self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str) -> Generated:
-        sampling: dict[str, Any] = {
-            "max_new_tokens": settings.max_new_tokens,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": settings.top_k,
+    async def generate(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+    ) -> Generated:
+        """`weight_version` is what the engine is believed to serve; which it does, the answer says."""
+        body: dict[str, Any] = {
+            "rid": request_id,
+            "input_ids": list(input_ids),
+            "sampling_params": settings.sampling_params(),
+            "return_logprob": True,
         }
-        if settings.seed is not None:
-            sampling["sampling_seed"] = settings.seed
-        body = {"rid": request_id, "input_ids": list(input_ids), "sampling_params": sampling, "return_logprob": True}
-        answer = await self._post("/generate", body, timeout_s=self._request_timeout_s)
-        try:
-            meta = answer["meta_info"]
-            pairs = meta["output_token_logprobs"]
-            reason = meta["finish_reason"]
-            generated = Generated(
-                token_ids=tuple(int(pair[1]) for pair in pairs),
-                logprobs=tuple(float(pair[0]) for pair in pairs),
-                finish=reason["type"],
-                weight_version=str(meta["weight_version"]),
-            )
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise EngineError(f"/generate answered without {error}") from None
-        if generated.finish == "abort" and reason.get("status_code"):
-            # SGLang answers some refusals this way, with 200 around it.
-            raise _refusal("/generate", int(reason["status_code"]), str(reason.get("message", ""))[:500])
-        if generated.finish not in ("stop", "length", "abort"):
-            raise EngineError(f"/generate ended for a reason we do not know: {generated.finish!r}")
-        if not all(map(math.isfinite, generated.logprobs)):
-            raise EngineError("/generate answered with a logprob that is not finite: are the weights damaged?")
-        return generated
+        if self._salt_prefixes:
+            body["extra_key"] = weight_version
+        return answers.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
+        """Requests that come while the engine is paused wait there."""
         await self._post("/pause_generation", {"mode": mode}, timeout_s=timeout_s)
 
     async def resume(self, *, timeout_s: float) -> None:
+        """Does nothing to an engine that is not paused."""
         await self._post("/continue_generation", {}, timeout_s=timeout_s)
 
-    async def update_weights_from_disk(self, folder: Path, *, weight_version: str, timeout_s: float) -> None:
-        # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
-        body = {"model_path": str(folder), "weight_version": weight_version, "flush_cache": False}
-        await self._post("/update_weights_from_disk", body, timeout_s=timeout_s)
+    async def abort(self, request_id: str, *, timeout_s: float) -> None:
+        """It is answered with its tokens so far. One that is unknown is no error."""
+        if not request_id:
+            raise ValueError("request_id is empty: an engine ignores that; use abort_all")
+        await self._post("/abort_request", {"rid": request_id}, timeout_s=timeout_s)
 
-    async def wait_healthy(self, *, timeout_s: float, poll_s: float = 0.2) -> None:
+    async def abort_all(self, *, timeout_s: float) -> None:
+        await self._post("/abort_request", {"rid": "", "abort_all": True}, timeout_s=timeout_s)
+
+    async def flush_cache(self, *, wait_s: float = 0.0, timeout_s: float) -> None:
+        """EngineRefused if requests are still held after `wait_s`."""
+        await self._call("POST", "/flush_cache", params={"timeout": f"{wait_s:g}"}, timeout_s=timeout_s)
+
+    async def update_weights_from_disk(self, folder: Path, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+        """A whole checkpoint."""
+        return await self._update("/update_weights_from_disk", {"model_path": str(folder)}, weight_version, timeout_s)
+
+    async def update_weights_from_sparse_file(
+        self, file: Path, *, weight_version: str, timeout_s: float
+    ) -> WeightUpdate:
+        """The changed elements alone, in a file as `builtin.sparse_update` writes it. The built-in engine takes it."""
+        body = {"model_path": str(file), "load_format": "sparse"}
+        return await self._update("/update_weights_from_disk", body, weight_version, timeout_s)
+
+    async def update_weights_from_tensor(
+        self, serialized: Sequence[str], *, load_format: str | None, weight_version: str, timeout_s: float
+    ) -> WeightUpdate:
+        """Tensors in the request itself, one base64 text per rank. `load_format` may name a custom weight loader that
+        the engine was started with; SGLang takes it.
+        """
+        body = {"serialized_named_tensors": list(serialized), "load_format": load_format}
+        return await self._update("/update_weights_from_tensor", body, weight_version, timeout_s)
+
+    async def update_weight_version(self, weight_version: str, *, timeout_s: float) -> None:
+        """Another name for the weights that are served. Requests go on."""
+        body = {"new_version": weight_version, "abort_all_requests": False}
+        answer = await self._post("/update_weight_version", body, timeout_s=timeout_s)
+        answers.weight_update("/update_weight_version", answer)
+
+    async def model_info(self, *, timeout_s: float) -> ModelInfo:
+        return answers.model_info(await self._get("/model_info", timeout_s=timeout_s))
+
+    async def server_info(self, *, timeout_s: float) -> ServerInfo:
+        """SGLang asks its scheduler for it, which answers when a weight update that it is at is over."""
+        return answers.server_info(await self._get("/server_info", timeout_s=timeout_s))
+
+    async def load(self, *, timeout_s: float) -> EngineLoad:
+        return answers.load(await self._get("/v1/loads", params={"include": "core"}, timeout_s=timeout_s))
+
+    async def check_health(self, *, timeout_s: float) -> None:
+        """An EngineError if it cannot generate."""
+        await self._get("/health", timeout_s=timeout_s)
+
+    async def wait_healthy(self, *, timeout_s: float) -> None:
         """Until the engine answers /health; a model may take minutes to load."""
         end = asyncio.get_running_loop().time() + timeout_s
         while True:
             try:
-                await self._call("GET", "/health", None, timeout_s=5.0)
+                await self.check_health(timeout_s=_HEALTH_TIMEOUT_S)
             except EngineError as error:
-                if asyncio.get_running_loop().time() + poll_s > end:
+                if asyncio.get_running_loop().time() + _HEALTH_POLL_S > end:
                     raise EngineTimeout(f"engine not healthy within {timeout_s:.0f} s: {error}") from error
-                await asyncio.sleep(poll_s)
+                await asyncio.sleep(_HEALTH_POLL_S)
             else:
                 return
 
-    async def _post(self, path: str, body: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        return await self._call("POST", path, body, timeout_s=timeout_s)
+    async def _update(self, path: str, body: Mapping[str, Any], weight_version: str, timeout_s: float) -> WeightUpdate:
+        # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
+        named = {**body, "weight_version": weight_version, "flush_cache": False}
+        return answers.weight_update(path, await self._post(path, named, timeout_s=timeout_s))
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None, *, timeout_s: float) -> dict[str, Any]:
+    async def _get(self, path: str, *, params: Mapping[str, str] | None = None, timeout_s: float) -> dict[str, Any]:
+        return await self._call("GET", path, params=params, timeout_s=timeout_s)
+
+    async def _post(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        return await self._call("POST", path, body=body, timeout_s=timeout_s)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float,
+    ) -> dict[str, Any]:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, self._url + path, json=body) as response,
+                self._session.request(method, self._url + path, json=body, params=params) as response,
             ):
                 if response.status >= 400:
-                    raise _refusal(path, response.status, (await response.text())[:500])
+                    raise refusal(path, response.status, (await response.text())[:500])
                 if response.content_type != "application/json":
                     return {}
                 answer = await response.json()
@@ -166,11 +180,3 @@ class EngineClient:
         if not isinstance(answer, dict):
             raise EngineError(f"{path} answered with a {type(answer).__name__}")
         return answer
-
-
-def _refusal(path: str, status: int, text: str) -> EngineError:
-    if status == 429:
-        return EngineOverloaded(f"{path}: {text}")
-    if status >= 500:
-        return EngineUnavailable(f"{path}: {status} {text}")
-    return EngineRefused(f"{path}: {status} {text}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from trimtab.fabric.wire.spans import model_span
-from trimtab.rollout.engines.client import SamplingSettings
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.sampler import Completion
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, Team, Tokenizer, Workflow, WorkflowError
 

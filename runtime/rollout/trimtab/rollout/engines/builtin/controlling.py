@@ -89,8 +89,10 @@ class ControlEndpoints:
                     await self._install(body.model_path, body.weight_version)
         except (WeightMismatchError, OSError) as error:
             return web.json_response({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
-        message = f"updated, nothing was computed for {self._scheduler.last_swap_s:.6f} s"
-        return web.json_response({"success": True, "message": message, "num_paused_requests": paused})
+        pause_s = self._scheduler.last_swap_s
+        message = f"updated, nothing was computed for {pause_s:.6f} s"
+        answer = {"success": True, "message": message, "num_paused_requests": paused, "pause_seconds": pause_s}
+        return web.json_response(answer)
 
     async def _install(self, folder: Path, weight_version: str | None) -> None:
         staged = await asyncio.to_thread(self._model.stage, folder)

@@ -1,0 +1,102 @@
+"""What is asked of an engine and what it answers: SGLang's HTTP surface as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PauseMode = Literal["abort", "retract", "in_place"]
+"""Running requests are answered with their tokens so far, computed again later, or held where they are."""
+
+Finish = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """How tokens are drawn, and what ends them."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts. The tokens that make up such a text are part of what was generated."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Besides the model's own end tokens."""
+    ignore_eos: bool = False
+
+    def sampling_params(self) -> dict[str, Any]:
+        """As SGLang names them."""
+        params: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+        }
+        if self.seed is not None:
+            params["sampling_seed"] = self.seed
+        if self.stop:
+            params["stop"] = list(self.stop)
+        if self.stop_token_ids:
+            params["stop_token_ids"] = list(self.stop_token_ids)
+        if self.ignore_eos:
+            params["ignore_eos"] = True
+        return params
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightRun:
+    """So many output tokens in a row, sampled with the weights of this name."""
+
+    weight_version: str
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What one request brought, finished or not."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    weight_version: str
+    """The engine's own word on its weights when it answered."""
+    weight_runs: tuple[WeightRun, ...] | None
+    """Its word on each token, from first to last; None from an engine that does not keep account of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightUpdate:
+    """New weights are served."""
+
+    pause_s: float | None
+    """For how long nothing was computed, from an engine that takes weights between two tokens by itself. Any other is
+    to be paused around an update.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What the engine serves."""
+
+    model_path: str
+    weight_version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerInfo:
+    """What the engine was set up for; None where it does not say."""
+
+    max_running_requests: int | None
+    max_total_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLoad:
+    """What the engine is doing, over all its ranks."""
+
+    running: int
+    waiting: int
+    token_usage: float
+    """The share of its cache that running requests occupy, where it is fullest."""

@@ -1,0 +1,114 @@
+"""Lets a pool's workers swap their weights a few at a time, so that the others go on serving.
+
+Slots are keys in a bucket of the job: who makes one has it, and one that nobody renews disappears. This is manners, not
+safety. A worker that waited long enough, or that cannot reach the bus, swaps all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from zlib import crc32
+
+import structlog
+
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.errors import BusConflict, BusError
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.rollout.pool_census import PoolCensus
+
+_log = structlog.get_logger(__name__)
+_WORKERS_PER_SLOT = 4
+_PATIENCE_S = 30.0
+_DEADLINE_S = 2.0
+
+
+@dataclass(kw_only=True)
+class _Slot:
+    key: str
+    revision: int
+
+
+class SwapTurns:
+    """One worker's turns for one policy."""
+
+    def __init__(
+        self,
+        slots: KeyValue,
+        census: PoolCensus,
+        *,
+        pool: str,
+        policy: str,
+        member: str,
+        clock: Callable[[], float],
+        waits: FullJitter,
+    ) -> None:
+        self._slots = slots
+        self._census = census
+        self._pool = pool
+        self._policy = policy
+        self._member = member
+        self._clock = clock
+        self._waits = waits
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Inside, at most a quarter of the pool swaps, or one worker where that is less than one."""
+        slot = await self._take()
+        if slot is None:
+            yield
+            return
+        renewal = asyncio.create_task(self._renew(slot))
+        try:
+            yield
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+            await self._give_back(slot)
+
+    async def _take(self) -> _Slot | None:
+        """None where no slot is needed or none was to be had."""
+        workers = await self._census.ready_workers()
+        if workers < 2:
+            return None
+        slots = max(1, workers // _WORKERS_PER_SLOT)
+        began = self._clock()
+        first, attempt = crc32(self._member.encode()), 0
+        while self._clock() - began < _PATIENCE_S:
+            key = JobTopology.swap_slot_key(self._pool, self._policy, slot=(first + attempt) % slots)
+            try:
+                revision = await self._slots.create(key, self._member.encode(), deadline_s=_DEADLINE_S)
+            except BusConflict:
+                attempt += 1
+                await asyncio.sleep(self._waits.delay_s(attempt))
+            except BusError as error:
+                _log.warning("swap_without_turn", policy=self._policy, reason=str(error))
+                return None
+            else:
+                return _Slot(key=key, revision=revision)
+        _log.warning("swap_without_turn", policy=self._policy, reason=f"no slot of {slots} in {_PATIENCE_S:.0f} s")
+        return None
+
+    async def _renew(self, slot: _Slot) -> None:
+        """A swap may take longer than the slot lives by itself."""
+        while True:
+            await asyncio.sleep(self._slots.spec.ttl_s / 3)
+            try:
+                slot.revision = await self._slots.update(
+                    slot.key, self._member.encode(), revision=slot.revision, deadline_s=_DEADLINE_S
+                )
+            except BusConflict:
+                return  # it ran out while the bus was away, and another has it
+            except BusError as error:
+                _log.warning("swap_turn_not_renewed", policy=self._policy, error=str(error))
+
+    async def _give_back(self, slot: _Slot) -> None:
+        try:
+            await self._slots.delete(slot.key, revision=slot.revision, deadline_s=_DEADLINE_S)
+        except BusConflict:
+            return
+        except BusError as error:
+            _log.warning("swap_turn_runs_out", policy=self._policy, error=str(error))

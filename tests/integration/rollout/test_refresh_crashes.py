@@ -1,0 +1,80 @@
+"""A worker that is killed at any step of a swap leaves its engine on one version or the other; its successor goes on
+from there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.integration.rollout.engine_process import EngineProcess
+from tests.integration.rollout.job import Job
+from tests.integration.rollout.refresh_worker import Refresher, Step
+from tests.integration.rollout.seats import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
+from tests.integration.rollout.weighed import Weighed
+from tests.polling import eventually
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import SamplingSettings
+
+
+@pytest.fixture
+async def weights(
+    bus: Bus, object_store_settings: ObjectStoreSettings, engine_process: EngineProcess, models: Path, tmp_path: Path
+) -> AsyncIterator[WeightsOfJob]:
+    async with weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights:
+        yield weights
+
+
+@pytest.mark.parametrize("step", list(Step))
+async def test_killed_at_a_step_of_a_swap(
+    step: Step,
+    weights: WeightsOfJob,
+    nats_settings: NatsSettings,
+    engine_process: EngineProcess,
+    models: Path,
+    steps: Mapping[int, Path],
+) -> None:
+    url = engine_process.url
+    await reset(url, models)
+    weighed = Weighed(url)
+    checksums = {f"1.{version}": await weighed.checksum_of(steps[version]) for version in (1, 2)}
+    await reset(url, models)
+    publisher = await weights.publisher()
+    async with weights.worker_seat(url) as seat:
+        await weights.publish(publisher, 1, model=steps[1])
+        await eventually(lambda: seat.gate.version == 1, timeout_s=D)
+    await weights.publish(publisher, 2, model=steps[2])
+
+    refresher = Refresher(
+        nats=nats_settings,
+        objects=weights.settings,
+        topology=weights.job.topology,
+        public_key=SIGNER.public_text,
+        models=models,
+        scratch=weights.scratch,
+        url=url,
+        step=step,
+    )
+    child = multiprocessing.get_context("spawn").Process(target=refresher.run)
+    child.start()
+    await eventually(lambda: not child.is_alive(), timeout_s=60.0)
+    assert child.exitcode == -signal.SIGKILL
+
+    async with EngineClient(url, request_timeout_s=D) as engine:
+        label = (await engine.model_info(timeout_s=D)).weight_version
+    if step is not Step.GIVING:
+        assert label == ("1.2" if step is Step.GIVEN else "1.1")
+    assert await weighed.checksum() == checksums[label]
+
+    async with weights.worker_seat(url) as seat:
+        await eventually(lambda: seat.gate.version == 2 and seat.refresh.ready.is_set(), timeout_s=D)
+        assert await weighed.checksum() == checksums["1.2"]
+        settings = SamplingSettings(max_new_tokens=5, seed=1)
+        completion = await seat.sampler.complete([1, 2], settings, request_id="after", deadline_s=D)
+        assert {span.version for span in completion.spans} == {2}

@@ -1,0 +1,276 @@
+"""Between two versions an engine gets what changed, in a short pause, and ends up with the very weights of the whole
+file; where that is not possible it gets the whole file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tests.integration.rollout.engine_process import EngineProcess
+from tests.integration.rollout.job import Job
+from tests.integration.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
+from tests.integration.rollout.token_reference import TokenReference
+from tests.integration.rollout.weighed import Weighed
+from tests.polling import eventually
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.wire.spans import Producer, Span
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import PauseMode, SamplingSettings
+from trimtab.rollout.policy_seat import PolicySeat
+from trimtab.rollout.sampler import Completion
+from trimtab.rollout.weight_labels import label_of
+from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.store.position import Position
+
+LONG = SamplingSettings(max_new_tokens=58, seed=1)
+PROMPT = [1, 2, 3]
+
+
+@pytest.fixture
+async def weights(
+    bus: Bus,
+    object_store_settings: ObjectStoreSettings,
+    engine_process: EngineProcess,
+    models: Path,
+    tmp_path: Path,
+) -> AsyncIterator[WeightsOfJob]:
+    await reset(engine_process.url, models)
+    async with weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights:
+        yield weights
+
+
+def swaps(weights: WeightsOfJob) -> dict[str, int]:
+    """How many there were of each kind, by the metrics."""
+    found = {}
+    for metric in weights.metrics.registry.collect():
+        for sample in metric.samples:
+            if sample.name == "trimtab_weight_swap_pause_seconds_count":
+                found[sample.labels["kind"]] = int(sample.value)
+    return found
+
+
+@pytest.fixture
+def weighed(engine_process: EngineProcess) -> Weighed:
+    return Weighed(engine_process.url)
+
+
+async def brought(
+    weights: WeightsOfJob, seat: PolicySeat, publisher: WeightPublisher, version: int, model: Path
+) -> None:
+    before = swaps(weights)
+    await weights.publish(publisher, version, model=model)
+    await eventually(lambda: swaps(weights) != before, timeout_s=20.0, interval_s=0.01)
+    wanted = Position(publisher.epoch, version)
+    assert seat.gate.position == wanted
+    served = await seat.engine.model_info(timeout_s=D)
+    assert served.weight_version == label_of(wanted)
+
+
+async def test_what_changed_gives_the_very_weights_of_the_whole_file(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    seen = {}
+    async with weights.worker_seat(engine_process.url) as seat:
+        publisher = await weights.publisher()
+        for version in range(1, 5):
+            await brought(weights, seat, publisher, version, steps[version])
+            seen[version] = await weighed.checksum()
+    assert swaps(weights) == {"whole": 1, "sparse": 3}
+    assert seen == {version: await weighed.checksum_of(steps[version]) for version in seen}
+    assert len(set(seen.values())) == 4
+
+
+async def test_a_worker_that_starts_again_asks_the_engine_and_hops_from_what_it_serves(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    publisher = await weights.publisher()
+    async with weights.worker_seat(engine_process.url) as seat:
+        await brought(weights, seat, publisher, 1, steps[1])
+        await seat.engine.pause("in_place", timeout_s=D)  # as one that dies in the middle of a swap leaves it
+    before = swaps(weights)
+    async with weights.worker_seat(engine_process.url) as seat:
+        await asyncio.wait_for(seat.refresh.ready.wait(), D)
+        assert seat.gate.position == Position(publisher.epoch, 1)
+        completion = await seat.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
+        assert {span.version for span in completion.spans} == {1}
+    assert swaps(weights) == before
+    await weights.publish(publisher, 2, model=steps[2])
+    await weights.publish(publisher, 3, model=steps[3])
+    async with weights.worker_seat(engine_process.url) as seat:
+        await eventually(lambda: seat.gate.version == 3 and seat.refresh.ready.is_set(), timeout_s=20.0)
+    assert swaps(weights) == {"whole": 1, "sparse": 1}
+    assert await weighed.checksum() == await weighed.checksum_of(steps[3])
+
+
+async def test_an_engine_that_was_restarted_gets_the_whole_weights(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    async with weights.worker_seat(engine_process.url) as seat:
+        publisher = await weights.publisher()
+        await brought(weights, seat, publisher, 1, steps[1])
+        engine_process.kill()
+        engine_process.start()
+        await seat.engine.wait_healthy(timeout_s=60.0)
+        await brought(weights, seat, publisher, 2, steps[2])
+        assert swaps(weights) == {"whole": 2}
+        assert await weighed.checksum() == await weighed.checksum_of(steps[2])
+
+
+async def test_an_engine_with_other_weights_than_we_think_refuses_the_changes_and_gets_the_whole(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    async with weights.worker_seat(engine_process.url) as seat:
+        publisher = await weights.publisher()
+        await brought(weights, seat, publisher, 1, steps[1])
+        await weighed.checksum_of(steps[5])
+        await brought(weights, seat, publisher, 2, steps[2])
+        assert swaps(weights) == {"whole": 2}
+        assert await weighed.checksum() == await weighed.checksum_of(steps[2])
+
+
+async def test_a_trainer_that_went_back_repeats_versions_with_other_weights(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    async with weights.worker_seat(engine_process.url) as seat:
+        first = await weights.publisher()
+        for version in (1, 2, 3):
+            await brought(weights, seat, first, version, steps[version])
+        again = await weights.publisher()
+        await brought(weights, seat, again, 2, steps[6])
+        completion = await seat.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
+        assert {span.version for span in completion.spans} == {2}
+        TokenReference({2: steps[6]}).check_tokens(*spoken(completion))
+        await brought(weights, seat, again, 3, steps[7])
+        assert await weighed.checksum() == await weighed.checksum_of(steps[7])
+
+
+def spoken(completion: Completion) -> tuple[list[int], list[float], list[Span]]:
+    """With the prompt before it."""
+    return (
+        [*PROMPT, *completion.token_ids],
+        [0.0] * len(PROMPT) + list(completion.logprobs),
+        [Span(len(PROMPT), Producer.PROMPT), *completion.spans],
+    )
+
+
+async def completions_during(seat: PolicySeat, publishing: Awaitable[None], *, at_once: int = 4) -> list[Completion]:
+    """What is sampled, one after another on several lines, until all is published and served."""
+    done = asyncio.Event()
+    completed: list[Completion] = []
+
+    async def talk(line: int) -> None:
+        number = 0
+        while not done.is_set():
+            settings = replace(LONG, seed=1000 * line + number)
+            request_id = f"{line}-{number}"
+            completed.append(await seat.sampler.complete(PROMPT, settings, request_id=request_id, deadline_s=D))
+            number += 1
+
+    async with asyncio.TaskGroup() as lines:
+        for line in range(at_once):
+            lines.create_task(talk(line))
+        await publishing
+        done.set()
+    return completed
+
+
+def check(completions: list[Completion], reference: TokenReference) -> None:
+    """All that crossed a swap, and some of the others, of which there are many."""
+    crossed = [completion for completion in completions if len(completion.spans) > 1]
+    assert crossed
+    others = [completion for completion in completions if len(completion.spans) == 1]
+    for completion in crossed + others[:: max(1, len(others) // 20)]:
+        assert len(completion.token_ids) == LONG.max_new_tokens
+        versions = [span.version for span in completion.spans if span.version is not None]
+        assert versions == sorted(versions)
+        reference.check_tokens(*spoken(completion))
+
+
+@asynccontextmanager
+async def hiding(url: str, *, path: str, field: str) -> AsyncIterator[str]:
+    """The engine as one whose answers have not got this field."""
+
+    async def forward(request: web.Request) -> web.Response:
+        async with session.request(request.method, request.path, data=await request.read()) as response:
+            if request.path == path and response.status == 200:
+                answer = await response.json()
+                del answer.get("meta_info", answer)[field]
+                return web.json_response(answer)
+            return web.Response(status=response.status, body=await response.read(), content_type=response.content_type)
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", forward)
+    async with aiohttp.ClientSession(base_url=url) as session, TestServer(application) as server:
+        yield str(server.make_url("/"))
+
+
+@pytest.mark.parametrize(("kind", "paused"), [("sparse", False), ("whole", False), ("whole", True)])
+async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
+    weights: WeightsOfJob,
+    engine_process: EngineProcess,
+    steps: Mapping[int, Path],
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    paused: bool,
+) -> None:
+    """An engine that does not pause by itself for its weights is paused, in place."""
+    pauses = Counter[str]()
+    pause = EngineClient.pause
+
+    async def counted(engine: EngineClient, mode: PauseMode, *, timeout_s: float) -> None:
+        pauses[mode] += 1
+        await pause(engine, mode, timeout_s=timeout_s)
+
+    monkeypatch.setattr(EngineClient, "pause", counted)
+    folders = steps if kind == "sparse" else {version: models / str(version % 3) for version in range(9)}
+    async with AsyncExitStack() as stack:
+        url = engine_process.url
+        if paused:
+            hidden = hiding(url, path="/update_weights_from_disk", field="pause_seconds")
+            url = await stack.enter_async_context(hidden)
+        seat = await stack.enter_async_context(weights.worker_seat(url))
+        publisher = await weights.publisher()
+        await brought(weights, seat, publisher, 1, folders[1])
+
+        async def publish() -> None:
+            # The first answers show that the engine may be swapped under running requests.
+            await eventually(lambda: seat.sampler.accounts_for_tokens, timeout_s=20.0)
+            for version in range(2, 8):
+                await brought(weights, seat, publisher, version, folders[version])
+
+        completions = await completions_during(seat, publish())
+    check(completions, TokenReference(folders))
+    assert pauses["in_place"] == (6 if paused else 0)
+    assert swaps(weights) == ({"whole": 1, "sparse": 6} if kind == "sparse" else {"whole": 7})
+
+
+async def test_an_engine_that_does_not_account_for_tokens_is_swapped_between_requests(
+    weights: WeightsOfJob, engine_process: EngineProcess, steps: Mapping[int, Path]
+) -> None:
+    async with (
+        hiding(engine_process.url, path="/generate", field="weight_versions") as url,
+        weights.worker_seat(url) as seat,
+    ):
+        publisher = await weights.publisher()
+        await brought(weights, seat, publisher, 1, steps[1])
+
+        async def publish() -> None:
+            for version in range(2, 6):
+                await brought(weights, seat, publisher, version, steps[version])
+
+        completions = await completions_during(seat, publish())
+        assert not seat.sampler.accounts_for_tokens
+        assert not seat.sampler.lost.is_set()
+    check(completions, TokenReference(steps))
