@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -19,15 +20,20 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, Pod, pod_settings, run_pod, running_pod
-from trimtab.fabric.settings import PodSettings
+from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.rollout.engines.client import EngineClient, SamplingSettings
+from trimtab.rollout.engines.openai import OpenAIClient
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.episodes import GroupRunner, Origin
+from trimtab.rollout.fixed_weights import FixedWeights
 from trimtab.rollout.freshness import Freshness, VersionLine
 from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.loop_watch import LoopWatch
+from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.pace import Announcements
 from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.sampler import PolicySampler
@@ -36,6 +42,7 @@ from trimtab.rollout.throughput import Throughput
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import WeightRefresh
 from trimtab.rollout.worker import Worker
+from trimtab.rollout.workflows.containment import Containment, contained_task
 from trimtab.rollout.workflows.loading import load_workflow
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
@@ -43,12 +50,15 @@ from trimtab.weights.puller import WeightPuller
 _log = structlog.get_logger(__name__)
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
+# No step of ours takes the event loop for this long.
+_LOOP_BLOCKED_S = 2.0
 
 
 class RolloutPodSettings(JobPodSettings):
-    """`engines` gives each policy's engine, as policy=url pairs with commas between them."""
+    """`engines` gives each policy's engine, as policy=url pairs with commas between them; `engine` is for all."""
 
     engines: str
+    engine: EngineSettings = EngineSettings()
     scratch: Path
 
     def engine_urls(self) -> dict[str, str]:
@@ -57,37 +67,15 @@ class RolloutPodSettings(JobPodSettings):
 
 
 class PolicySeat:
-    """One policy in this pod: its engine, and what keeps the engine's weights fresh."""
+    """One policy in this pod: its engine, and what keeps the engine's weights fresh if anything can."""
 
-    def __init__(
-        self, pod: Pod[RolloutPodSettings], policy: Policy, store: ObjectStore, pointers: KeyValue, engine: EngineClient
-    ) -> None:
-        pool = pool_of(pod.job, pod.settings.pod)
-        model = pod.folder / policy.model.uri
+    def __init__(self, policy: Policy, tokenizer: Tokenizer, engine: SamplingEngine) -> None:
         self.policy = policy
-        self.puller = WeightPuller(
-            store,
-            policy.name,
-            trusted_keys(pod.settings),
-            folder=pod.settings.scratch / policy.name / "copy",
-            spool=pod.settings.scratch / policy.name / "spool",
-            member=pod.settings.pod.name,
-        )
+        self.tokenizer = tokenizer
         self.gate = VersionGate(0)
         self.announcements = Announcements(clock=time.monotonic)
         self.sampler = PolicySampler(engine, self.gate)
-        self.refresh = WeightRefresh(
-            engine,
-            self.gate,
-            self.sampler,
-            self.puller,
-            pointers,
-            self.announcements,
-            policy=policy.name,
-            base_model=model,
-            engine_start_timeout_s=pool.engine.startup_timeout_seconds,
-        )
-        self.tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(model, local_files_only=True))
+        self.refresh: WeightRefresh | FixedWeights
 
     def role(self, name: str) -> Role:
         return Role(
@@ -121,9 +109,75 @@ def seat_of(policy: str, seats: dict[str, PolicySeat], *, pool: str) -> PolicySe
     return seats[policy]
 
 
+async def refreshed_seat(
+    pod: Pod[RolloutPodSettings],
+    policy: Policy,
+    url: str,
+    *,
+    store: ObjectStore,
+    pointers: KeyValue,
+    stack: AsyncExitStack,
+) -> PolicySeat:
+    """On an engine of ours, or one that speaks its protocol."""
+    pool = pool_of(pod.job, pod.settings.pod)
+    engine = EngineClient(url, request_timeout_s=pool.engine.request_timeout_seconds)
+    await stack.enter_async_context(engine)
+    seat = PolicySeat(policy, tokenizer_of(pod, policy), engine)
+    puller = WeightPuller(
+        store,
+        policy.name,
+        trusted_keys(pod.settings),
+        folder=pod.settings.scratch / policy.name / "copy",
+        spool=pod.settings.scratch / policy.name / "spool",
+        member=pod.settings.pod.name,
+    )
+    await puller.open()
+    stack.push_async_callback(puller.close)
+    seat.refresh = WeightRefresh(
+        engine,
+        seat.gate,
+        seat.sampler,
+        puller,
+        pointers,
+        seat.announcements,
+        policy=policy.name,
+        base_model=pod.folder / policy.model.uri,
+        engine_start_timeout_s=pool.engine.startup_timeout_seconds,
+    )
+    return seat
+
+
+async def fixed_seat(
+    pod: Pod[RolloutPodSettings], policy: Policy, url: str, *, pointers: KeyValue, stack: AsyncExitStack
+) -> PolicySeat:
+    """On an endpoint that takes no weights."""
+    engine = pool_of(pod.job, pod.settings.pod).engine
+    assert engine.model is not None, "the manifest's rules ask for it"
+    tokenizer = tokenizer_of(pod, policy)
+    endpoint = OpenAIClient(
+        url,
+        model=engine.model,
+        api_key=pod.settings.engine.api_key,
+        tokenizer=tokenizer,
+        request_timeout_s=engine.request_timeout_seconds,
+        clock=time.monotonic,
+    )
+    await stack.enter_async_context(endpoint)
+    seat = PolicySeat(policy, tokenizer, endpoint)
+    seat.refresh = FixedWeights(endpoint, pointers, seat.announcements, policy=policy.name)
+    return seat
+
+
+def tokenizer_of(pod: Pod[RolloutPodSettings], policy: Policy) -> Tokenizer:
+    return Tokenizer.of(AutoTokenizer.from_pretrained(pod.folder / policy.model.uri, local_files_only=True))
+
+
 async def _main(settings: RolloutPodSettings) -> None:
+    asyncio.get_running_loop().set_task_factory(contained_task)
+    containment = Containment()
     async with AsyncExitStack() as stack:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
+        metrics = RolloutMetrics(pod.metrics)
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
         pointers = await KeyValue.declare(pod.bus, pod.topology.weights, deadline_s=_DECLARE_DEADLINE_S)
@@ -132,16 +186,24 @@ async def _main(settings: RolloutPodSettings) -> None:
         seats: dict[str, PolicySeat] = {}
         for policy in pod.job.spec.policies:
             url = settings.engine_urls().get(policy.name)
-            if url is not None:
-                engine = EngineClient(url, request_timeout_s=pool.engine.request_timeout_seconds)
-                await stack.enter_async_context(engine)
-                seat = seats[policy.name] = PolicySeat(pod, policy, store, pointers, engine)
-                await seat.puller.open()
-                stack.push_async_callback(seat.puller.close)
-        await _serve(pod, pool, seats, members)
+            if url is not None and pool.engine.name == "openai":
+                seats[policy.name] = await fixed_seat(pod, policy, url, pointers=pointers, stack=stack)
+            elif url is not None:
+                seats[policy.name] = await refreshed_seat(pod, policy, url, store=store, pointers=pointers, stack=stack)
+        await _serve(pod, pool, seats, members, containment, metrics)
+    if containment.left_behind:
+        # Everything is handed back and closed. asyncio would wait for these, until somebody kills the pod.
+        os._exit(0)
 
 
-async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, PolicySeat], members: KeyValue) -> None:
+async def _serve(
+    pod: Pod[RolloutPodSettings],
+    pool: JobPool,
+    seats: dict[str, PolicySeat],
+    members: KeyValue,
+    containment: Containment,
+    metrics: RolloutMetrics,
+) -> None:
     spec = pod.job.spec
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
@@ -149,6 +211,8 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         load_workflow(spec.workflow, folder=pod.folder, roles=named),
         {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
         origin,
+        containment,
+        metrics,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
     )
@@ -161,6 +225,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         Quarantine(KeyValue(pod.bus, pod.topology.quarantine), origin, job=pod.settings.pod.job, clock=time.time),
         HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
         freshness,
+        metrics,
         lease_s=spec.data.tasks.lease_seconds,
         max_deliveries=spec.data.tasks.max_deliveries,
         clock=time.monotonic,
@@ -175,6 +240,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
     )
+    metrics.watch(worker, {name: seat.gate for name, seat in seats.items()})
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
@@ -187,6 +253,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
             job=pod.settings.pod.job,
             role=MemberRole.ROLLOUT,
             pool=pool.name,
+            engine=pool.engine.name,
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
             versions={name: seat.gate.version for name, seat in seats.items()},
             in_flight=worker.in_flight,
@@ -203,11 +270,13 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
     pod.probes.add_check(
         "weights", lambda: None if all(seat.refresh.ready.is_set() for seat in seats.values()) else "engine not ready"
     )
+    watch = LoopWatch(limit_s=_LOOP_BLOCKED_S, blocked=metrics.loop_blocked, clock=time.monotonic)
     async with asyncio.TaskGroup() as loops:
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(seats, pod.stopping)
-        await worker.run(pod.stopping)
+        with watch:
+            await worker.run(pod.stopping)
         for task in background:
             task.cancel()
 

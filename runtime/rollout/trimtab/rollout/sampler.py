@@ -15,13 +15,13 @@ import structlog
 
 from trimtab.fabric.wire.spans import Span, merged, model_span
 from trimtab.rollout.engines.client import (
-    EngineClient,
     EngineOverloaded,
     EngineTimeout,
     EngineUnavailable,
     Generated,
     SamplingSettings,
 )
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.version_gate import VersionGate
 
@@ -43,7 +43,7 @@ class Completion:
 class PolicySampler:
     """One policy on one engine. `lost` is set when the engine answers with weights it should not have."""
 
-    def __init__(self, engine: EngineClient, gate: VersionGate) -> None:
+    def __init__(self, engine: SamplingEngine, gate: VersionGate) -> None:
         self._engine = engine
         self._gate = gate
         self.lost = asyncio.Event()
