@@ -24,6 +24,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.spans import merged, model_span
@@ -33,10 +34,12 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.sampler import Completion, PolicySampler
 from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.worker import Worker
+from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 
 _MAX_TASKS = 4
@@ -136,13 +139,15 @@ class NotingServer(TaskServer):
             for policy in STEP_S
         }
         origin = Origin(worker=profile.name, pool="local", engine="none")
+        metrics = RolloutMetrics(Metrics())
         super().__init__(
             bus,
             site.topology,
-            GroupRunner(AllSpeak(), roles, origin, episode_timeout_s=60.0, clock=time.time),
+            GroupRunner(AllSpeak(), roles, origin, Containment(), metrics, episode_timeout_s=60.0, clock=time.time),
             Quarantine(KeyValue(bus, site.topology.quarantine), origin, job=site.topology.job, clock=time.time),
             HandBacks(KeyValue(bus, site.topology.hand_backs)),
             _FRESH,
+            metrics,
             lease_s=_LEASE_S,
             max_deliveries=_MAX_DELIVERIES,
             clock=time.monotonic,

@@ -19,6 +19,7 @@ from trimtab.fabric.bus.kv_watch import keys
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
@@ -28,11 +29,13 @@ from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.freshness import Freshness, VersionLine
 from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.pace import Announcements
 from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.worker import CONSUMER, Worker
+from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Role, Workflow
 from trimtab.weights.store.position import Position
 
@@ -45,6 +48,8 @@ class Job:
     def __init__(self, bus: Bus, topology: JobTopology) -> None:
         self.bus = bus
         self.topology = topology
+        self.metrics = Metrics()
+        """Of its latest worker."""
 
     @classmethod
     async def open(cls, bus: Bus) -> Job:
@@ -124,13 +129,16 @@ class Job:
         used = bus or self.bus
         origin = Origin(worker=name, pool="p", engine="builtin")
         freshness = Freshness(lines or {}, max_staleness=max_staleness)
+        self.metrics = Metrics()
+        metrics = RolloutMetrics(self.metrics)
         server = TaskServer(
             used,
             self.topology,
-            GroupRunner(workflow, roles, origin, episode_timeout_s=60.0, clock=lambda: 1.0),
+            GroupRunner(workflow, roles, origin, Containment(), metrics, episode_timeout_s=60.0, clock=lambda: 1.0),
             Quarantine(KeyValue(used, self.topology.quarantine), origin, job=self.topology.job, clock=lambda: 7.0),
             HandBacks(KeyValue(used, self.topology.hand_backs)),
             freshness,
+            metrics,
             lease_s=lease_s,
             max_deliveries=max_deliveries,
             clock=time.monotonic,

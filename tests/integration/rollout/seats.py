@@ -20,7 +20,7 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy_seat import PolicySeat, SeatPlace
+from trimtab.rollout.policy_seat import PolicySeat, SeatPlace, refreshed_seat
 from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.swap_metrics import SwapMetrics
 from trimtab.rollout.weight_labels import BASE, label_of
@@ -35,7 +35,7 @@ SIGNER = Signer.generate()
 RULES = UpkeepRules(
     anchor_every=100, fold_every=None, collection=CollectionRules(keep_versions=50, lease_ttl_s=600.0, grace_s=600.0)
 )
-POOL = JobPool(name="p")
+POOL = JobPool.model_validate({"name": "p", "engine": {"requestTimeoutSeconds": 30}})
 
 
 @dataclass
@@ -78,11 +78,13 @@ class WeightsOfJob:
         await publisher.publish(version, publisher.capture(file), deadline_s=D)
 
     @asynccontextmanager
-    async def worker_seat(self, url: str, *, name: str = "w0") -> AsyncIterator[PolicySeat]:
+    async def worker_seat(self, url: str, *, name: str = "w0") -> AsyncIterator[PolicySeat[EngineClient]]:
         """As a worker that starts sits down at an engine; its scratch is what an earlier one of this name left."""
         place = SeatPlace(
             member=name,
             pool=POOL,
+            folder=self.models,
+            api_key=None,
             scratch=self.scratch / name,
             store=self.store,
             trusted=Verifier([self.public_key]),
@@ -91,17 +93,15 @@ class WeightsOfJob:
             census=PoolCensus(self.members, pool=POOL.name, clock=time.monotonic),
             metrics=self._swap_metrics,
         )
-        policy = Policy.model_validate({"name": "solver", "model": {"uri": "unused"}})
-        async with EngineClient(url, request_timeout_s=30.0) as engine:
-            seat = PolicySeat(policy, engine, place, model=self.models / "0")
-            await seat.puller.open()
+        policy = Policy.model_validate({"name": "solver", "model": {"uri": "0"}})
+        async with AsyncExitStack() as stack:
+            seat = await refreshed_seat(policy, url, place, stack)
             run = asyncio.create_task(seat.refresh.run())
             try:
                 yield seat
             finally:
                 run.cancel()
                 await asyncio.gather(run, return_exceptions=True)
-                await seat.puller.close()
 
 
 @asynccontextmanager
@@ -130,5 +130,5 @@ async def reset(url: str, models: Path) -> None:
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 
 
-def roles_of(seat: PolicySeat, *, max_new_tokens: int = 40) -> Mapping[str, Role]:
+def roles_of(seat: PolicySeat[EngineClient], *, max_new_tokens: int = 40) -> Mapping[str, Role]:
     return {"solver": replace(seat.role("solver"), sampling=SamplingSettings(max_new_tokens=max_new_tokens))}

@@ -24,6 +24,7 @@ from trimtab.fabric.members import beat
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
+from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.weight_swap import Give, WeightSwap
@@ -53,7 +54,7 @@ class Pool:
     """Four workers with their engines and heartbeats, and what they are given to do."""
 
     weights: WeightsOfJob
-    seats: list[PolicySeat] = field(default_factory=list)
+    seats: list[PolicySeat[EngineClient]] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
     issued: int = 0
 

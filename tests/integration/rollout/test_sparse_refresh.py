@@ -66,7 +66,7 @@ def weighed(engine_process: EngineProcess) -> Weighed:
 
 
 async def brought(
-    weights: WeightsOfJob, seat: PolicySeat, publisher: WeightPublisher, version: int, model: Path
+    weights: WeightsOfJob, seat: PolicySeat[EngineClient], publisher: WeightPublisher, version: int, model: Path
 ) -> None:
     before = swaps(weights)
     await weights.publish(publisher, version, model=model)
@@ -164,7 +164,9 @@ def spoken(completion: Completion) -> tuple[list[int], list[float], list[Span]]:
     )
 
 
-async def completions_during(seat: PolicySeat, publishing: Awaitable[None], *, at_once: int = 4) -> list[Completion]:
+async def completions_during(
+    seat: PolicySeat[EngineClient], publishing: Awaitable[None], *, at_once: int = 4
+) -> list[Completion]:
     """What is sampled, one after another on several lines, until all is published and served."""
     done = asyncio.Event()
     completed: list[Completion] = []

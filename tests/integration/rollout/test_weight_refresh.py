@@ -26,6 +26,7 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.trajectory import Scored
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.version_gate import VersionGate
@@ -39,7 +40,7 @@ class Seat:
     """A policy on an engine, with the weights of its job."""
 
     weights: WeightsOfJob
-    policy: PolicySeat
+    policy: PolicySeat[EngineClient]
 
     @property
     def job(self) -> Job:

@@ -199,6 +199,7 @@ def heartbeats(draw: st.DrawFn) -> MemberHeartbeat:
         job=draw(names),
         role=role,
         pool=draw(names) if role is Role.ROLLOUT else None,
+        engine=draw(st.none() | names),
         state=draw(st.sampled_from(State)),
         versions=draw(versions),
         in_flight=draw(counts),

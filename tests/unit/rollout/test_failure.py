@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.fabric.logs import REDACTOR
-from trimtab.rollout.failure import EpisodeFailed
+from trimtab.rollout.failure import OTHER_KINDS, EpisodeFailed, FailureTally
 
 
 def test_secrets_are_taken_out() -> None:
@@ -23,3 +23,11 @@ def test_half_a_character_and_any_length_can_be_told() -> None:
     text = EpisodeFailed("workflow-error", "\udc80" + "é" * 10_000).text
     assert text.encode("utf-8")
     assert len(text) == 4000
+
+
+def test_kinds_that_somebody_makes_up_do_not_grow_without_end() -> None:
+    tally = FailureTally()
+    counted = {tally.add(f"kind-{number}") for number in range(1000)}
+    assert len(counted) == 101
+    assert tally.counts[OTHER_KINDS] == 900
+    assert tally.add("kind-0") == "kind-0"

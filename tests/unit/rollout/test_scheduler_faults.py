@@ -13,6 +13,7 @@ import torch
 from aiohttp.test_utils import TestClient, TestServer
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.polling import eventually
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
 from trimtab.rollout.engines.builtin.kv_rows import Arena
@@ -204,4 +205,4 @@ async def test_over_http_a_dead_model_is_503_everywhere(folder: Path, monkeypatc
             ("/continue_generation", {}),
         ):
             assert (await client.post(path, json=body)).status == 503
-        assert server.failed
+        await eventually(lambda: server.failed, timeout_s=W)

@@ -101,6 +101,12 @@ class WeightSettings(_Section):
         return _listed(value)
 
 
+class EngineSettings(_Section):
+    """What an endpoint that is not ours asks for."""
+
+    api_key: SecretStr | None = None
+
+
 class PodSettings(_Section):
     """Who this pod is: what it says of itself in heartbeats, logs and metrics."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -15,33 +16,40 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, Pod, pod_settings, run_pod, running_pod
-from trimtab.fabric.settings import PodSettings
+from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
 from trimtab.rollout.concurrency import Concurrency
-from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
 from trimtab.rollout.load_watch import LoadWatch
-from trimtab.rollout.policy_seat import PolicySeat, SeatPlace
+from trimtab.rollout.loop_watch import LoopWatch
+from trimtab.rollout.metrics import RolloutMetrics
+from trimtab.rollout.policy_seat import PolicySeat, SeatPlace, fixed_seat, refreshed_seat
 from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.swap_metrics import SwapMetrics
 from trimtab.rollout.throughput import Throughput
 from trimtab.rollout.worker import Worker
+from trimtab.rollout.workflows.containment import Containment, contained_task
 from trimtab.rollout.workflows.loading import load_workflow
 
+Seats = dict[str, PolicySeat[SamplingEngine]]
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
+# No step of ours takes the event loop for this long.
+_LOOP_BLOCKED_S = 2.0
 
 
 class RolloutPodSettings(JobPodSettings):
-    """`engines` gives each policy's engine, as policy=url pairs with commas between them."""
+    """`engines` gives each policy's engine, as policy=url pairs with commas between them; `engine` is for all."""
 
     engines: str
+    engine: EngineSettings = EngineSettings()
     scratch: Path
 
     def engine_urls(self) -> dict[str, str]:
@@ -59,7 +67,7 @@ def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
 
 
-def seat_of(policy: str, seats: dict[str, PolicySeat], *, pool: str) -> PolicySeat:
+def seat_of(policy: str, seats: Seats, *, pool: str) -> PolicySeat[SamplingEngine]:
     if policy not in seats:
         raise JobMisconfigured(
             f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies"
@@ -68,8 +76,11 @@ def seat_of(policy: str, seats: dict[str, PolicySeat], *, pool: str) -> PolicySe
 
 
 async def _main(settings: RolloutPodSettings) -> None:
+    asyncio.get_running_loop().set_task_factory(contained_task)
+    containment = Containment()
     async with AsyncExitStack() as stack:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
+        metrics = RolloutMetrics(pod.metrics)
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
         pool = pool_of(pod.job, settings.pod)
@@ -77,7 +88,9 @@ async def _main(settings: RolloutPodSettings) -> None:
         place = SeatPlace(
             member=settings.pod.name,
             pool=pool,
+            folder=pod.folder,
             scratch=settings.scratch,
+            api_key=settings.engine.api_key,
             store=store,
             trusted=trusted_keys(settings),
             pointers=KeyValue(pod.bus, pod.topology.weights),
@@ -85,23 +98,26 @@ async def _main(settings: RolloutPodSettings) -> None:
             census=PoolCensus(members, pool=pool.name, clock=time.monotonic),
             metrics=SwapMetrics(pod.metrics),
         )
-        seats: dict[str, PolicySeat] = {}
+        seats: Seats = {}
         for policy in pod.job.spec.policies:
             url = settings.engine_urls().get(policy.name)
             if url is not None:
-                engine = EngineClient(
-                    url,
-                    request_timeout_s=pool.engine.request_timeout_seconds,
-                    salt_prefixes=pool.engine.name == "sglang",
-                )
-                await stack.enter_async_context(engine)
-                seat = seats[policy.name] = PolicySeat(policy, engine, place, model=pod.folder / policy.model.uri)
-                await seat.puller.open()
-                stack.push_async_callback(seat.puller.close)
-        await _serve(pod, pool, seats, members)
+                seat = fixed_seat if pool.engine.name == "openai" else refreshed_seat
+                seats[policy.name] = await seat(policy, url, place, stack)
+        await _serve(pod, pool, seats, members, containment, metrics)
+    if containment.left_behind:
+        # Everything is handed back and closed. asyncio would wait for these, until somebody kills the pod.
+        os._exit(0)
 
 
-async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, PolicySeat], members: KeyValue) -> None:
+async def _serve(
+    pod: Pod[RolloutPodSettings],
+    pool: JobPool,
+    seats: Seats,
+    members: KeyValue,
+    containment: Containment,
+    metrics: RolloutMetrics,
+) -> None:
     spec = pod.job.spec
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
@@ -109,6 +125,8 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         load_workflow(spec.workflow, folder=pod.folder, roles=named),
         {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
         origin,
+        containment,
+        metrics,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
     )
@@ -123,6 +141,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         Quarantine(KeyValue(pod.bus, pod.topology.quarantine), origin, job=pod.settings.pod.job, clock=time.time),
         HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
         freshness,
+        metrics,
         lease_s=spec.data.tasks.lease_seconds,
         max_deliveries=spec.data.tasks.max_deliveries,
         clock=time.monotonic,
@@ -137,6 +156,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
     )
+    metrics.watch(worker, {name: seat.gate for name, seat in seats.items()})
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
@@ -149,6 +169,7 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
             job=pod.settings.pod.job,
             role=MemberRole.ROLLOUT,
             pool=pool.name,
+            engine=pool.engine.name,
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
             versions={name: seat.gate.version for name, seat in seats.items()},
             in_flight=worker.in_flight,
@@ -165,21 +186,23 @@ async def _serve(pod: Pod[RolloutPodSettings], pool: JobPool, seats: dict[str, P
     pod.probes.add_check(
         "weights", lambda: None if all(seat.refresh.ready.is_set() for seat in seats.values()) else "engine not ready"
     )
+    watch = LoopWatch(limit_s=_LOOP_BLOCKED_S, blocked=metrics.loop_blocked, clock=time.monotonic)
     async with asyncio.TaskGroup() as loops:
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
         for name, seat in seats.items():
-            watch = LoadWatch(
+            load = LoadWatch(
                 name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.in_flight
             )
-            background.append(loops.create_task(watch.run()))
+            background.append(loops.create_task(load.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(seats, pod.stopping)
-        await worker.run(pod.stopping)
+        with watch:
+            await worker.run(pod.stopping)
         for task in background:
             task.cancel()
 
 
-async def _until_ready(seats: dict[str, PolicySeat], stopping: asyncio.Event) -> None:
+async def _until_ready(seats: Seats, stopping: asyncio.Event) -> None:
     """Take no task before the engines serve: it would only wait here instead of going to someone who is ready."""
     stop = asyncio.create_task(stopping.wait())
     for seat in seats.values():

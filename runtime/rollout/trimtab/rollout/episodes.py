@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +12,14 @@ import numpy as np
 
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
-from trimtab.rollout.engines.errors import EngineError
-from trimtab.rollout.failure import EpisodeFailed, TaskRefused
+from trimtab.rollout.failure import EpisodeFailed, TaskRefused, failure_of
+from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.task_sampling import with_changes
-from trimtab.rollout.workflows.errors import first_cause
+from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
-    PromptUnusable,
     Role,
     ScoredConversation,
     Team,
@@ -46,6 +45,8 @@ class GroupRunner:
         workflow: Workflow,
         roles: Mapping[str, Role],
         origin: Origin,
+        containment: Containment,
+        metrics: RolloutMetrics,
         *,
         episode_timeout_s: float,
         clock: Callable[[], float],
@@ -53,6 +54,8 @@ class GroupRunner:
         self._workflow = workflow
         self._roles = roles
         self._origin = origin
+        self._containment = containment
+        self._metrics = metrics
         self._episode_timeout_s = episode_timeout_s
         self._clock = clock
 
@@ -67,9 +70,7 @@ class GroupRunner:
             async with asyncio.TaskGroup() as group:
                 episodes = [group.create_task(self._episode(task, roles, index)) for index in range(task.group_size)]
         except* EpisodeFailed as failures:
-            failure = failures.exceptions[0]
-            assert isinstance(failure, EpisodeFailed)
-            raise failure from None
+            raise _decisive(failures.exceptions) from None
         return [trajectory for episode in episodes for trajectory in episode.result()]
 
     def failed(self, task: Task, failure: EpisodeFailed) -> list[Trajectory]:
@@ -99,24 +100,25 @@ class GroupRunner:
             deadline_s=self._episode_timeout_s,
         )
         try:
-            async with asyncio.timeout(self._episode_timeout_s) as limit:
-                episode = await self._workflow.run(assignment, Team(roles, assignment))
+            episode = await self._containment.run(
+                self._workflow.run(assignment, Team(roles, assignment)),
+                name=f"episode {assignment.request_id}",
+                timeout_s=self._episode_timeout_s,
+            )
             self._check_roles(episode)
             finished = self._clock()
             # What the workflow brought may still be no trajectory: a reward that is NaN, a role that never spoke.
-            return [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
+            brought = [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
-            if isinstance(error, TimeoutError) and limit.expired():
-                raise EpisodeFailed("episode-timeout", f"not finished within {self._episode_timeout_s:g} s") from None
-            cause = first_cause(error)
-            if isinstance(cause, PromptUnusable):
-                raise TaskRefused(str(cause)) from error
-            if isinstance(cause, EngineError | WorkflowError):
-                raise EpisodeFailed(cause.kind, str(cause)) from error
-            raise EpisodeFailed("workflow-error", f"{type(cause).__name__}: {cause}") from error
+            self._metrics.episode(seconds=self._clock() - started, failed=True)
+            raise failure_of(error) from error
+        self._metrics.episode(seconds=finished - started, failed=False)
+        return brought
 
     def _check_roles(self, episode: Episode) -> None:
         """A group is complete when every role has brought its samples; one that is missing would be waited for."""
+        if not isinstance(episode, Episode):
+            raise WorkflowError(f"run() returned a {type(episode).__name__}; return an Episode")
         scored = sorted(one.conversation.role.name for one in episode.scored)
         if scored != sorted(self._roles):
             raise WorkflowError(f"an episode scores each role once; there are {sorted(self._roles)}, scored {scored}")
@@ -125,12 +127,15 @@ class GroupRunner:
         self, task: Task, index: int, scored: ScoredConversation, *, started: float, finished: float
     ) -> Trajectory:
         conversation = scored.conversation
-        reward = float(scored.reward)
-        if not all(map(math.isfinite, (reward, *scored.parts.values()))):
-            raise WorkflowError(f"the reward of role {conversation.role.name} is not a finite number: {reward}")
+        role = conversation.role.name
+        parts = {name: _finite(value, what=f"{name}, a part of role {role}'s") for name, value in scored.parts.items()}
         return Trajectory(
             **self._identity(task, conversation.role, index),
-            outcome=Scored(reward=reward, finish=conversation.finish, reward_parts=dict(scored.parts)),
+            outcome=Scored(
+                reward=_finite(scored.reward, what=f"that of role {role}"),
+                finish=conversation.finish,
+                reward_parts=parts,
+            ),
             token_ids=np.array(conversation.token_ids, dtype=np.int32),
             logprobs=np.minimum(np.array(conversation.logprobs, dtype=np.float32), 0.0),
             spans=conversation.merged_spans(),
@@ -157,3 +162,19 @@ class GroupRunner:
             "pool": self._origin.pool,
             "engine": self._origin.engine,
         }
+
+
+def _decisive(failures: Sequence[BaseException]) -> EpisodeFailed:
+    """Of episodes that failed at the same time, the one that says most: a task that is wrong is wrong for all."""
+    typed = [failure for failure in failures if isinstance(failure, EpisodeFailed)]
+    return next((failure for failure in typed if isinstance(failure, TaskRefused)), typed[0])
+
+
+def _finite(reward: object, *, what: str) -> float:
+    """The reward as a number. Text is refused even where it could be read as one: nobody meant to return it."""
+    if not hasattr(type(reward), "__float__"):
+        raise WorkflowError(f"a reward, {what}, is a {type(reward).__name__}; return a number")
+    value = float(reward)  # type: ignore[arg-type]
+    if not math.isfinite(value):
+        raise WorkflowError(f"a reward, {what}, is not a finite number: {value}")
+    return value

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trimtab.fabric.logs import REDACTOR
+from trimtab.rollout.engines.errors import EngineError
+from trimtab.rollout.workflows.errors import PromptUnusable, WorkflowError, first_cause, is_kind
 
 _MAX_CHARS = 4000
+_MAX_KINDS = 100
+OTHER_KINDS = "other-kinds"
 
 
 class EpisodeFailed(RuntimeError):
@@ -12,7 +18,8 @@ class EpisodeFailed(RuntimeError):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        # A class of a user's is checked when it is made. An object of it may still say something else of itself.
+        self.kind = kind if is_kind(kind) else WorkflowError.kind
 
     @property
     def text(self) -> str:
@@ -27,3 +34,37 @@ class TaskRefused(EpisodeFailed):
 
     def __init__(self, message: str) -> None:
         super().__init__("task-refused", message)
+
+
+def failure_of(error: Exception) -> EpisodeFailed:
+    """What an episode that ended with this error is called."""
+    cause = first_cause(error)
+    if isinstance(cause, PromptUnusable):
+        return TaskRefused(_message(cause))
+    if isinstance(cause, EngineError | WorkflowError):
+        return EpisodeFailed(cause.kind, _message(cause))
+    kind = "out-of-memory" if isinstance(cause, MemoryError) else WorkflowError.kind
+    return EpisodeFailed(kind, f"{type(cause).__name__}: {_message(cause)}")
+
+
+def _message(error: Exception) -> str:
+    """Also of an error that cannot even say what it is."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
+        return f"(its text cannot be had: {type(broken).__name__})"
+
+
+class FailureTally:
+    """Counts failures by kind. Of more kinds than anyone could read, as code that makes them up would bring, the later
+    ones are counted together: a metric's labels and a heartbeat have to stay small.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, kind: str) -> str:
+        """The name under which it was counted."""
+        counted = kind if kind in self.counts or len(self.counts) < _MAX_KINDS else OTHER_KINDS
+        self.counts[counted] += 1
+        return counted

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import structlog
 
 from trimtab.rollout.concurrency import Concurrency, LoadSample
-from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.errors import EngineError, EngineUnavailable
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
 
@@ -26,7 +26,7 @@ class LoadWatch:
     def __init__(
         self,
         name: str,
-        engine: EngineClient,
+        engine: SamplingEngine,
         sampler: PolicySampler,
         gate: VersionGate,
         concurrency: Concurrency,

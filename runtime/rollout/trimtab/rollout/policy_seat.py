@@ -1,11 +1,14 @@
-"""One policy in a rollout pod: its engine, what samples from it, and what keeps its weights fresh."""
+"""One policy in a rollout pod: its engine, what samples from it, and what keeps its weights fresh if anything can."""
 
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from pydantic import SecretStr
 from transformers import AutoTokenizer
 
 from trimtab.api.policy import Policy
@@ -17,6 +20,9 @@ from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
+from trimtab.rollout.engines.openai import OpenAIClient
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
+from trimtab.rollout.fixed_weights import FixedWeights
 from trimtab.rollout.freshness import VersionLine
 from trimtab.rollout.pace import Announcements
 from trimtab.rollout.pool_census import PoolCensus
@@ -29,6 +35,7 @@ from trimtab.rollout.weight_refresh import Seating, WeightRefresh
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 
+Engine = TypeVar("Engine", bound=SamplingEngine, covariant=True)
 _TURN_FIRST_S = 0.02
 _TURN_MAX_S = 0.5
 
@@ -39,7 +46,10 @@ class SeatPlace:
 
     member: str
     pool: JobPool
+    folder: Path
+    """The job's, which models are found from."""
     scratch: Path
+    api_key: SecretStr | None
     store: ObjectStore
     trusted: Verifier
     pointers: KeyValue
@@ -48,50 +58,17 @@ class SeatPlace:
     metrics: SwapMetrics
 
 
-class PolicySeat:
-    """Its puller is to be opened before its refresh runs, and closed after."""
+class PolicySeat(Generic[Engine]):
+    """A policy on its engine."""
 
-    def __init__(self, policy: Policy, engine: EngineClient, place: SeatPlace, *, model: Path) -> None:
-        scratch = place.scratch / policy.name
+    def __init__(self, policy: Policy, engine: Engine, tokenizer: Tokenizer) -> None:
         self.policy = policy
         self.engine = engine
+        self.tokenizer = tokenizer
         self.gate = VersionGate()
         self.announcements = Announcements(clock=time.monotonic)
         self.sampler = PolicySampler(engine, self.gate)
-        self.puller = WeightPuller(
-            place.store,
-            policy.name,
-            place.trusted,
-            folder=scratch / "copy",
-            spool=scratch / "spool",
-            member=place.member,
-        )
-        self.refresh = WeightRefresh(
-            Seating(
-                policy=policy.name,
-                base_model=model,
-                engine=engine,
-                gate=self.gate,
-                sampler=self.sampler,
-                announcements=self.announcements,
-                puller=self.puller,
-                sparse=SparseFile(scratch / "sparse.safetensors") if place.pool.engine.name == "builtin" else None,
-            ),
-            place.pointers,
-            SwapTurns(
-                place.swaps,
-                place.census,
-                pool=place.pool.name,
-                policy=policy.name,
-                member=place.member,
-                clock=time.monotonic,
-                waits=FullJitter(_TURN_FIRST_S, _TURN_MAX_S),
-            ),
-            place.metrics,
-            engine_start_timeout_s=place.pool.engine.startup_timeout_seconds,
-            clock=time.monotonic,
-        )
-        self.tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(model, local_files_only=True))
+        self.refresh: WeightRefresh | FixedWeights
 
     def role(self, name: str) -> Role:
         return Role(
@@ -105,3 +82,73 @@ class PolicySeat:
     @property
     def line(self) -> VersionLine:
         return VersionLine(gate=self.gate, announcements=self.announcements)
+
+
+async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExitStack) -> PolicySeat[EngineClient]:
+    """On an engine of ours, or one that speaks its protocol."""
+    settings = place.pool.engine
+    scratch = place.scratch / policy.name
+    engine = EngineClient(
+        url, request_timeout_s=settings.request_timeout_seconds, salt_prefixes=settings.name == "sglang"
+    )
+    await stack.enter_async_context(engine)
+    puller = WeightPuller(
+        place.store,
+        policy.name,
+        place.trusted,
+        folder=scratch / "copy",
+        spool=scratch / "spool",
+        member=place.member,
+    )
+    await puller.open()
+    stack.push_async_callback(puller.close)
+    seat = PolicySeat(policy, engine, _tokenizer(policy, place))
+    seat.refresh = WeightRefresh(
+        Seating(
+            policy=policy.name,
+            base_model=place.folder / policy.model.uri,
+            engine=engine,
+            gate=seat.gate,
+            sampler=seat.sampler,
+            announcements=seat.announcements,
+            puller=puller,
+            sparse=SparseFile(scratch / "sparse.safetensors") if settings.name == "builtin" else None,
+        ),
+        place.pointers,
+        SwapTurns(
+            place.swaps,
+            place.census,
+            pool=place.pool.name,
+            policy=policy.name,
+            member=place.member,
+            clock=time.monotonic,
+            waits=FullJitter(_TURN_FIRST_S, _TURN_MAX_S),
+        ),
+        place.metrics,
+        engine_start_timeout_s=settings.startup_timeout_seconds,
+        clock=time.monotonic,
+    )
+    return seat
+
+
+async def fixed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExitStack) -> PolicySeat[OpenAIClient]:
+    """On an endpoint that takes no weights."""
+    settings = place.pool.engine
+    assert settings.model is not None, "the manifest's rules ask for it"
+    tokenizer = _tokenizer(policy, place)
+    endpoint = OpenAIClient(
+        url,
+        model=settings.model,
+        api_key=place.api_key,
+        tokenizer=tokenizer,
+        request_timeout_s=settings.request_timeout_seconds,
+        clock=time.monotonic,
+    )
+    await stack.enter_async_context(endpoint)
+    seat = PolicySeat(policy, endpoint, tokenizer)
+    seat.refresh = FixedWeights(endpoint, place.pointers, seat.announcements, policy=policy.name)
+    return seat
+
+
+def _tokenizer(policy: Policy, place: SeatPlace) -> Tokenizer:
+    return Tokenizer.of(AutoTokenizer.from_pretrained(place.folder / policy.model.uri, local_files_only=True))

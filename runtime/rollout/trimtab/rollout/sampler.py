@@ -14,9 +14,9 @@ from typing import Literal
 import structlog
 
 from trimtab.fabric.wire.spans import Span
-from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings
 from trimtab.rollout.engines.errors import EngineOverloaded, EngineTimeout, EngineUnavailable
+from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.token_versions import spans_of, token_versions
 from trimtab.rollout.version_gate import VersionGate
@@ -57,7 +57,7 @@ class _Draft:
 class PolicySampler:
     """One policy on one engine."""
 
-    def __init__(self, engine: EngineClient, gate: VersionGate) -> None:
+    def __init__(self, engine: SamplingEngine, gate: VersionGate) -> None:
         self._engine = engine
         self._gate = gate
         self.lost = asyncio.Event()

@@ -20,9 +20,10 @@ from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.episodes import GroupRunner
-from trimtab.rollout.failure import EpisodeFailed, TaskRefused
+from trimtab.rollout.failure import EpisodeFailed, FailureTally, TaskRefused
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
+from trimtab.rollout.metrics import HandBack, RolloutMetrics
 from trimtab.rollout.quarantine import Quarantine
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +49,7 @@ class TaskServer:
         quarantine: Quarantine,
         hand_backs: HandBacks,
         freshness: Freshness,
+        metrics: RolloutMetrics,
         *,
         lease_s: float,
         max_deliveries: int,
@@ -59,6 +61,7 @@ class TaskServer:
         self._quarantine = quarantine
         self._hand_backs = hand_backs
         self._freshness = freshness
+        self._metrics = metrics
         self._lease_s = lease_s
         self._max_deliveries = max_deliveries
         self._clock = clock
@@ -66,7 +69,12 @@ class TaskServer:
         """Set when the worker leaves: tasks that wait for weights are handed back at once."""
         self.completed = 0
         """Samples with a reward that are stored."""
-        self.failures: Counter[str] = Counter()
+        self._failures = FailureTally()
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Attempts at a group that failed, by kind."""
+        return self._failures.counts
 
     async def serve(self, delivery: Delivery) -> None:
         heartbeat = asyncio.create_task(self._keep(delivery))
@@ -75,15 +83,18 @@ class TaskServer:
                 await self._settle(delivery)
             except BusError as error:
                 _log.warning("group_not_published", sequence=delivery.sequence, error=str(error))
-                await self.hand_back(delivery, delay_s=_RETRY_DELAY_S)
+                await self.hand_back(delivery, HandBack.BUS, delay_s=_RETRY_DELAY_S)
         except asyncio.CancelledError:
             await self.hand_back(delivery)
             raise
         finally:
             heartbeat.cancel()
 
-    async def hand_back(self, delivery: Delivery, *, delay_s: float = 0.0) -> None:
+    async def hand_back(
+        self, delivery: Delivery, reason: HandBack = HandBack.DRAINING, *, delay_s: float = 0.0
+    ) -> None:
         """Give it to another, and say that it was not the task's fault. If even that fails, its lease runs out."""
+        self._metrics.handed_back(reason)
         await self._hand_backs.add(delivery)
         with contextlib.suppress(BusError):
             await delivery.nak(delay_s=delay_s)
@@ -101,7 +112,7 @@ class TaskServer:
         elif await self._weights_arrived(task):
             await self._run(delivery, task)
         else:
-            await self.hand_back(delivery, delay_s=_RETRY_DELAY_S)
+            await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=_RETRY_DELAY_S)
 
     async def _weights_arrived(self, task: Task) -> bool:
         """Wait for the weights that the task asks for, at most as long as a lease.
@@ -140,6 +151,7 @@ class TaskServer:
             # copies of what is there already are recognised by their ids.
             await delivery.ack_confirmed(deadline_s=_ACK_DEADLINE_S)
             self.completed += len(trajectories)
+            self._metrics.completed()
             self._freshness.group_took(self._clock() - began)
 
     async def _failed(self, delivery: Delivery, task: Task, failure: EpisodeFailed) -> None:
@@ -152,6 +164,7 @@ class TaskServer:
         else:
             self._note(failure, task=task.task_id, attempt=attempts)
             await delivery.nak(delay_s=_RETRY_DELAY_S)
+            self._metrics.retried()
 
     async def _give_up(self, delivery: Delivery, task: Task, failure: EpisodeFailed, *, attempts: int) -> None:
         """Quarantine comes first: whoever sees the failures that are published finds the reason there."""
@@ -159,15 +172,17 @@ class TaskServer:
         await self._quarantine.admit(task, failure, attempts=attempts)
         await self._publish(self._runner.failed(task, failure))
         await delivery.ack_confirmed(deadline_s=_ACK_DEADLINE_S)
+        self._metrics.quarantined()
 
     async def _refuse(self, delivery: Delivery, failure: EpisodeFailed) -> None:
         """A message that is no task has no group to publish failures for."""
         self._note(failure, task=f"sequence-{delivery.sequence}", attempt=delivery.attempt)
         await self._quarantine.admit_unreadable(delivery, failure)
         await delivery.term(reason=failure.text)
+        self._metrics.quarantined()
 
     def _note(self, failure: EpisodeFailed, *, task: str, attempt: int) -> None:
-        self.failures[failure.kind] += 1
+        self._metrics.failure(self._failures.add(failure.kind))
         _log.warning("group_failed", task=task, attempt=attempt, error=failure.kind, why=failure.text)
 
     async def _publish(self, trajectories: Sequence[Trajectory]) -> None:
@@ -179,6 +194,7 @@ class TaskServer:
             for trajectory, frame, header in frames:
                 subject = self._topology.trajectory_subject(trajectory.policy)
                 await publisher.publish(subject, frame, message_id=trajectory.trajectory_id, headers=header)
+        self._metrics.published(trajectories)
 
     async def _keep(self, delivery: Delivery) -> None:
         """Tell the queue that we are still at it, well before it would give the task to another."""

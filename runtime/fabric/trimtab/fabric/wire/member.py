@@ -40,6 +40,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     job: Name
     role: Role
     pool: Name | None = None
+    engine: Name | None = None
+    """What samples in a rollout pod: openai is one whose weights never change."""
     state: State
     versions: Versions = msgspec.field(default_factory=dict)
     """Per policy, the weights it serves or trains."""

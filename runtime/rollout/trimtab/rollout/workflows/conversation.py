@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class Conversation:
         *,
         seed: int,
         request_id: str,
-        deadline_s: float,
+        time_left: Callable[[], float],
         chat: bool,
         limits: Limits,
         branches: Iterator[int],
@@ -73,7 +73,7 @@ class Conversation:
         self.turns = 0
         self._seed = seed
         self._request_id = request_id
-        self._deadline_s = deadline_s
+        self._time_left = time_left
         self._branches = branches
         self._branch = next(branches)
         self._heard_ids: list[int] = []
@@ -114,7 +114,7 @@ class Conversation:
                 [*self.token_ids, *heard],
                 self._settings(len(heard)),
                 request_id=f"{self._request_id}.{self._branch}.{self.turns}",
-                deadline_s=self._deadline_s,
+                deadline_s=self._time_left(),
             )
         except EngineError as error:
             raise type(error)(f"{self.place}: {error}") from error

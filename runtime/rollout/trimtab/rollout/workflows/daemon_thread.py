@@ -37,6 +37,8 @@ async def in_daemon_thread(work: Callable[[], Result], *, name: str) -> Result:
             failure = RuntimeError(f"{name} raised StopIteration: {error}")
         except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits
             failure = error
+        except SystemExit as error:  # ends the thread without a word, and whoever awaits would wait for ever
+            failure = RuntimeError(f"{name} raised {error!r}")
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits
             loop.call_soon_threadsafe(settle, result, failure)
 

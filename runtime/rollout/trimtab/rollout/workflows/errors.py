@@ -8,6 +8,11 @@ from typing import Any, ClassVar
 _KIND = re.compile(r"\A[a-z][a-z0-9_.-]{0,63}\Z")
 
 
+def is_kind(text: object) -> bool:
+    """Whether messages and metrics can carry it as the kind of a failure."""
+    return isinstance(text, str) and _KIND.match(text) is not None
+
+
 class WorkflowError(RuntimeError):
     """The workflow asked for something that cannot be. Subclasses give the failure a `kind` of their own."""
 
@@ -16,7 +21,7 @@ class WorkflowError(RuntimeError):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         # Found out when the class is imported: a failure whose kind no message can carry could never be published.
-        if not _KIND.match(cls.kind):
+        if not is_kind(cls.kind):
             raise TypeError(
                 f"{cls.__name__}.kind is {cls.kind!r}: use up to 64 small letters, digits, '.', '_' or '-', "
                 "beginning with a letter"

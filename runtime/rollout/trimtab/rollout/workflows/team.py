@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,9 @@ __all__ = [
     "Workflow",
     "WorkflowError",
 ]
+
+_NAMED_FIRST_S = 1.0
+_NAMED_FIRST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,13 @@ class Assignment:
 class Team:
     """The roles of the job, for one episode."""
 
-    def __init__(self, roles: Mapping[str, Role], assignment: Assignment) -> None:
+    def __init__(
+        self, roles: Mapping[str, Role], assignment: Assignment, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._roles = roles
         self._assignment = assignment
+        self._clock = clock
+        self._began = clock()
         # Conversations of one role are numbered, so that no two draw the same random numbers.
         self._branches: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
 
@@ -93,11 +101,19 @@ class Team:
             chosen,
             seed=self._assignment.seed,
             request_id=f"{self._assignment.request_id}.{chosen.name}",
-            deadline_s=self._assignment.deadline_s,
+            time_left=self._time_left,
             chat=templated if chat is None else chat,
             limits=Limits(turns=max_turns, tokens=max_tokens),
             branches=self._branches[chosen.name],
         )
+
+    def _time_left(self) -> float:
+        """For an answer of the engine's. A little less than the episode has: when an engine is the reason that an
+        episode comes to nothing, it is the engine that is named, and not the workflow.
+        """
+        deadline_s = self._assignment.deadline_s
+        ends_at = self._began + deadline_s - min(_NAMED_FIRST_S, deadline_s * _NAMED_FIRST_SHARE)
+        return max(0.0, ends_at - self._clock())
 
 
 class Workflow(Protocol):

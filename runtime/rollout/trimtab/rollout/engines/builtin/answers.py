@@ -25,6 +25,18 @@ def bad_request(message: str) -> web.HTTPBadRequest:
     return web.HTTPBadRequest(text=error_answer(400, message).text, content_type="application/json")
 
 
+def not_found(message: str) -> web.HTTPNotFound:
+    return web.HTTPNotFound(text=error_answer(404, message).text, content_type="application/json")
+
+
+def too_many_requests(message: str) -> web.HTTPTooManyRequests:
+    return web.HTTPTooManyRequests(text=error_answer(429, message).text, content_type="application/json")
+
+
+def unavailable(message: str) -> web.HTTPServiceUnavailable:
+    return web.HTTPServiceUnavailable(text=error_answer(503, message).text, content_type="application/json")
+
+
 async def parsed(request: web.Request, kind: type[Body]) -> Body:
     """The body, or a 400 that names the fields."""
     try:
@@ -42,8 +54,7 @@ async def carried_out(command: Callable[[], Future[None]]) -> None:
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):
             await asyncio.wrap_future(command())
     except EngineDeadError as dead:
-        text = error_answer(503, str(dead)).text
-        raise web.HTTPServiceUnavailable(text=text, content_type="application/json") from None
+        raise unavailable(str(dead)) from None
     except TimeoutError:
         text = error_answer(504, f"the model did not come to it within {_COMMAND_TIMEOUT_S:.0f} s").text
         raise web.HTTPGatewayTimeout(text=text, content_type="application/json") from None

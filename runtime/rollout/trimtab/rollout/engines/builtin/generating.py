@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import bad_request, error_answer, parsed
+from trimtab.rollout.engines.builtin.answers import bad_request, error_answer, parsed, too_many_requests, unavailable
 from trimtab.rollout.engines.builtin.bodies import GenerateRequest
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
 from trimtab.rollout.engines.builtin.model import EngineModel
@@ -37,8 +37,15 @@ class GenerateEndpoint:
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await parsed(request, GenerateRequest)
-        generations = self._generations(body)
         started = time.monotonic()
+        generations = await self.finished(body)
+        took = time.monotonic() - started
+        answers = [self._answer(each, with_logprobs=body.return_logprob, latency_s=took) for each in generations]
+        return web.json_response(answers if body.batched else answers[0])
+
+    async def finished(self, body: GenerateRequest) -> list[Generation]:
+        """One generation per prompt, at its end. Raises the answer to give where there is none."""
+        generations = self._generations(body)
         submitted: list[Generation] = []
         try:
             for generation in generations:
@@ -48,15 +55,13 @@ class GenerateEndpoint:
                 await asyncio.wrap_future(generation.done)
         except QueueFullError as full:
             self._withdraw(submitted)
-            return error_answer(429, str(full))
+            raise too_many_requests(str(full)) from None
         except EngineDeadError as dead:
-            return error_answer(503, str(dead))
+            raise unavailable(str(dead)) from None
         except asyncio.CancelledError:
             self._withdraw(submitted)  # the client is gone
             raise
-        took = time.monotonic() - started
-        answers = [self._answer(each, with_logprobs=body.return_logprob, latency_s=took) for each in generations]
-        return web.json_response(answers if body.batched else answers[0])
+        return generations
 
     async def health_generate(self, request: web.Request) -> web.Response:
         """A token is sampled; while the engine is paused or full, it is enough that the model's thread answers."""

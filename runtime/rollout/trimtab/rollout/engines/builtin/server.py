@@ -1,4 +1,4 @@
-"""SGLang's HTTP endpoints on the built-in engine, so that one client serves both."""
+"""SGLang's HTTP endpoints on the built-in engine, so that one client serves both; OpenAI's two for other clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trimtab.rollout.engines.builtin.answers import error_answer
 from trimtab.rollout.engines.builtin.controlling import ControlEndpoints
 from trimtab.rollout.engines.builtin.generating import GenerateEndpoint
 from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.openai_endpoints import OpenAIEndpoints
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.text import TextCodec
 
@@ -28,7 +29,11 @@ class EngineServer:
         self._model = model
         self._scheduler = scheduler
         self._model_path = model_path
-        self._generating = GenerateEndpoint(model, scheduler, codec=TextCodec.find(model_path), seeds=seeds)
+        codec = TextCodec.find(model_path)
+        self._generating = GenerateEndpoint(model, scheduler, codec=codec, seeds=seeds)
+        self._openai = OpenAIEndpoints(
+            self._generating, codec=codec, served_model=str(model_path), max_length=model.architecture.max_length
+        )
         self._controlling = ControlEndpoints(model, scheduler)
         self._watch: asyncio.Task[None] | None = None
         self.failed = False
@@ -44,6 +49,7 @@ class EngineServer:
                 web.put("/generate", self._generating.generate),
                 web.get("/health_generate", self._generating.health_generate),
                 *self._controlling.routes(),
+                *self._openai.routes(),
                 web.get("/model_info", self.model_info),
                 web.get("/get_model_info", self.model_info),
                 web.get("/server_info", self.server_info),

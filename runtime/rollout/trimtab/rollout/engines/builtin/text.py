@@ -28,6 +28,10 @@ class TextCodec:
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
+    def piece(self, token: int) -> str:
+        """One token as text, special ones by their name."""
+        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+
 
 class StopStrings:
     """Texts that end a generation as soon as it contains one of them."""

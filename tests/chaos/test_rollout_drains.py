@@ -1,0 +1,125 @@
+"""A fleet that is scaled down twenty times and killed now and then, under load: no task is lost, none is doubled."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.rollout_pods import RolloutPod
+from tests.chaos.template_process import TemplateProcess
+from tests.integration.rollout.engine_process import EngineProcess
+from tests.integration.rollout.job import Job
+from tests.integration.rollout.pod_site import PodSite, openai_engine
+from tests.polling import eventually
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.kv_watch import keys
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.signing import Signer
+from trimtab.fabric.wire.trajectory import Scored
+
+TASKS = 1000
+GROUP = 2
+FLEET = 3
+SCALE_DOWNS = 20
+KILLS = 4
+GRACE_S = 10
+# Longer than a draining worker waits for what it has: many of those who have one of these hand it back.
+SLOW_S = 7.0
+SLOW_EVERY = 50
+
+
+@pytest.fixture
+def engine(rollout_model: Path, tmp_path: Path) -> Iterator[EngineProcess]:
+    process = EngineProcess(rollout_model, tmp_path, max_running=64, max_queued=4096)
+    process.start()
+    yield process
+    process.kill()
+
+
+async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none_doubled(
+    engine: EngineProcess, rollout_model: Path, rollout_template: TemplateProcess, tmp_path: Path
+) -> None:
+    with EmbeddedNats(tmp_path / "nats") as nats, EmbeddedSeaweed(tmp_path / "seaweedfs") as store:
+        site = PodSite(
+            folder=tmp_path / "site",
+            job="drains",
+            model=rollout_model,
+            engine_url=engine.url,
+            nats=nats.settings,
+            store=store.settings,
+            public_key=Signer.generate().public_text,
+            engine=openai_engine(rollout_model),
+            workflow={"entrypoint": "tests.chaos.rollout_workflows:TakesItsTime"},
+            group_size=GROUP,
+            max_tokens=3,
+            max_concurrency=16,
+            grace_s=GRACE_S,
+        )
+        site.lay_out()
+        async with await Bus.connect(nats.settings, name="test") as bus:
+            await declare_job(bus, site.topology, deadline_s=10.0)
+            await _storm(Job(bus, site.topology), site, rollout_template)
+
+
+async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
+    for number in range(TASKS):
+        seconds = SLOW_S if number % SLOW_EVERY == 0 else None
+        prompt = {"prompt": "1,2,3>", "answer": "3", "seconds": seconds}
+        await job.issue(1, task_id=f"task-{number}", prompt=prompt, seed=number, group_size=GROUP)
+    names = itertools.count()
+    pods: list[RolloutPod] = []
+    leaving: list[RolloutPod] = []
+
+    def join() -> None:
+        pod = RolloutPod(site, f"w{next(names)}", template)
+        pod.start()
+        pods.append(pod)
+
+    for _ in range(FLEET):
+        join()
+    events = ["leave"] * SCALE_DOWNS
+    for number in range(KILLS):
+        events.insert(3 + number * (SCALE_DOWNS // KILLS + 1), "kill")
+    for number, event in enumerate(events, start=1):
+        # Spread over the work, not over time: the last of them comes while there is still something to lose.
+        left = TASKS - number * (TASKS // (len(events) + 1))
+
+        async def far_enough(left: int = left) -> bool:
+            leaving[:] = [pod for pod in leaving if not pod.left_well()]
+            return await job.tasks_left() <= left
+
+        await eventually(far_enough, timeout_s=60.0)
+        victim = pods.pop(0)
+        if event == "kill":
+            victim.kill()
+        else:
+            victim.tell_to_leave()
+            leaving.append(victim)
+        join()
+    await eventually(job.settled, timeout_s=120.0)
+    for pod in pods:
+        assert pod.runs, pod.said()
+        pod.tell_to_leave()
+    leaving += pods
+    await eventually(lambda: all(pod.left_well() for pod in leaving), timeout_s=GRACE_S + 10.0)
+    await _check(job)
+
+
+async def _check(job: Job) -> None:
+    trajectories = await job.trajectories()
+    wanted = Counter(f"task-{number}.solver.{index}" for number in range(TASKS) for index in range(GROUP))
+    assert Counter(trajectory.trajectory_id for trajectory in trajectories) == wanted
+    assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
+    assert await job.quarantined() == {}
+    _, unsettled = await job.deliveries()
+    assert unsettled == 0
+    # It was no idle fleet that was scaled down: many took part, and some had to hand back what they had.
+    assert len({trajectory.worker for trajectory in trajectories}) > SCALE_DOWNS // 2
+    assert await keys(KeyValue(job.bus, job.topology.hand_backs), deadline_s=10.0)

@@ -1,0 +1,35 @@
+"""Whoever blocks the event loop is named while it does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from structlog.testing import capture_logs
+
+from tests.polling import eventually
+from trimtab.rollout.loop_watch import LoopWatch
+
+
+async def blocking_workflow() -> None:
+    time.sleep(1.5)  # noqa: ASYNC251 - what it is about
+
+
+async def test_a_blocked_loop_is_named_with_task_and_place_and_its_time_is_counted() -> None:
+    blocked: list[float] = []
+    with capture_logs() as logs, LoopWatch(limit_s=0.5, blocked=blocked.append, clock=time.monotonic):
+        await asyncio.create_task(blocking_workflow(), name="episode task-1.0")
+        # Written by the thread, while nothing else could run.
+        (line,) = [line for line in logs if line["event"] == "event_loop_blocked"]
+        await eventually(lambda: len(blocked) > 0, timeout_s=10.0)
+    assert line["task"] == "episode task-1.0"
+    assert "blocking_workflow" in line["where"][-1]
+    assert "test_loop_watch.py" in line["where"][-1]
+    assert blocked[0] >= 1.0
+
+
+async def test_a_loop_that_turns_is_left_alone() -> None:
+    blocked: list[float] = []
+    with capture_logs() as logs, LoopWatch(limit_s=30.0, blocked=blocked.append, clock=time.monotonic):
+        await asyncio.sleep(0.6)
+    assert (logs, blocked) == ([], [])
