@@ -32,6 +32,7 @@ from trimtab.fabric.pod import (
 )
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoint import CheckpointStore
@@ -131,7 +132,7 @@ def _train(
         RankIdentity(
             job=settings.pod.job, policy=policy.name, rank=rank, world_size=world_size, attempt=settings.attempt
         ),
-        normalize_group_rewards=policy.algorithm.normalize_group_rewards is not False,
+        advantages=AdvantageRule.of(policy),
         clock=time.time,
     )
     started = time.time()
