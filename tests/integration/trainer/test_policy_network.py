@@ -21,11 +21,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from trimtab.fabric.pod import JobMisconfigured
 from trimtab.trainer.batch import Row, pack
 from trimtab.trainer.network.attention import bundles
 from trimtab.trainer.network.chosen_logprobs import chosen_logprobs
-from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 97,
@@ -114,7 +113,7 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> No
     torch.manual_seed(2)
     windowed = Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=1)
     Qwen2ForCausalLM(windowed).save_pretrained(tmp_path / "windowed")
-    with pytest.raises(JobMisconfigured, match=r"policies\[\].model: layers of type sliding_attention"):
+    with pytest.raises(UnsupportedModel, match=r"policies\[\].model: layers of type sliding_attention"):
         PolicyNetwork.load(tmp_path / "windowed", temperature=1.0)
 
 

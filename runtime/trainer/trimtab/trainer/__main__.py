@@ -36,8 +36,9 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoint import CheckpointStore
-from trimtab.trainer.learner import Learner
+from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.network.policy_network import UnsupportedModel
 from trimtab.trainer.resuming import resume
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
@@ -119,7 +120,10 @@ def _train(
 ) -> None:
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
-    learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+    try:
+        learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+    except (UnsupportedAlgorithm, UnsupportedModel) as error:
+        raise JobMisconfigured(str(error)) from None
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
     publisher = None
     if rank == 0:

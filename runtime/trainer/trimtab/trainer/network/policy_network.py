@@ -9,13 +9,16 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trimtab.fabric.pod import JobMisconfigured
 from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
 from trimtab.trainer.network.chosen_logprobs import TokenScores, chosen_logprobs
 
 _PROBE_TOKENS = 8
 _PROBE_TOLERANCE = 1e-3
+
+
+class UnsupportedModel(ValueError):
+    """This trainer would not compute the model as it is meant to be; the message names the field."""
 
 
 class PolicyNetwork(nn.Module):
@@ -88,7 +91,7 @@ class PolicyNetwork(nn.Module):
             )
         ).logprobs
         if not torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
-            raise JobMisconfigured(
+            raise UnsupportedModel(
                 f"policies[].model: {type(self.causal_lm).__name__} is not computed exactly by this trainer"
                 f" (logprobs differ by {(ours - expected).abs().max().item():.2g}); the Llama and Qwen families are"
             )
@@ -98,11 +101,11 @@ def _check_family(causal_lm: PreTrainedModel) -> None:
     """A window is longer than the probe, so it would not be noticed there."""
     kinds = set(getattr(causal_lm.config, "layer_types", None) or ("full_attention",))
     if kinds != {"full_attention"}:
-        raise JobMisconfigured(
+        raise UnsupportedModel(
             f"policies[].model: layers of type {', '.join(sorted(kinds - {'full_attention'}))} are not trained by this"
             " version; take a model whose layers all attend to everything before"
         )
     if not hasattr(causal_lm.base_model, "layers") or not isinstance(getattr(causal_lm, "lm_head", None), nn.Linear):
-        raise JobMisconfigured(
+        raise UnsupportedModel(
             f"policies[].model: {type(causal_lm).__name__} has no decoder layers or head where we look"
         )
