@@ -19,6 +19,7 @@ from trimtab.fabric.bus.topology import JobTopology, StreamSpec
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, BatchRequest, LeaseRefused, StepTiming
 from trimtab.fabric.wire.trajectory import Trajectory
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.batch import StepPortion
 from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, Trained, row_of
 
@@ -103,7 +104,7 @@ async def _train(buses: list[Bus], question: Train) -> Received:
             bus,
             topology.batch_subject(POLICY),
             RankIdentity(job=topology.job, policy=POLICY, rank=rank, world_size=len(buses), attempt=0),
-            normalize_group_rewards=True,
+            advantages=AdvantageRule(longest_answer=1024),
             clock=time.time,
         )
         for rank, bus in enumerate(buses)
@@ -160,7 +161,7 @@ async def _lease(bus: Bus, question: Lease) -> None:
         bus,
         subject,
         RankIdentity(job=topology.job, policy=POLICY, rank=0, world_size=1, attempt=0),
-        normalize_group_rewards=True,
+        advantages=AdvantageRule(longest_answer=1024),
         clock=time.time,
     )
     for step in question.steps:
@@ -203,4 +204,4 @@ async def _pull(bus: Bus, question: Pull) -> None:
             left -= len(messages)
             if question.decoded:
                 for message in messages:
-                    row_of(decode(message.payload, Trajectory), advantage=0.0)
+                    row_of(decode(message.payload, Trajectory), key=0, advantage=0.0)

@@ -102,6 +102,7 @@ class Algorithm(ApiModel):
 
     rules = (
         only_with("m2Threshold", condition="self.name == 'm2po'", when="with algorithm m2po"),
+        only_with("correction", condition="self.name != 'm2po'", when="with algorithms other than m2po"),
         only_with(
             "clip", condition="!(self.name in ['m2po', 'rloo'])", when="with algorithms other than m2po and rloo"
         ),
@@ -118,8 +119,9 @@ class Algorithm(ApiModel):
     """Trust region; absent, the algorithm's own."""
     kl: Kl = Kl()
     """Penalty on the distance to a reference model."""
-    correction: Correction = Correction()
-    """Correction of the mismatch between engine and trainer."""
+    correction: Correction | None = None
+    """Correction of the mismatch between engine and trainer; absent, weights are capped at 2. m2po has none: it bounds
+    the distance to the sampling policy itself."""
     overlong: Overlong | None = None
     """Treatment of overlong answers; absent, they are ordinary samples."""
     normalize_group_rewards: bool | None = None

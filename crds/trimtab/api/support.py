@@ -16,13 +16,7 @@ from trimtab.api.policy import Policy
 _POLICY = (
     "model.tokenizer",
     "model.max_context_tokens",
-    "algorithm.kl",
-    "algorithm.correction",
-    "algorithm.overlong",
-    "algorithm.normalize_batch_advantages",
-    "algorithm.entropy_coefficient",
-    "algorithm.updates_per_batch",
-    "algorithm.clip.dual",
+    "algorithm.kl.reference",
     "sampling.top_p",
     "sampling.top_k",
     "trainer.resources",
@@ -43,7 +37,6 @@ _JOB = (
     "managed_by",
     "failure_policy.on_exit",
 )
-_ALGORITHMS = ("grpo",)
 
 
 def unsupported(spec: RLJobSpec) -> list[str]:
@@ -57,8 +50,6 @@ def unsupported(spec: RLJobSpec) -> list[str]:
 def unsupported_in_policy(policy: Policy) -> list[str]:
     """The same for one policy, as paths below it."""
     found = list(_asked(policy, _POLICY, above=""))
-    if policy.algorithm.name not in _ALGORITHMS:
-        found.append("algorithm.name")
     if policy.sampling.temperature == 0:
         # Greedy samples of a prompt are all the same and teach nothing.
         found.append("sampling.temperature")

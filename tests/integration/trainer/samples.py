@@ -33,15 +33,17 @@ def policy(**trainer: Any) -> Policy:
 def rows(count: int, *, seed: int) -> list[Row]:
     generator = np.random.default_rng(seed)
     made = []
-    for _ in range(count):
+    for number in range(count):
         length = int(generator.integers(3, 20))
         mask = np.zeros(length, dtype=np.bool_)
         mask[length // 2 :] = True
         made.append(
             Row(
+                key=number,
                 token_ids=generator.integers(0, 15, length).astype(np.int32),
                 logprobs=np.where(mask, -generator.exponential(2.5, length), 0.0).astype(np.float32),
                 mask=mask,
+                versions=np.where(mask, 0, -1),
                 advantage=float(generator.normal()),
             )
         )

@@ -19,6 +19,7 @@ from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.streams import delete_message
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseRefused, Refusal, StepTiming
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, RowMismatch, StepRefused, Trained
 
 FIRST = Place(step=0)
@@ -27,9 +28,8 @@ UNTRAINED = Trained(steps=0)
 
 def stream_of(bus: Bus, topology: JobTopology, *, rank: int = 0, world_size: int = 1) -> BatchStream:
     identity = RankIdentity(job=topology.job, policy="solver", rank=rank, world_size=world_size, attempt=3)
-    return BatchStream(
-        bus, topology.batch_subject("solver"), identity, normalize_group_rewards=False, clock=lambda: 5.0
-    )
+    advantages = AdvantageRule(longest_answer=8, normalize=False)
+    return BatchStream(bus, topology.batch_subject("solver"), identity, advantages=advantages, clock=lambda: 5.0)
 
 
 @pytest.fixture

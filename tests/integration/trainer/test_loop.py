@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseAck, LeaseRefused, Refusal
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch_stream import BatchStream, RankIdentity, StepRefused
+from trimtab.trainer.batch import Row
+from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
@@ -100,7 +102,9 @@ class Trainer:
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
         subject = self._topology.batch_subject("solver")
-        return BatchStream(bus, subject, identity, normalize_group_rewards=True, clock=lambda: 1.0), checkpoints
+        return BatchStream(
+            bus, subject, identity, advantages=AdvantageRule(longest_answer=8), clock=lambda: 1.0
+        ), checkpoints
 
 
 @pytest.fixture
@@ -187,16 +191,22 @@ async def test_a_rank_computes_on_the_portions_that_exist(
 
 
 async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_would_have(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(bus, topology, steps=5)
     first, second = make(), make()
+    accumulate = first.learner.accumulate
+
+    def crash_in_step_3(rows: Sequence[Row]) -> None:
+        if first.learner.step == 3:
+            raise MemoryError("no memory left")
+        accumulate(rows)
+
+    monkeypatch.setattr(first.learner, "accumulate", crash_in_step_3)
     async with await desk.open():
-        desk.instead = lambda request: SUPERSEDED if request.step == 3 else None
-        with pytest.raises(StepRefused):
+        with pytest.raises(MemoryError):
             await asyncio.wait_for(asyncio.to_thread(first.run), 60.0)
         assert await saved_step(store) == 2
-        desk.instead = lambda _: None
         desk.requests.clear()
         await asyncio.wait_for(asyncio.to_thread(second.run), 60.0)
     assert desk.requests[0].step == 2

@@ -73,6 +73,7 @@ def _group(allotment: Allotment) -> Group:
         group_id=group.group_id,
         prompt_id=group.prompt_id,
         rewards=tuple(sample.reward for sample in group.samples),
+        trained_tokens=tuple(sample.trained_tokens for sample in group.samples),
     )
 
 

@@ -32,11 +32,13 @@ from trimtab.fabric.pod import (
 )
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoint import CheckpointStore
-from trimtab.trainer.learner import Learner
+from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.network.policy_network import UnsupportedModel
 from trimtab.trainer.resuming import resume
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
@@ -118,7 +120,10 @@ def _train(
 ) -> None:
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
-    learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+    try:
+        learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+    except (UnsupportedAlgorithm, UnsupportedModel) as error:
+        raise JobMisconfigured(str(error)) from None
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
     publisher = None
     if rank == 0:
@@ -131,7 +136,7 @@ def _train(
         RankIdentity(
             job=settings.pod.job, policy=policy.name, rank=rank, world_size=world_size, attempt=settings.attempt
         ),
-        normalize_group_rewards=policy.algorithm.normalize_group_rewards is not False,
+        advantages=AdvantageRule.of(policy),
         clock=time.time,
     )
     started = time.time()

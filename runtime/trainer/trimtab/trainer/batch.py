@@ -1,8 +1,8 @@
-"""Rows of a step as tensors: padded micro-batches within a token budget."""
+"""The rows of a step, and how they are packed: side by side without padding, within a token budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,19 @@ from trimtab.fabric.wire.lease import StepTotals
 class Row:
     """One sample as the loss needs it; logprobs and mask are aligned with token_ids."""
 
+    key: int
+    """Tells the sample apart from all others of the step, on whatever rank."""
     token_ids: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     mask: npt.NDArray[np.bool_]
+    versions: npt.NDArray[np.int64]
+    """Of the weights that sampled each token, where the mask is set."""
     advantage: float
+
+    @property
+    def trained_tokens(self) -> int:
+        """The first token of a sequence is predicted by nothing."""
+        return int(self.mask[1:].sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,41 +43,75 @@ class StepPortion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicroBatch:
-    """Rows of similar length, padded on the right."""
+class PackedBatch:
+    """Sequences one after the other, and which of their tokens are trained."""
 
     token_ids: torch.Tensor
-    attention_mask: torch.Tensor
-    logprobs: torch.Tensor
-    mask: torch.Tensor
+    positions: torch.Tensor
+    lengths: tuple[int, ...]
+    """Tokens of each sequence, the longest first."""
+    predictors: torch.Tensor
+    """Where the model predicts a trained token: the place before it."""
+    chosen: torch.Tensor
+    """The trained tokens."""
+    sampled_logprobs: torch.Tensor
+    versions: torch.Tensor
+    """Of the weights that sampled them."""
     advantages: torch.Tensor
+    sequences: torch.Tensor
+    """Of each trained token, the number of its sequence."""
+    trained: torch.Tensor
+    """Of each sequence, its number of trained tokens."""
 
 
-def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[MicroBatch]:
-    """All rows, longest first, in padded blocks of at most `max_tokens`; a row that is longer is a block of its own."""
-    ordered = sorted(rows, key=lambda row: len(row.token_ids), reverse=True)
-    while ordered:
-        width = len(ordered[0].token_ids)
-        count = max(1, max_tokens // max(1, width))
-        yield _padded(ordered[:count], width=width)
-        ordered = ordered[count:]
+def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ...]]:
+    """As few packs as fit the budget, about equally full. A row that is longer is a pack of its own.
+
+    Longest first into the emptiest pack that still has room: the packs' sizes come out close to one another, and the
+    same rows always give the same packs.
+    """
+    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
+    total = sum(len(row.token_ids) for row in ordered)
+    packs: list[list[Row]] = [[] for _ in range(max(1, -(-total // max_tokens)))] if ordered else []
+    sizes = [0] * len(packs)
+    for row in ordered:
+        size = len(row.token_ids)
+        emptiest = min(range(len(packs)), key=sizes.__getitem__)
+        if packs[emptiest] and sizes[emptiest] + size > max_tokens:
+            packs.append([])
+            sizes.append(0)
+            emptiest = len(packs) - 1
+        packs[emptiest].append(row)
+        sizes[emptiest] += size
+    return [tuple(pack) for pack in packs if pack]
 
 
-def _padded(rows: Sequence[Row], *, width: int) -> MicroBatch:
-    token_ids = np.zeros((len(rows), width), dtype=np.int64)
-    attention_mask = np.zeros((len(rows), width), dtype=np.int64)
-    logprobs = np.zeros((len(rows), width), dtype=np.float32)
-    mask = np.zeros((len(rows), width), dtype=np.bool_)
-    for number, row in enumerate(rows):
-        length = len(row.token_ids)
-        token_ids[number, :length] = row.token_ids
-        attention_mask[number, :length] = 1
-        logprobs[number, :length] = row.logprobs
-        mask[number, :length] = row.mask
-    return MicroBatch(
-        token_ids=torch.from_numpy(token_ids),
-        attention_mask=torch.from_numpy(attention_mask),
-        logprobs=torch.from_numpy(logprobs),
-        mask=torch.from_numpy(mask),
-        advantages=torch.tensor([row.advantage for row in rows], dtype=torch.float32),
+def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
+    """Longest first, so that sequences of similar length are neighbours in attention."""
+    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
+    lengths = [len(row.token_ids) for row in ordered]
+    starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+    masks = [np.concatenate(([False], row.mask[1:])) for row in ordered]
+    trained_at = [np.flatnonzero(mask) for mask in masks]
+    counts = np.array([len(places) for places in trained_at], dtype=np.int64)
+    sampled = np.concatenate([row.logprobs[places] for row, places in zip(ordered, trained_at, strict=True)])
+    versions = np.concatenate([row.versions[places] for row, places in zip(ordered, trained_at, strict=True)])
+    chosen = np.concatenate([row.token_ids[places] for row, places in zip(ordered, trained_at, strict=True)])
+    predictors = np.concatenate([start + places - 1 for start, places in zip(starts, trained_at, strict=True)])
+    advantages = np.array([row.advantage for row in ordered], dtype=np.float32)
+
+    def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
+
+    return PackedBatch(
+        token_ids=tensor(np.concatenate([row.token_ids for row in ordered]).astype(np.int64)),
+        positions=tensor(np.concatenate([np.arange(length) for length in lengths])),
+        lengths=tuple(lengths),
+        predictors=tensor(predictors.astype(np.int64)),
+        chosen=tensor(chosen.astype(np.int64)),
+        sampled_logprobs=tensor(sampled.astype(np.float32)),
+        versions=tensor(versions),
+        advantages=tensor(np.repeat(advantages, counts)),
+        sequences=tensor(np.repeat(np.arange(len(ordered)), counts)),
+        trained=tensor(counts),
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import structlog
 
 from trimtab.fabric.bus.connection import Bus
@@ -23,9 +24,9 @@ from trimtab.fabric.wire.lease import (
     Refusal,
     StepTiming,
 )
-from trimtab.fabric.wire.spans import model_mask
-from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.trainer.advantages.group import GroupBaseline
+from trimtab.fabric.wire.spans import model_mask, token_versions
+from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
+from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.batch import Row, StepPortion
 
 _log = structlog.get_logger(__name__)
@@ -39,11 +40,17 @@ _BACKOFF_MAX_S = 2.0
 _PORTIONS = 8
 
 
-def row_of(trajectory: Trajectory, *, advantage: float) -> Row:
+def row_of(trajectory: Trajectory, *, key: int, advantage: float, masks_truncated: bool = False) -> Row:
+    """`key` is the place in the stream. A truncated answer that is masked has no trained token."""
+    mask = model_mask(trajectory.spans)
+    if masks_truncated and isinstance(trajectory.outcome, Scored) and trajectory.outcome.finish is Finish.LENGTH:
+        mask = np.zeros_like(mask)
     return Row(
+        key=key,
         token_ids=trajectory.token_ids,
         logprobs=trajectory.token_logprobs(),
-        mask=model_mask(trajectory.spans),
+        mask=mask,
+        versions=token_versions(trajectory.spans),
         advantage=advantage,
     )
 
@@ -97,13 +104,13 @@ class BatchStream:
         subject: str,
         identity: RankIdentity,
         *,
-        normalize_group_rewards: bool,
+        advantages: AdvantageRule,
         clock: Callable[[], float],
     ) -> None:
         self._bus = bus
         self._subject = subject
         self._identity = identity
-        self._normalize = normalize_group_rewards
+        self._advantages = advantages
         self._clock = clock
 
     async def portion(self, place: Place, *, trained: Trained, stopping: Callable[[], bool]) -> StepPortion | None:
@@ -152,7 +159,7 @@ class BatchStream:
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
-        baselines = [GroupBaseline(group.rewards, normalize=self._normalize) for group in lease.groups]
+        groups = [self._advantages.group(group) for group in lease.groups]
         rows = []
         for sample in lease.samples:
             trajectory = decode(stored[sample.sequence].payload, Trajectory)
@@ -160,7 +167,14 @@ class BatchStream:
                 raise RowMismatch(
                     f"sequence {sample.sequence} holds {trajectory.trajectory_id}, leased was {sample.trajectory_id}"
                 )
-            rows.append(row_of(trajectory, advantage=baselines[sample.group].advantage(sample.reward)))
+            rows.append(
+                row_of(
+                    trajectory,
+                    key=sample.sequence,
+                    advantage=groups[sample.group].of(sample.reward, tokens=sample.trained_tokens),
+                    masks_truncated=self._advantages.masks_truncated,
+                )
+            )
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:

@@ -21,6 +21,7 @@ from trimtab.fabric.objects.download import DownloadShape, download
 from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from trimtab.fabric.objects.upload import upload
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.network.sharding import spread_like, whole
 from trimtab.weights.store.latest import SupersededTrainer
 
 _log = structlog.get_logger(__name__)
@@ -45,17 +46,22 @@ class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+@torch.no_grad()
 def snapshot(learner: Learner) -> bytes:
-    """Model and optimiser as one safetensors file. The values are copied: training may go on while it is uploaded."""
-    tensors = {f"model/{name}": tensor for name, tensor in learner.model.named_parameters()}
+    """Model and optimiser as one safetensors file. The values are copied: training may go on while it is uploaded.
+
+    All ranks call it together, each putting in its share of the tensors.
+    """
+    tensors = {}
     for name, parameter in learner.model.named_parameters():
+        tensors[f"model/{name}"] = whole(parameter)
         state = learner.optimizer.state.get(parameter, {})
         for moment in _MOMENTS:
             if moment in state:
-                tensors[f"optimizer/{moment}/{name}"] = state[moment]
+                tensors[f"optimizer/{moment}/{name}"] = whole(state[moment])
         if "step" in state:
             tensors[f"optimizer/step/{name}"] = state["step"].reshape(1)
-    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
 
 
 @torch.no_grad()
@@ -65,12 +71,14 @@ def restore(learner: Learner, body: bytes, *, step: int) -> None:
         saved = tensors.get(f"model/{name}")
         if saved is None or saved.shape != parameter.shape:
             raise CheckpointDamaged(f"the checkpoint has no fitting {name}: was policies[].model changed?")
-        parameter.copy_(saved)
+        parameter.copy_(spread_like(parameter, saved))
         if f"optimizer/step/{name}" in tensors:
             learner.optimizer.state[parameter] = {
                 # Copies: what is read lies in the file's bytes, and the optimiser writes into its state.
                 "step": tensors[f"optimizer/step/{name}"].reshape(()).clone(),
-                **{moment: tensors[f"optimizer/{moment}/{name}"].clone() for moment in _MOMENTS},
+                **{
+                    moment: spread_like(parameter, tensors[f"optimizer/{moment}/{name}"]).clone() for moment in _MOMENTS
+                },
             }
     learner.step = step
 

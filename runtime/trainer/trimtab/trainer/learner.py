@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-import torch.distributed as dist
-from transformers import AutoModelForCausalLM
 
 from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
-from trimtab.trainer.batch import MicroBatch, Row, micro_batches
-from trimtab.trainer.losses.grpo import grpo_loss
+from trimtab.trainer import ranks
+from trimtab.trainer.batch import PackedBatch, Row, micro_batches, pack
+from trimtab.trainer.losses.averaging import Denominator
+from trimtab.trainer.measures import StepMeasures, TokenSums
 from trimtab.trainer.model_weights import ModelWeights
+from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.sharding import shard, whole
+from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.schedule import rate_factor
+from trimtab.trainer.step_rules import normalized_advantages, parts, second_moment_limit
 
-_DEFAULT_CLIP = 0.2
+_NO_ROW = Row(
+    key=-1,
+    token_ids=np.zeros(1, dtype=np.int32),
+    logprobs=np.zeros(1, dtype=np.float32),
+    mask=np.zeros(1, dtype=np.bool_),
+    versions=np.zeros(1, dtype=np.int64),
+    advantage=0.0,
+)
 
 
 class UnsupportedAlgorithm(ValueError):
@@ -30,102 +42,190 @@ class TrainingDiverged(RuntimeError):
     """Too many steps in a row had a loss or gradient that was not finite."""
 
 
+class RowsMissing(RuntimeError):
+    """The ranks together have trained on another number of samples than the step has."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepOutcome:
-    """What an update looked like."""
+    """What a step looked like: of its last update where it made several."""
 
     loss: float
     grad_norm: float
     skipped: bool
+    measures: StepMeasures
 
 
 class Learner:
-    """Replicated weights, summed gradients. `step` counts the updates made: it is the version of the weights."""
+    """`step` counts the steps made: it is the version of the weights. All ranks make every call together."""
 
-    def __init__(self, policy: Policy, *, model_path: Path) -> None:
+    def __init__(self, policy: Policy, *, model_path: Path, device: torch.device | None = None) -> None:
         _check_supported(policy)
         self._policy = policy
-        self.model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, local_files_only=True)
-        self.model.train()
-        optimizer = policy.algorithm.optimizer
+        self._device = device or torch.device("cpu")
+        self._objective = Objective(policy)
+        algorithm = policy.algorithm
+        self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
+        self._reference: PolicyNetwork | None = None
+        if algorithm.kl.coefficient > 0:
+            self._reference = self._network(model_path, with_entropy=False).requires_grad_(False)
+        optimizer = algorithm.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self.network.parameters(),
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
             weight_decay=optimizer.weight_decay,
         )
         self.step = 0
-        self._loss_sum = 0.0
+        self._sums = TokenSums()
+        self._held: list[Row] = []
         self._skipped_in_a_row = 0
 
+    @property
+    def model(self) -> torch.nn.Module:
+        """Under the names of its checkpoint."""
+        return self.network.causal_lm
+
     def accumulate(self, rows: Sequence[Row]) -> None:
-        """Gradients of rows of the step that is under way: of all, or of a portion while others do not exist yet."""
-        for micro in micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens):
-            loss = self._loss(micro)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._loss_sum += loss.item()
+        """Rows of the step that is under way: of all, or of a portion while others do not exist yet.
+
+        Where something has to be decided over the whole step first they are only kept.
+        """
+        if self._needs_whole_step:
+            self._held += rows
+        else:
+            self._backward(self._packs(rows), samples=len(rows))
 
     def update(self, totals: StepTotals) -> StepOutcome:
-        """One update from all rows of the step. All ranks call it together."""
-        self._scale(1.0 / totals.samples)
-        loss = self._sum_over_ranks(self._loss_sum / totals.samples)
-        self._loss_sum = 0.0
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self._policy.algorithm.optimizer.max_grad_norm
-        ).item()
+        """The step's update or updates, from all its rows."""
+        if not self._needs_whole_step:
+            outcome = self._apply(samples=totals.samples)
+        else:
+            held, self._held = self._held, []
+            outcome = self._updates(held, samples=totals.samples)
+        self._count_skipped(skipped=outcome.skipped)
+        self.step += 1
+        return outcome
+
+    def weights(self) -> ModelWeights:
+        """The weights as pools load them, to be read before the next step."""
+        return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
+
+    @property
+    def _needs_whole_step(self) -> bool:
+        algorithm = self._policy.algorithm
+        return (
+            self._objective.looks_at_the_step_first
+            or algorithm.normalize_batch_advantages
+            or algorithm.updates_per_batch > 1
+        )
+
+    def _updates(self, rows: Sequence[Row], *, samples: int) -> StepOutcome:
+        algorithm = self._policy.algorithm
+        if algorithm.normalize_batch_advantages:
+            rows = normalized_advantages(rows)
+        shares = parts(rows, algorithm.updates_per_batch)
+        dealt = [self._packs(share) for share in shares]
+        begin: list[list[torch.Tensor] | None] = [None] * len(dealt)
+        if self._objective.remembers_the_beginning and len(dealt) > 1:
+            begin = [self._logprobs(packs) for packs in dealt]
+        outcome = None
+        for share, packs, begun in zip(shares, dealt, begin, strict=True):
+            limit = float("inf")
+            bound = self._objective.recipe.second_moment_bound
+            if bound is not None:
+                begun = self._logprobs(packs)
+                squares = [self._objective.harmful_squares(*pair) for pair in zip(packs, begun, strict=True)]
+                limit = second_moment_limit(torch.cat(squares), bound=bound)
+            self._backward(packs, samples=len(share), begun=begun, limit=limit)
+            outcome = self._apply(samples=samples if len(shares) == 1 else None)
+        assert outcome is not None
+        return outcome
+
+    def _packs(self, rows: Sequence[Row]) -> list[PackedBatch]:
+        """As many on every rank: a layer that is spread over the ranks is put together by all of them at once."""
+        packed = micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens)
+        (most,) = ranks.maxima(len(packed))
+        packed += [(_NO_ROW,)] * (int(most) - len(packed))
+        return [pack(rows, device=self._device) for rows in packed]
+
+    @torch.no_grad()
+    def _logprobs(self, packs: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        return [self.network(batch).logprobs for batch in packs]
+
+    def _backward(
+        self,
+        packs: Sequence[PackedBatch],
+        *,
+        samples: int,
+        begun: Sequence[torch.Tensor] | None = None,
+        limit: float = float("inf"),
+    ) -> None:
+        self._sums += TokenSums(samples=samples)
+        for number, batch in enumerate(packs):
+            reference = None
+            if self._reference is not None:
+                with torch.no_grad():
+                    reference = self._reference(batch).logprobs
+            around = Surroundings(
+                begin_logprobs=None if begun is None else begun[number],
+                reference_logprobs=reference,
+                second_moment_limit=limit,
+                version=self.step,
+            )
+            loss, sums = self._objective.loss(batch, self.network(batch), around)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._sums += sums
+
+    def _apply(self, *, samples: int | None) -> StepOutcome:
+        """One update from the gradients at hand. `samples` is how many there must be, where that is known."""
+        sums, self._sums = self._sums.over_ranks(), TokenSums()
+        self._check_count(sums, samples)
+        tokens = self._objective.recipe.averaging.denominator is Denominator.TOKENS
+        denominator = max(1.0, sums.tokens if tokens else sums.samples)
+        # Gradients are sums over the step, averaged over the ranks where the model is spread over them.
+        for gradient in self._gradients():
+            gradient.mul_(ranks.world_size() / denominator)
+        limit = self._policy.algorithm.optimizer.max_grad_norm
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit)).item()
+        loss = sums.loss / denominator
         skipped = not (math.isfinite(loss) and math.isfinite(norm))
-        self._count_skipped(skipped=skipped)
         if not skipped:
             factor = rate_factor(self._policy.algorithm.schedule, self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = self._policy.algorithm.optimizer.learning_rate * factor
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.step += 1
-        return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped)
-
-    def weights(self) -> ModelWeights:
-        """The weights as pools load them, to be read before the next step."""
-        return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
-
-    def _loss(self, micro: MicroBatch) -> torch.Tensor:
-        logits = self.model(input_ids=micro.token_ids, attention_mask=micro.attention_mask, use_cache=False).logits[
-            :, :-1
-        ]
-        logprobs = torch.log_softmax(logits.float() / self._policy.sampling.temperature, dim=-1)
-        chosen = logprobs.gather(-1, micro.token_ids[:, 1:, None])[..., 0]
-        clip = self._policy.algorithm.clip
-        return grpo_loss(
-            chosen,
-            sampled_logprobs=micro.logprobs[:, 1:],
-            advantages=micro.advantages,
-            mask=micro.mask[:, 1:],
-            clip_low=clip.low if clip and clip.low is not None else _DEFAULT_CLIP,
-            clip_high=clip.high if clip and clip.high is not None else _DEFAULT_CLIP,
+        with_entropy = self._policy.algorithm.entropy_coefficient > 0
+        return StepOutcome(
+            loss=loss, grad_norm=norm, skipped=skipped, measures=StepMeasures.of(sums, with_entropy=with_entropy)
         )
 
-    def _scale(self, factor: float) -> None:
-        for parameter in self.model.parameters():
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        for parameter in self.network.parameters():
             if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+                yield parameter.grad
 
-    def _sum_over_ranks(self, loss: float) -> float:
-        """Sum gradients and loss over the ranks: each computed its share of the step's mean."""
-        if not dist.is_initialized():
-            return loss
-        gradients = []
-        for parameter in self.model.parameters():
-            if parameter.grad is None:  # a rank without rows still takes part
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients] + [torch.tensor([loss])])
-        dist.all_reduce(flat)
-        offset = 0
-        for gradient in gradients:
-            gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-            offset += gradient.numel()
-        return float(flat[-1])
+    def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
+        """On a GPU it computes in the manifest's type; on a CPU in float32, where bfloat16 is slow and no smaller."""
+        settings = self._policy.trainer
+        network = PolicyNetwork.load(
+            model_path,
+            temperature=self._policy.sampling.temperature,
+            with_entropy=with_entropy,
+            gradient_checkpointing=settings.gradient_checkpointing,
+        ).to(self._device)
+        on_gpu = self._device.type == "cuda"
+        if on_gpu or ranks.world_size() > 1:
+            shard(network, compute_dtype=getattr(torch, settings.dtype) if on_gpu else torch.float32)
+        return network
+
+    def _check_count(self, sums: TokenSums, samples: int | None) -> None:
+        if samples is not None and sums.samples != samples:
+            raise RowsMissing(
+                f"step {self.step} has {samples} samples, the ranks had {sums.samples:.0f}: a row was lost or doubled"
+            )
 
     def _count_skipped(self, *, skipped: bool) -> None:
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 import structlog
-import torch
-import torch.distributed as dist
 
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTiming, StepTotals
+from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch_stream import BatchStream, Place, Trained
+from trimtab.trainer.batch import StepPortion
+from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Trained
 from trimtab.trainer.checkpoint import CheckpointStore, snapshot
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.outbox import Outbox
@@ -55,6 +56,7 @@ class TrainingLoop:
         self._published_version: int | None = None
         self._passed_over = False
         self._lease_id = ""
+        self._refusal: StepRefused | None = None
 
     def run(self) -> None:
         try:
@@ -65,6 +67,8 @@ class TrainingLoop:
         self._published.flush()
         self._publish()
         self._published.flush()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _train(self) -> None:
         timing: StepTiming | None = None
@@ -77,7 +81,14 @@ class TrainingLoop:
                 break
             waited = self._waited_s
             outcome = self._learner.update(totals)
-            _log.info("step", step=step, loss=outcome.loss, grad_norm=outcome.grad_norm, waited_s=round(waited, 4))
+            _log.info(
+                "step",
+                step=step,
+                loss=outcome.loss,
+                grad_norm=outcome.grad_norm,
+                waited_s=round(waited, 4),
+                **asdict(outcome.measures),
+            )
             if self._learner.step % self._policy.trainer.publish.every_steps == 0:
                 self._publish()
             if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
@@ -85,26 +96,11 @@ class TrainingLoop:
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
 
     def _gather(self, trained: Trained) -> StepTotals | None:
-        """Compute on this rank's rows as they come; the step's totals once all ranks have done so, None when any of
-        them stops or fails.
-
-        A refusal is put to the vote before it is raised: the others would wait for this rank in the next sum.
-        """
-        totals: StepTotals | None = None
-        try:
-            totals = self._accumulate(trained)
-        finally:
-            stop = self._any_rank_stops(totals is None)
-        return None if stop else totals
-
-    def _accumulate(self, trained: Trained) -> StepTotals | None:
-        """None when there is no more to come."""
+        """Compute on this rank's rows as they come; the step's totals with the last, None when any rank stops."""
         self._waited_s = 0.0
         place = Place(step=trained.steps)
         while True:
-            began = time.monotonic()
-            portion = self._rows.take(place, trained=trained, idle=self._publish_passed_over)
-            self._waited_s += time.monotonic() - began
+            portion = self._take(place, trained)
             if portion is None:
                 return None
             self._lease_id = portion.lease_id
@@ -117,22 +113,41 @@ class TrainingLoop:
             if portion.totals is not None:
                 return portion.totals
 
+    def _take(self, place: Place, trained: Trained) -> StepPortion | None:
+        """The rows, when every rank has its own: computing on them takes all ranks.
+
+        A refusal is put to the vote and kept for later: this rank is still needed for the last checkpoint.
+        """
+        portion: StepPortion | None = None
+        began = time.monotonic()
+        try:
+            portion = self._rows.take(place, trained=trained, idle=self._publish_passed_over)
+        except StepRefused as refusal:
+            self._refusal = refusal
+        self._waited_s += time.monotonic() - began
+        return None if self._any_rank_stops(portion is None) else portion
+
     def _publish_passed_over(self) -> None:
-        """Nothing else to do: a version that was due when another was on its way can go out now."""
-        if self._passed_over:
+        """Nothing else to do: a version that was due when another was on its way can go out now. Unless it takes other
+        ranks, which may not be waiting.
+        """
+        if self._passed_over and ranks.world_size() == 1:
             self._publish()
 
     def _publish(self) -> None:
         """While the last version is still on its way this one is passed over: pools want the newest, and soon."""
         version = self._learner.step
-        if self._publisher is None or version == self._published_version:
+        if version == self._published_version:
             return
-        self._passed_over = self._published.busy
+        (busy,) = ranks.maxima(self._publisher is not None and self._published.busy)
+        self._passed_over = bool(busy)
         if self._passed_over:
             return
         self._published_version = version
-        captured = self._publisher.capture(self._learner.weights())
-        self._published.send(self._send_weights(self._publisher, version, captured))
+        weights = self._learner.weights()
+        if self._publisher is not None:
+            captured = self._publisher.capture(weights)
+            self._published.send(self._send_weights(self._publisher, version, captured))
 
     async def _send_weights(self, publisher: WeightPublisher, version: int, captured: Captured) -> None:
         await persistently(
@@ -146,8 +161,8 @@ class TrainingLoop:
         step = self._learner.step
         if step == self._saved_step:
             return
+        body = snapshot(self._learner)
         if self._publisher is not None:
-            body = snapshot(self._learner)
             write = persistently(
                 lambda: self._checkpoints.write(step, body), what=f"checkpoint {step}", deadline_s=_WRITE_DEADLINE_S
             )
@@ -157,9 +172,5 @@ class TrainingLoop:
 
     def _any_rank_stops(self, stop: bool = False) -> bool:
         """Ranks leave together: one that went alone would leave the others hanging in the next sum."""
-        stop = stop or self._stopping()
-        if not dist.is_initialized():
-            return stop
-        flag = torch.tensor([int(stop)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+        (anyone,) = ranks.maxima(stop or self._stopping())
+        return bool(anyone)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from trimtab.trainer.network.sharding import whole
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
 
@@ -50,11 +51,14 @@ class ModelWeights:
 
 
 def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Each tensor once: tied ones go under the first of their names, as save_pretrained does."""
+    """Each tensor once and whole: tied ones go under the first of their names, as save_pretrained does.
+
+    All ranks call it together when the model is spread over them.
+    """
     seen: set[int] = set()
     unique: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or tensor.numel() == 0:
-            seen.add(tensor.data_ptr())
-            unique[name] = tensor.detach()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            unique[name] = whole(tensor.detach())
     return unique

@@ -83,6 +83,15 @@ class Group(Part, frozen=True, kw_only=True):
     group_id: Token
     prompt_id: Identifier
     rewards: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=65536)]
+    trained_tokens: Annotated[tuple[Count, ...], Meta(max_length=65536)] = ()
+    """Lengths of the members' answers, in the order of their rewards; empty when nobody said."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trained_tokens and len(self.trained_tokens) != len(self.rewards):
+            raise InvalidFieldError(
+                f"{len(self.trained_tokens)} lengths for {len(self.rewards)} rewards", field="trained_tokens"
+            )
 
 
 class SampleReference(Part, frozen=True, kw_only=True):

@@ -1,0 +1,111 @@
+"""A transformers causal LM as the loss wants it: a pack of sequences in, logprobs of its trained tokens out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from trimtab.trainer.batch import PackedBatch
+from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
+from trimtab.trainer.network.chosen_logprobs import TokenScores, chosen_logprobs
+
+_PROBE_TOKENS = 8
+_PROBE_TOLERANCE = 1e-3
+
+
+class UnsupportedModel(ValueError):
+    """This trainer would not compute the model as it is meant to be; the message names the field."""
+
+
+class PolicyNetwork(nn.Module):
+    """`causal_lm` keeps its own names: they are those of checkpoints and published weights."""
+
+    def __init__(self, causal_lm: PreTrainedModel, *, temperature: float, with_entropy: bool) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        self._temperature = temperature
+        self._with_entropy = with_entropy
+
+    @classmethod
+    def load(
+        cls, path: Path, *, temperature: float, with_entropy: bool = False, gradient_checkpointing: bool = False
+    ) -> PolicyNetwork:
+        """In float32: master weights are never kept in less."""
+        causal_lm = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
+        )
+        network = cls(causal_lm, temperature=temperature, with_entropy=with_entropy)
+        _check_family(causal_lm)
+        network._prove()
+        if gradient_checkpointing:
+            causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return network.train()
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return cast(nn.ModuleList, self.causal_lm.base_model.layers)
+
+    @property
+    def _head(self) -> torch.Tensor:
+        return cast(torch.Tensor, self.causal_lm.lm_head.weight)
+
+    def forward(self, batch: PackedBatch) -> TokenScores:
+        packing = Packing.of(batch.lengths, device=batch.token_ids.device)
+        hidden = self.causal_lm.base_model(
+            input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False, packing=packing
+        ).last_hidden_state[0]
+        return chosen_logprobs(
+            hidden[batch.predictors],
+            self._head,
+            batch.chosen,
+            temperature=self._temperature,
+            with_entropy=self._with_entropy,
+        )
+
+    @torch.no_grad()
+    def _prove(self) -> None:
+        """Models differ in what they do to logits, and some attend to less than all that came before. One that our way
+        does not compute exactly is refused here, and not found out by its rewards.
+        """
+        tokens = (torch.arange(_PROBE_TOKENS) * 7919 + 1) % self._head.shape[0]
+        logits = self.causal_lm(input_ids=tokens[None], use_cache=False).logits[0, :-1].float() / self._temperature
+        expected = torch.log_softmax(logits, dim=-1).gather(-1, tokens[1:, None])[:, 0]
+        self.causal_lm.set_attn_implementation(IMPLEMENTATION)
+        zeros = torch.zeros(_PROBE_TOKENS - 1)
+        ours = self(
+            PackedBatch(
+                token_ids=tokens,
+                positions=torch.arange(_PROBE_TOKENS),
+                lengths=(_PROBE_TOKENS,),
+                predictors=torch.arange(_PROBE_TOKENS - 1),
+                chosen=tokens[1:],
+                sampled_logprobs=zeros,
+                versions=zeros.long(),
+                advantages=zeros,
+                sequences=zeros.long(),
+                trained=torch.tensor([_PROBE_TOKENS - 1]),
+            )
+        ).logprobs
+        if not torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
+            raise UnsupportedModel(
+                f"policies[].model: {type(self.causal_lm).__name__} is not computed exactly by this trainer"
+                f" (logprobs differ by {(ours - expected).abs().max().item():.2g}); the Llama and Qwen families are"
+            )
+
+
+def _check_family(causal_lm: PreTrainedModel) -> None:
+    """A window is longer than the probe, so it would not be noticed there."""
+    kinds = set(getattr(causal_lm.config, "layer_types", None) or ("full_attention",))
+    if kinds != {"full_attention"}:
+        raise UnsupportedModel(
+            f"policies[].model: layers of type {', '.join(sorted(kinds - {'full_attention'}))} are not trained by this"
+            " version; take a model whose layers all attend to everything before"
+        )
+    if not hasattr(causal_lm.base_model, "layers") or not isinstance(getattr(causal_lm, "lm_head", None), nn.Linear):
+        raise UnsupportedModel(
+            f"policies[].model: {type(causal_lm).__name__} has no decoder layers or head where we look"
+        )

@@ -1,0 +1,33 @@
+"""Spreads a network over the ranks with FSDP2: each holds its share of the float32 master weights, and layers are put
+together one at a time while they compute.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trimtab.trainer.network.policy_network import PolicyNetwork
+
+
+def shard(network: PolicyNetwork, *, compute_dtype: torch.dtype) -> None:
+    """Computes in `compute_dtype`, averages gradients over the ranks in float32. All ranks call it together."""
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for layer in network.layers:
+        fully_shard(layer, mp_policy=policy)
+    # The root holds embeddings, the last norm and the head, which the backward pass of the chunks needs again.
+    fully_shard(network, mp_policy=policy, reshard_after_forward=False)
+
+
+def spread_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, spread over the ranks as a parameter is: each takes its share of what it holds itself."""
+    value = value.to(parameter.device)
+    if not isinstance(parameter, DTensor):
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor put together from all ranks, which call it together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,104 @@
+"""The loss of a pack: the algorithm's own, the correction of what was sampled by another policy, KL and entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trimtab.api.policy import Policy
+from trimtab.trainer.batch import PackedBatch
+from trimtab.trainer.losses.choosing import correction_of, recipe_of
+from trimtab.trainer.losses.corrections import importance_weights
+from trimtab.trainer.losses.kl import kl_divergence
+from trimtab.trainer.losses.m2po import pushed_away
+from trimtab.trainer.losses.recipe import RatioTo
+from trimtab.trainer.losses.tokens import LossTokens
+from trimtab.trainer.measures import TokenSums, drift
+from trimtab.trainer.network.chosen_logprobs import TokenScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a pack's loss needs to know besides the pack and the model's own word on it."""
+
+    begin_logprobs: torch.Tensor | None = None
+    """Of the policy at the beginning of the step; None where that is the present one."""
+    reference_logprobs: torch.Tensor | None = None
+    second_moment_limit: float = float("inf")
+    version: int
+    """Of the weights that are trained."""
+
+
+class Objective:
+    """What a policy's manifest asks to minimise."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._algorithm = policy.algorithm
+        self._longest_answer = policy.sampling.max_tokens
+        self.recipe = recipe_of(policy.algorithm)
+        self._correction = correction_of(policy.algorithm)
+
+    @property
+    def looks_at_the_step_first(self) -> bool:
+        """A token's part in the loss depends on all others of the step."""
+        return self.recipe.second_moment_bound is not None
+
+    @property
+    def remembers_the_beginning(self) -> bool:
+        """Ratios are taken to the policy before the step's first update."""
+        return self.recipe.ratio_to is RatioTo.STEP_BEGIN
+
+    def harmful_squares(self, batch: PackedBatch, logprobs: torch.Tensor) -> torch.Tensor:
+        """Squared log ratios of the tokens that an update pushes further from the policy that sampled them."""
+        log_ratio = logprobs - batch.sampled_logprobs
+        return log_ratio.square()[pushed_away(log_ratio, batch.advantages)]
+
+    def loss(self, batch: PackedBatch, scores: TokenScores, around: Surroundings) -> tuple[torch.Tensor, TokenSums]:
+        """The sum that divided by the step's denominator is its loss, and what else is worth knowing."""
+        now = scores.logprobs.detach()
+        begin = now if around.begin_logprobs is None else around.begin_logprobs
+        weights = self._weights(batch, begin, limit=around.second_moment_limit)
+        to_begin = self.recipe.ratio_to is RatioTo.STEP_BEGIN
+        tokens = LossTokens(
+            logprobs=scores.logprobs,
+            old_logprobs=begin if to_begin else batch.sampled_logprobs,
+            advantages=batch.advantages,
+            weights=weights,
+            sequences=batch.sequences,
+            lengths=batch.trained,
+            longest_answer=self._longest_answer,
+        )
+        values = self.recipe.token_losses(tokens, self.recipe.clip)
+        reference_kl = 0.0
+        if around.reference_logprobs is not None:
+            divergence = kl_divergence(
+                scores.logprobs,
+                reference_logprobs=around.reference_logprobs,
+                estimator=self._algorithm.kl.estimator,
+            )
+            values = values + self._algorithm.kl.coefficient * divergence
+            reference_kl = divergence.detach().sum().item()
+        if scores.entropies is not None:
+            values = values - self._algorithm.entropy_coefficient * scores.entropies
+        loss = self.recipe.averaging.total(tokens, values)
+        fresh = batch.versions == around.version
+        return loss, TokenSums(
+            loss=loss.item(),
+            tokens=len(now),
+            fresh_tokens=int(fresh.sum()),
+            mismatch=(now - batch.sampled_logprobs)[fresh].abs().sum().item(),
+            drift=drift(now, sampled_logprobs=batch.sampled_logprobs).sum().item(),
+            left_out=int((weights == 0).sum()),
+            reference_kl=reference_kl,
+            entropy=0.0 if scores.entropies is None else scores.entropies.detach().sum().item(),
+        )
+
+    def _weights(self, batch: PackedBatch, begin: torch.Tensor, *, limit: float) -> torch.Tensor:
+        if self.recipe.second_moment_bound is not None:
+            log_ratio = begin - batch.sampled_logprobs
+            far = pushed_away(log_ratio, batch.advantages) & (log_ratio.square() > limit)
+            return (~far).to(begin.dtype)
+        if self.recipe.ratio_to is RatioTo.SAMPLED:
+            return torch.ones_like(begin)
+        return importance_weights(begin, sampled_logprobs=batch.sampled_logprobs, correction=self._correction)

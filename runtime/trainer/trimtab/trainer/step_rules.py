@@ -1,0 +1,41 @@
+"""What is decided over a whole step, on all ranks alike: no result depends on micro-batches or on who got a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from trimtab.trainer import ranks
+from trimtab.trainer.batch import Row
+from trimtab.trainer.losses.m2po import furthest_kept
+
+_EPSILON = 1e-6
+
+
+def normalized_advantages(rows: Sequence[Row]) -> list[Row]:
+    """With mean 0 and deviation 1 over all samples of the step. Equal advantages become zeros."""
+    count, total = ranks.sums(len(rows), math.fsum(row.advantage for row in rows))
+    mean = total / max(1.0, count)
+    (squares,) = ranks.sums(math.fsum((row.advantage - mean) ** 2 for row in rows))
+    deviation = math.sqrt(squares / max(1.0, count - 1)) + _EPSILON
+    return [replace(row, advantage=(row.advantage - mean) / deviation) for row in rows]
+
+
+def parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
+    """This rank's rows of each of `count` equal parts of the step. Keys decide, wherever a row was dealt to."""
+    if count == 1:
+        return [list(rows)]
+    keys = ranks.gathered(torch.tensor([row.key for row in rows], dtype=torch.int64))
+    place = {key: number for number, key in enumerate(keys.sort().values.tolist())}
+    dealt: list[list[Row]] = [[] for _ in range(count)]
+    for row in rows:
+        dealt[place[row.key] * count // len(place)].append(row)
+    return dealt
+
+
+def second_moment_limit(squares: torch.Tensor, *, bound: float) -> float:
+    """The largest squared log ratio that M2PO keeps, given those of this rank's tokens that are pushed away."""
+    return furthest_kept(ranks.gathered(squares), bound=bound)

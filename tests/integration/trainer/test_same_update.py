@@ -1,0 +1,63 @@
+"""Every algorithm makes the same update, in whatever micro-batches, portions and number of ranks a step comes."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.integration.trainer.same_update import ALGORITHMS, SAMPLES, step_rows, trained
+from trimtab.embedded.ports import free_ports
+from trimtab.trainer.learner import RowsMissing
+
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> dict[str, Weights]:
+    return {name: trained(model, name) for name in ALGORITHMS}
+
+
+def check_same(mine: Weights, theirs: Weights) -> None:
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(mine[name], tensor, rtol=1e-4, atol=2e-5, msg=name)
+
+
+def test_algorithms_differ_from_one_another(alone: dict[str, Weights]) -> None:
+    """What the other tests compare would be worth nothing if all were the same."""
+    embeddings = {name: weights["model.embed_tokens.weight"] for name, weights in alone.items()}
+    for one, other in itertools.combinations(embeddings, 2):
+        assert not torch.allclose(embeddings[one], embeddings[other], atol=2e-5), f"{one} and {other}"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_micro_batches_and_portions_change_nothing(model: Path, alone: dict[str, Weights], algorithm: str) -> None:
+    check_same(trained(model, algorithm, micro_batch_tokens=4096, portions=4), alone[algorithm])
+
+
+@pytest.mark.parametrize(("world_size", "idle_rank"), [(2, -1), (3, 1), (4, -1)])
+def test_ranks_make_the_same_update_as_one(
+    model: Path, tmp_path: Path, alone: dict[str, Weights], world_size: int, idle_rank: int
+) -> None:
+    (port,) = free_ports(1)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", f"--master-port={port}",
+        "-m", "tests.integration.trainer.same_update", str(model), str(tmp_path), str(idle_rank),
+    ]  # fmt: skip
+    done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for name in ALGORITHMS:
+        together = [load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(world_size)]
+        check_same(together[0], alone[name])
+        for other in together[1:]:
+            assert all(torch.equal(other[key], together[0][key]) for key in other)
+
+
+def test_a_row_that_is_missing_is_not_trained_over(model: Path) -> None:
+    with pytest.raises(RowsMissing, match=f"step 0 has {SAMPLES} samples, the ranks had {SAMPLES - 1}"):
+        trained(model, "grpo", rows_of=lambda step: step_rows(step)[1:])
