@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test fuzz lint format crds cluster bench clean
+.PHONY: help install demo test test-sglang fuzz lint format crds cluster bench clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(INSTALLED)  ## create .venv and install everything (runs by itself before the other targets)
 
@@ -38,6 +38,10 @@ test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit $(addprefix tests/integration/,$(SIDE_BY_SIDE))
 	$(BIN)/pytest tests $(foreach folder,unit $(addprefix integration/,$(SIDE_BY_SIDE)),--ignore=tests/$(folder))
+
+test-sglang: $(INSTALLED)  ## the engine tests and a training run on a real SGLang, on the CPU (7 GB in the cache folder, once)
+	@$(BIN)/python -m examples.sglang.environment
+	TRIMTAB_TEST_SGLANG=1 $(BIN)/pytest --timeout=1800 tests/sglang
 
 fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; the wire fuzz is part of test)
 	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py

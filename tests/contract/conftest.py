@@ -1,7 +1,8 @@
 """The engine under contract: the built-in one, or any server by its URL.
 
 `TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_generate.py tests/contract/test_control.py` asks one
-that runs already. It must be able to read its own model folder again, and have nobody else's requests.
+that runs already. It must be able to read its own model folder again, take 1,000 tokens, and have nobody else's
+requests.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 
-from examples.quickstart.make import make_model, make_tokenizer
 from tests.contract.engine import Engine
+from tests.contract.model import make_long_winded_model
 from tests.integration.rollout.engine_process import EngineProcess
 
 
@@ -24,8 +25,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     folder = tmp_path_factory.mktemp("contract")
-    make_model(folder / "model", seed=0)
-    make_tokenizer(folder / "model")
+    make_long_winded_model(folder / "model")
     process = EngineProcess(folder / "model", folder)
     process.start()
     yield process.url
@@ -35,7 +35,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[Engine]:
     """Running and empty, whatever the test before did."""
-    async with aiohttp.ClientSession(base_url=url, timeout=aiohttp.ClientTimeout(total=60.0)) as session:
+    # A connection for each request: SGLang resets one on which it failed, and the request after must not suffer.
+    connector = aiohttp.TCPConnector(force_close=True)
+    timeout = aiohttp.ClientTimeout(total=60.0)
+    async with aiohttp.ClientSession(base_url=url, connector=connector, timeout=timeout) as session:
         engine = Engine(session)
         await engine.wait_healthy()
         await engine.settle()

@@ -38,6 +38,17 @@ class Engine:
         _, answer = await self.get("/v1/loads")
         return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in answer["loads"])
 
+    async def until_held(self, count: int) -> None:
+        async def holds_them() -> bool:
+            return await self.held() == count
+
+        await eventually(holds_them, timeout_s=60.0, interval_s=0.005)
+
+    async def repeats_by_seed(self) -> bool:
+        """SGLang does so only if it was started to; an engine that does not mention it always does."""
+        _, info = await self.get("/server_info")
+        return bool(info.get("enable_deterministic_inference", True))
+
     async def wait_healthy(self) -> None:
         async def healthy() -> bool:
             try:

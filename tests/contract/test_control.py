@@ -7,29 +7,29 @@ import asyncio
 import pytest
 
 from tests.contract.engine import Answer, Engine, tokens_of
-from tests.polling import eventually
 
 PROMPT = [1, 2, 3, 4]
-COUNT = 40
+COUNT = 800
+"""So many tokens that a request is still under way when the test acts on it."""
 
 
-def start(engine: Engine, number: int, *, count: int = COUNT) -> asyncio.Task[Answer]:
+def start(engine: Engine, number: int) -> asyncio.Task[Answer]:
     return asyncio.create_task(
-        engine.generate(PROMPT, rid=f"r{number}", max_new_tokens=count, sampling_seed=number, ignore_eos=True)
+        engine.generate([*PROMPT, number], rid=f"r{number}", max_new_tokens=COUNT, temperature=0, ignore_eos=True)
     )
 
 
-async def until_held(engine: Engine, count: int) -> None:
-    async def held() -> bool:
-        return await engine.held() == count
-
-    await eventually(held, timeout_s=30.0)
+async def start_held(engine: Engine, count: int) -> list[asyncio.Task[Answer]]:
+    """Requests that the engine has taken: those that come in a pause it may keep at its door."""
+    requests = [start(engine, number) for number in range(count)]
+    await engine.until_held(count)
+    return requests
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 async def test_a_pause_that_keeps_requests_changes_none_of_their_tokens(engine: Engine, mode: str) -> None:
-    whole = await start(engine, 1)
-    request = start(engine, 1)
+    whole = await start(engine, 0)
+    (request,) = await start_held(engine, 1)
     for _ in range(3):
         status, answer = await engine.post("/pause_generation", {"mode": mode})
         assert (status, answer["status"]) == (200, "ok")
@@ -38,9 +38,7 @@ async def test_a_pause_that_keeps_requests_changes_none_of_their_tokens(engine: 
 
 
 async def test_a_pause_aborts_by_default_and_answers_with_the_tokens_so_far(engine: Engine) -> None:
-    await engine.post("/pause_generation", {"mode": "in_place"})
-    requests = [start(engine, number) for number in range(6)]
-    await until_held(engine, 6)
+    requests = await start_held(engine, 6)
     await engine.post("/pause_generation", {})
     for answer in await asyncio.gather(*requests):
         assert answer["meta_info"]["finish_reason"]["type"] == "abort"
@@ -57,29 +55,22 @@ async def test_requests_that_come_during_a_pause_wait_for_its_end(engine: Engine
 
 
 async def test_abort_request_ends_the_one_it_names_and_nothing_without_a_name(engine: Engine) -> None:
-    await engine.post("/pause_generation", {"mode": "in_place"})
-    requests = [start(engine, number) for number in range(3)]
-    await until_held(engine, 3)
+    requests = await start_held(engine, 3)
     assert (await engine.post("/abort_request", {"rid": ""}))[0] == 200
     assert (await engine.post("/abort_request", {"rid": "r1"}))[0] == 200
-    await engine.post("/continue_generation", {})
     ends = [answer["meta_info"]["finish_reason"]["type"] for answer in await asyncio.gather(*requests)]
     assert ends == ["length", "abort", "length"]
 
 
 async def test_abort_all_ends_everything(engine: Engine) -> None:
-    await engine.post("/pause_generation", {"mode": "in_place"})
-    requests = [start(engine, number) for number in range(4)]
-    await until_held(engine, 4)
+    requests = await start_held(engine, 4)
     await engine.post("/abort_request", {"abort_all": True})
-    await engine.post("/continue_generation", {})
     assert {answer["meta_info"]["finish_reason"]["type"] for answer in await asyncio.gather(*requests)} == {"abort"}
 
 
 async def test_the_cache_is_not_flushed_under_requests(engine: Engine) -> None:
+    (request,) = await start_held(engine, 1)
     await engine.post("/pause_generation", {"mode": "in_place"})
-    request = start(engine, 1)
-    await until_held(engine, 1)
     assert (await engine.post("/flush_cache", {}))[0] == 400
     await engine.post("/continue_generation", {})
     await request
@@ -100,9 +91,8 @@ async def test_an_update_names_its_version_in_the_info_and_in_every_answer_after
 
 async def test_a_request_survives_an_update_in_a_pause_in_place(engine: Engine) -> None:
     _, info = await engine.get("/model_info")
+    (request,) = await start_held(engine, 1)
     await engine.post("/pause_generation", {"mode": "in_place"})
-    request = start(engine, 1)
-    await until_held(engine, 1)
     body = {"model_path": info["model_path"], "weight_version": "contract-2", "flush_cache": False}
     assert (await engine.post("/update_weights_from_disk", body))[0] == 200
     await engine.post("/continue_generation", {})

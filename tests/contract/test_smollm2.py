@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import aiohttp
 import pytest
 import torch
 
 from benchmarks.weights.smollm2 import SmolLM2, load
-from tests.contract.engine import Answer, Engine, logprobs_of, tokens_of
+from tests.contract.engine import Engine, tokens_of
+from tests.contract.transformers_reference import assert_logprobs, greedy
 from tests.integration.rollout.engine_process import EngineProcess
 
 TEXTS = (
@@ -48,28 +48,11 @@ async def real(process: EngineProcess) -> AsyncIterator[Engine]:
         yield engine
 
 
-def greedy(model: Any, prompt: list[int]) -> list[int]:
-    with torch.inference_mode():
-        inputs = torch.tensor([prompt])
-        output = model.generate(
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=COUNT, do_sample=False, pad_token_id=0
-        )
-    return [int(token) for token in output[0, len(prompt) :]]
-
-
-def assert_logprobs(model: Any, prompt: list[int], answer: Answer) -> None:
-    tokens = torch.tensor([prompt + tokens_of(answer)])
-    with torch.inference_mode():
-        logprobs = torch.log_softmax(model(tokens).logits[0, :-1], dim=-1)
-    expected = logprobs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
-    assert logprobs_of(answer) == pytest.approx(expected.tolist(), abs=1e-4)
-
-
 async def test_greedy_is_transformers_token_for_token_and_logprobs_agree(real: Engine, smollm2: SmolLM2) -> None:
     prompts = [list(smollm2.tokenizer.encode(text).ids) for text in TEXTS]
     answers = await asyncio.gather(*(real.generate(prompt, max_new_tokens=COUNT, temperature=0) for prompt in prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert tokens_of(answer) == greedy(smollm2.model, prompt)
+        assert tokens_of(answer) == greedy(smollm2.model, prompt, count=COUNT)
         assert_logprobs(smollm2.model, prompt, answer)
         assert answer["text"] == smollm2.tokenizer.decode(tokens_of(answer))
 

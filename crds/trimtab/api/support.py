@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from trimtab.api.job import RLJobSpec
 from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
 
 # Field names with dots; lists are looked into element by element. What is at its default is not asked for.
 _POLICY = (
@@ -27,7 +28,6 @@ _JOB = (
     "workflow.source.config_map",
     "data.shards",
     "data.template",
-    "pools.engine.name",
     "pools.engine.resources",
     "pools.resources",
     "pools.template",
@@ -37,11 +37,14 @@ _JOB = (
     "managed_by",
     "failure_policy.on_exit",
 )
+_ENGINES = ("builtin", "sglang", "openai")
 
 
 def unsupported(spec: RLJobSpec) -> list[str]:
     """Fields of the spec that ask for more than this version does, as Kubernetes writes paths."""
     found = list(_asked(spec, _JOB, above="spec"))
+    for number, pool in enumerate(spec.pools):
+        found += [f"spec.pools[{number}].engine.{field}" for field in _unsupported_in_engine(spec, pool)]
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
     return found
@@ -53,6 +56,20 @@ def unsupported_in_policy(policy: Policy) -> list[str]:
     if policy.sampling.temperature == 0:
         # Greedy samples of a prompt are all the same and teach nothing.
         found.append("sampling.temperature")
+    return found
+
+
+def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:
+    engine = pool.engine
+    if engine.name not in _ENGINES:
+        return ["name"]
+    found = []
+    if engine.name == "sglang":
+        if engine.api_key_secret is not None:
+            found.append("apiKeySecret")
+        if engine.url is not None and len(pool.policies or spec.policies) > 1:
+            # One server holds one set of weights; each policy would overwrite the other's.
+            found.append("url")
     return found
 
 

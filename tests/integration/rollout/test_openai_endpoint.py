@@ -74,8 +74,8 @@ async def served(handler: Handler) -> AsyncIterator[str]:
 
 
 def assert_same(one: Generated, other: Generated) -> None:
-    """Up to the last bits of a logprob: a prompt that is computed again is rounded differently. By OpenAI's API an engine
-    does not say which weights sampled a token.
+    """Up to the last bits of a logprob: a prompt that is computed again is rounded differently. By OpenAI's API nobody
+    says which weights sampled a token.
     """
     assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
     assert replace(one, logprobs=(), weight_runs=None) == replace(other, logprobs=(), weight_runs=None)

@@ -29,7 +29,11 @@ def test_a_plain_job_is_supported() -> None:
         ({"spec.policies.1.algorithm.kl.reference": "elsewhere"}, "spec.policies[1].algorithm.kl.reference"),
         ({"spec.policies.0.sampling.topP": 0.9}, "spec.policies[0].sampling.topP"),
         ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
-        ({"spec.pools.1.engine.name": "sglang"}, "spec.pools[1].engine.name"),
+        ({"spec.pools.1.engine.name": "vllm"}, "spec.pools[1].engine.name"),
+        (
+            {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}, "spec.pools.1.policies": None},
+            "spec.pools[1].engine.url",
+        ),
         ({"spec.autoscaling": {"mode": "Auto", "maxReplicas": 4}}, "spec.autoscaling.mode"),
         ({"spec.data.shards": 2}, "spec.data.shards"),
     ],
@@ -37,6 +41,25 @@ def test_a_plain_job_is_supported() -> None:
 )
 def test_what_is_asked_for_and_not_done_is_named(changes: dict[str, Any], field: str) -> None:
     assert _unsupported(changes) == [field]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"name": "builtin"},
+        {"name": "sglang", "args": ["--tp-size=2"], "interpreter": "/opt/sglang/bin/python"},
+        {"name": "openai", "url": "https://models.example.org/v1", "model": "large"},
+    ],
+    ids=lambda engine: str(engine["name"]),
+)
+def test_engines_that_this_version_runs_are_supported(engine: dict[str, Any]) -> None:
+    assert _unsupported({"spec.pools.1.engine": engine}) == []
+
+
+def test_a_key_for_sglang_is_not_passed_over_in_silence() -> None:
+    engine = {"name": "sglang", "url": "http://gpu:30000", "apiKeySecret": {"name": "engine", "key": "token"}}
+    found = _unsupported({"spec.pools.1.engine": engine, "spec.pools.1.policies": ["solver"]})
+    assert found == ["spec.pools[1].engine.apiKeySecret"]
 
 
 def test_every_name_in_the_list_is_a_field_of_the_api() -> None:

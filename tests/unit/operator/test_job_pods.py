@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.unit.dataflow.jobs import job
 from trimtab.operator.plan.job_pods import dataflow_pods, pool_pods, trainer_pods
 from trimtab.operator.plan.pods import Restart
@@ -52,6 +56,39 @@ def test_a_rollout_pod_has_a_worker_and_an_engine_for_each_policy_as_sidecar() -
     assert [pod.name for pod in pods] == [f"sums-one-rollout-{number}" for number in range(3)]
     assert [container.name for container in pods[0].containers] == ["engine-judge", "worker"]
     assert pods[0].containers[1].environment["TRIMTAB_POD__POOL"] == "one"
+
+
+def test_sglang_is_launched_with_the_manifests_interpreter_and_arguments() -> None:
+    engine = {"name": "sglang", "args": ["--tp-size=2", "--trust-remote-code"], "startupTimeoutSeconds": 900}
+    desired = job("sums", pools=[{"name": "gpu", "engine": engine | {"interpreter": "/opt/sglang/bin/python"}}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    container, worker = pod.containers
+    assert (container.name, container.sidecar, container.ports) == ("engine-solver", True, ("ENGINE_PORT_SOLVER",))
+    assert container.command == (
+        "python", "-m", "trimtab.rollout.engines.sglang",
+        "--model-path=$(JOB_FOLDER)/model", "--port=$(ENGINE_PORT_SOLVER)", "--startup-timeout-seconds=900",
+        "--interpreter=/opt/sglang/bin/python", "--", "--tp-size=2", "--trust-remote-code",
+    )  # fmt: skip
+    assert worker.environment["TRIMTAB_ENGINES"] == "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER)"
+
+
+def test_a_relative_interpreter_is_looked_for_beside_the_manifest() -> None:
+    desired = job("sums", pools=[{"name": "gpu", "engine": {"name": "sglang", "interpreter": "venv/bin/python"}}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    assert "--interpreter=$(JOB_FOLDER)/venv/bin/python" in pod.containers[0].command
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"name": "sglang", "url": "http://gpu:30000"}, {"name": "openai", "url": "http://gpu:30000", "model": "large"}],
+    ids=lambda engine: str(engine["name"]),
+)
+def test_an_engine_with_a_url_has_no_container(engine: dict[str, Any]) -> None:
+    desired = job("sums", pools=[{"name": "remote", "engine": engine}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    (worker,) = pod.containers
+    assert worker.name == "worker"
+    assert worker.environment["TRIMTAB_ENGINES"] == "solver=http://gpu:30000"
 
 
 def test_no_two_pods_of_a_job_share_a_name() -> None:

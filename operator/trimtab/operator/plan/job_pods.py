@@ -6,6 +6,7 @@ from trimtab.api import names
 from trimtab.api.job import RLJob
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
+from trimtab.operator.plan.engine_containers import engine_containers, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
 
 _DATAFLOW_GRACE_S = 10.0
@@ -69,40 +70,25 @@ def pool_pods(job: RLJob, pool: JobPool, *, replicas: int) -> list[PodPlan]:
 
 
 def _rollout_pod(job: RLJob, pool: JobPool, name: str) -> PodPlan:
-    """A worker and an engine per policy, side by side: when one dies, the other stays."""
+    """A worker and the engines it samples from, side by side: when one dies, the others stay."""
     policies = [policy for policy in job.spec.policies if pool.policies is None or policy.name in pool.policies]
-    engines = [_engine(policy) for policy in policies]
-    urls = ",".join(f"{policy.name}=http://127.0.0.1:$({_port(policy)})" for policy in policies)
     worker = ContainerPlan(
         name="worker",
         command=("python", "-m", "trimtab.rollout"),
         environment=_identity(job, role="rollout", pod=name)
-        | {"TRIMTAB_POD__POOL": pool.name, "TRIMTAB_ENGINES": urls, "TRIMTAB_SCRATCH": "$(SCRATCH)/weights"},
+        | {
+            "TRIMTAB_POD__POOL": pool.name,
+            "TRIMTAB_ENGINES": engine_urls(pool, policies),
+            "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
+        },
     )
     return PodPlan(
         name=name,
         role="rollout",
-        containers=(*engines, worker),
+        containers=(*engine_containers(pool, policies), worker),
         restart=Restart.ALWAYS,
         grace_s=pool.grace_period_seconds,
     )
-
-
-def _engine(policy: Policy) -> ContainerPlan:
-    port = _port(policy)
-    return ContainerPlan(
-        name=f"engine-{policy.name}",
-        command=(
-            "python", "-m", "trimtab.rollout.engines.builtin",
-            f"--model-path=$(JOB_FOLDER)/{policy.model.uri}", f"--port=$({port})",
-        ),
-        sidecar=True,
-        ports=(port,),
-    )  # fmt: skip
-
-
-def _port(policy: Policy) -> str:
-    return f"ENGINE_PORT_{policy.name.upper().replace('-', '_')}"
 
 
 def _identity(job: RLJob, *, role: str, pod: str) -> dict[str, str]:

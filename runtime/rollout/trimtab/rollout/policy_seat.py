@@ -22,6 +22,7 @@ from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.engines.sampling_engine import SamplingEngine
+from trimtab.rollout.engines.sglang.sparse_carrier import SglangSparseFile
 from trimtab.rollout.fixed_weights import FixedWeights
 from trimtab.rollout.freshness import VersionLine
 from trimtab.rollout.pace import Announcements
@@ -36,6 +37,7 @@ from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 
 Engine = TypeVar("Engine", bound=SamplingEngine, covariant=True)
+_SPARSE_CARRIERS = {"builtin": SparseFile, "sglang": SglangSparseFile}
 _TURN_FIRST_S = 0.02
 _TURN_MAX_S = 0.5
 
@@ -112,7 +114,7 @@ async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: Asyn
             sampler=seat.sampler,
             announcements=seat.announcements,
             puller=puller,
-            sparse=SparseFile(scratch / "sparse.safetensors") if settings.name == "builtin" else None,
+            sparse=_SPARSE_CARRIERS[settings.name](scratch / "sparse.safetensors"),
         ),
         place.pointers,
         SwapTurns(

@@ -35,7 +35,7 @@ class SparseFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def pack(self, update: PreparedUpdate, *, base_label: str) -> bool:
         journal = update.journal
@@ -44,11 +44,11 @@ class SparseFile:
         if size > _MOST * journal.layout.data_bytes:
             return False
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             # Beside it first: an engine that is still at the file before keeps reading that.
-            fresh = self._path.with_suffix(".writing")
+            fresh = self.path.with_suffix(".writing")
             write_sparse_update(fresh, sparse_changes(update), base_version=base_label)
-            fresh.replace(self._path)
+            fresh.replace(self.path)
         except (OSError, WeightMismatchError) as error:
             _log.warning("sparse_update_not_written", reason=str(error))
             return False
@@ -56,5 +56,5 @@ class SparseFile:
 
     async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
         return await engine.update_weights_from_sparse_file(
-            self._path, weight_version=weight_version, timeout_s=timeout_s
+            self.path, weight_version=weight_version, timeout_s=timeout_s
         )

@@ -100,13 +100,20 @@ class EngineClient:
         return await self._update("/update_weights_from_disk", body, weight_version, timeout_s)
 
     async def update_weights_from_tensor(
-        self, serialized: Sequence[str], *, load_format: str | None, weight_version: str, timeout_s: float
+        self, serialized: Sequence[str], *, load_format: str | None, weight_version: str | None, timeout_s: float
     ) -> WeightUpdate:
-        """Tensors in the request itself, one base64 text per rank. `load_format` may name a custom weight loader that
-        the engine was started with; SGLang takes it.
+        """Tensors in the request itself, one base64 text per rank, between `begin_weight_update` and its end.
+        `load_format` may name a custom weight loader that the engine was started with; SGLang takes it.
         """
         body = {"serialized_named_tensors": list(serialized), "load_format": load_format}
         return await self._update("/update_weights_from_tensor", body, weight_version, timeout_s)
+
+    async def begin_weight_update(self, *, timeout_s: float) -> None:
+        """SGLang takes tensors only after this, and refuses it until the one before has ended."""
+        await self._post("/begin_weight_update", {}, timeout_s=timeout_s)
+
+    async def end_weight_update(self, *, timeout_s: float) -> None:
+        await self._post("/end_weight_update", {}, timeout_s=timeout_s)
 
     async def update_weight_version(self, weight_version: str, *, timeout_s: float) -> None:
         """Another name for the weights that are served. Requests go on."""
@@ -141,7 +148,9 @@ class EngineClient:
             else:
                 return
 
-    async def _update(self, path: str, body: Mapping[str, Any], weight_version: str, timeout_s: float) -> WeightUpdate:
+    async def _update(
+        self, path: str, body: Mapping[str, Any], weight_version: str | None, timeout_s: float
+    ) -> WeightUpdate:
         # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
         named = {**body, "weight_version": weight_version, "flush_cache": False}
         return answers.weight_update(path, await self._post(path, named, timeout_s=timeout_s))

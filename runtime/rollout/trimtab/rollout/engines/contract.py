@@ -90,6 +90,9 @@ class ServerInfo:
 
     max_running_requests: int | None
     max_total_tokens: int | None
+    weight_loaders: tuple[str, ...]
+    """Custom ones, that it was launched with."""
+    tensor_parallel: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,90 @@
+"""SGLang's command line and environment: ours, what a machine without an accelerator needs, then the manifest's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.rollout.engines.sglang.sparse_request import LOADERS
+
+HOST = "127.0.0.1"
+BASE_VERSION = "0"
+"""The model's own weights are version 0; a server that was started again says so until it is given others."""
+
+_LOADER_FOLDER = Path(__file__).parent / "inside_sglang"
+_OWNED = {
+    "--model-path": "it follows from policies[].model.uri",
+    "--model": "it follows from policies[].model.uri",
+    "--host": "the engine listens on loopback",
+    "--port": "the pod chooses it",
+    "--weight-version": "the first weights are version 0",
+    "--custom-weight-loader": "sparse weight updates need it",
+    "--api-key": "the worker beside it sends none",
+    "--admin-api-key": "the worker beside it sends none",
+}
+# SGLang would otherwise take most of the machine's memory for its cache, and use kernels that need a GPU.
+_ON_CPU = (
+    "--device=cpu",
+    "--dtype=float32",
+    "--attention-backend=torch_native",
+    "--sampling-backend=pytorch",
+    "--grammar-backend=none",
+    "--max-total-tokens=32768",
+)
+# /health generates a token otherwise, and so hangs in every pause; the launcher watches the scheduler by other means.
+_ADDED = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false", "PYTHONUNBUFFERED": "1"}
+_ADDED_ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
+# Ours would make SGLang's interpreter import our packages; settings of the pod include credentials.
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_SETTINGS_PREFIX = "TRIMTAB_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerCommand:
+    """What is executed, with the whole environment it gets."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def server_command(
+    *,
+    interpreter: Path,
+    model_path: Path,
+    port: int,
+    accelerator: bool,
+    extra: Sequence[str],
+    environ: Mapping[str, str],
+) -> ServerCommand:
+    """`extra` are the manifest's arguments. They come last, as SGLang's parser lets the last word win."""
+    refuse_owned(extra)
+    arguments = (
+        str(interpreter), "-m", "sglang.launch_server",
+        f"--model-path={model_path}", f"--host={HOST}", f"--port={port}", f"--weight-version={BASE_VERSION}",
+        "--custom-weight-loader", *LOADERS, "--log-level-http=warning",
+        *(() if accelerator else _ON_CPU),
+        *extra,
+    )  # fmt: skip
+    return ServerCommand(arguments=arguments, environment=child_environment(environ, accelerator=accelerator))
+
+
+def child_environment(environ: Mapping[str, str], *, accelerator: bool) -> dict[str, str]:
+    """Ours, without what is not SGLang's business. What a pod's template sets wins over what we add for it."""
+    inherited = {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_INHERITED and not name.startswith(_SETTINGS_PREFIX)
+    }
+    added = _ADDED if accelerator else _ADDED | _ADDED_ON_CPU
+    return added | inherited | {"PYTHONPATH": str(_LOADER_FOLDER)}
+
+
+def refuse_owned(extra: Sequence[str]) -> None:
+    """Raises JobMisconfigured for an argument that is not the manifest's to set, also where it is abbreviated."""
+    for argument in extra:
+        option = argument.partition("=")[0]
+        owned = next((name for name in _OWNED if len(option) > 2 and name.startswith(option)), None)
+        if owned is not None:
+            raise JobMisconfigured(f"pools[].engine.args: {option} is not yours to set: {_OWNED[owned]}; leave it out")

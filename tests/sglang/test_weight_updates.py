@@ -1,0 +1,112 @@
+"""New weights in a running SGLang: a sparse update makes the model that the whole checkpoint makes, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from examples.quickstart.make import CHARACTERS, make_tokenizer
+from tests.contract.engine import Engine
+from tests.integration.rollout.test_engine_swaps import sparse_changes_between
+from tests.sglang.launched import LaunchedSGLang
+from tests.sglang.updates import load_whole, make_changed, said, update_sparsely
+from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
+from trimtab.rollout.engines.sglang.sparse_request import SparseUpdateRefused
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": len(CHARACTERS),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def _make_qwen(folder: Path, family: str) -> None:
+    """Qwen2 has biases, Qwen3 norms of queries and keys and heads that are wider than its hidden size shares out."""
+    torch.manual_seed(0)
+    if family == "qwen2":
+        model: torch.nn.Module = Qwen2ForCausalLM(Qwen2Config(**_SMALL))
+    else:
+        model = Qwen3ForCausalLM(Qwen3Config(**_SMALL, head_dim=32))
+    model.to(torch.bfloat16).save_pretrained(folder)  # type: ignore[operator]
+    make_tokenizer(folder)
+
+
+async def _assert_sparse_is_whole(engine: Engine, url: str, folder: Path, *, scratch: Path) -> None:
+    changed, update = scratch / "changed", scratch / "update.safetensors"
+    make_changed(folder, changed)
+    write_sparse_update(update, sparse_changes_between(folder, changed), base_version="0")
+    await load_whole(engine, folder, version="0")
+    first = await said(engine)
+    await load_whole(engine, changed, version="1")
+    whole = await said(engine)
+    assert whole[1] != first[1]
+    await load_whole(engine, folder, version="0")
+    assert await said(engine) == first
+    await update_sparsely(url, update, weight_version="1")
+    assert await said(engine) == whole
+    assert (await engine.get("/model_info"))[1]["weight_version"] == "1"
+
+
+async def test_a_sparse_update_makes_the_model_of_the_whole_checkpoint(
+    engine: Engine, served: str, smollm2_folder: Path, tmp_path: Path
+) -> None:
+    await _assert_sparse_is_whole(engine, served, smollm2_folder, scratch=tmp_path)
+
+
+async def test_what_does_not_fit_is_refused_and_sglang_goes_on_with_the_weights_it_has(
+    engine: Engine, served: str, smollm2_folder: Path, tmp_path: Path
+) -> None:
+    await load_whole(engine, smollm2_folder, version="0")
+    first = await said(engine)
+    good = {"model.norm.weight#indices": torch.tensor([0]), "model.norm.weight#values": torch.tensor([9.0])}
+    bad = {
+        "model.layers.0.self_attn.k_proj.weight": (192 * 576, "outside its 110592 elements"),
+        "model.layers.30.mlp.up_proj.weight": (0, "has no model.layers.30"),
+        "lm_head.weight": (0, "is the embedding"),
+    }
+    for name, (index, complaint) in bad.items():
+        file = tmp_path / "bad.safetensors"
+        change = {f"{name}#indices": torch.tensor([index]), f"{name}#values": torch.tensor([9.0])}
+        save_file(good | change, file, metadata={"format": "trimtab-sparse-1", "base_version": "0"})
+        with pytest.raises(SparseUpdateRefused, match=complaint):
+            await update_sparsely(served, file, weight_version="1")
+    assert await said(engine) == first
+
+
+async def test_an_update_of_another_version_is_refused(
+    engine: Engine, served: str, smollm2_folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "update.safetensors"
+    change = {"model.norm.weight#indices": torch.tensor([0]), "model.norm.weight#values": torch.tensor([9.0])}
+    save_file(change, file, metadata={"format": "trimtab-sparse-1", "base_version": "4"})
+    await load_whole(engine, smollm2_folder, version="5")
+    before = await said(engine)
+    with pytest.raises(SparseUpdateRefused, match="changes version 4, served is 5"):
+        await update_sparsely(served, file, weight_version="6")
+    assert await said(engine) == before
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+async def test_sparse_updates_know_the_layout_of_the_family(family: str, interpreter: Path, tmp_path: Path) -> None:
+    _make_qwen(tmp_path / "model", family)
+    launched = LaunchedSGLang(tmp_path / "model", interpreter=interpreter, folder=tmp_path)
+    try:
+        await launched.wait_ready()
+        timeout = aiohttp.ClientTimeout(total=100.0)
+        async with aiohttp.ClientSession(base_url=launched.url, timeout=timeout) as session:
+            await _assert_sparse_is_whole(Engine(session), launched.url, tmp_path / "model", scratch=tmp_path)
+    finally:
+        launched.stop()
