@@ -217,6 +217,9 @@ class Learner:
             gradient_checkpointing=settings.gradient_checkpointing,
         ).to(self._device)
         on_gpu = self._device.type == "cuda"
+        if on_gpu:
+            for layer in network.layers:
+                layer.compile(dynamic=True)
         if on_gpu or ranks.world_size() > 1:
             shard(network, compute_dtype=getattr(torch, settings.dtype) if on_gpu else torch.float32)
         return network

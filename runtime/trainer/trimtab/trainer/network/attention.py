@@ -6,33 +6,43 @@ within their bundle, where a causal query never sees the padding.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 IMPLEMENTATION = "trimtab_packed"
 # Sequences share a bundle as long as the shortest has this share of the longest's tokens.
 _SIMILAR = 0.8
+# Newer versions want to be told that queries share heads of keys; older ones see it.
+_SHARED_HEADS: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How a pack is cut into sequences, in the forms that kernels want it."""
+    """How a pack is cut into sequences, in the form that the device's kernel wants it."""
 
     lengths: tuple[int, ...]
+    """On a CPU. A compiled layer would be compiled again for each."""
     offsets: torch.Tensor
     """Where sequences begin, and the end of the last: int32, on the device."""
+    longest: int
+    """No sequence is longer. Rounded up, so that a compiled layer sees few numbers."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], *, device: torch.device) -> Packing:
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         offsets[1:] = torch.tensor(lengths, dtype=torch.int32).cumsum(0)
-        return cls(lengths=tuple(lengths), offsets=offsets.to(device))
+        return cls(
+            lengths=() if device.type == "cuda" else tuple(lengths),
+            offsets=offsets.to(device),
+            longest=1 << (max(lengths) - 1).bit_length(),
+        )
 
 
 def bundles(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -86,27 +96,17 @@ def _padded(states: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
 def _by_one_kernel(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packing: Packing, *, scaling: float
 ) -> torch.Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    longest = max(packing.lengths)
-    shared_heads: dict[str, Any] = {}
-    if query.shape[0] != key.shape[0]:
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
-            shared_heads["enable_gqa"] = True
-        else:
-            times = query.shape[0] // key.shape[0]
-            key, value = key.repeat_interleave(times, dim=0), value.repeat_interleave(times, dim=0)
     seen = varlen_attn(
         query.transpose(0, 1).contiguous(),
         key.transpose(0, 1).contiguous(),
         value.transpose(0, 1).contiguous(),
         packing.offsets,
         packing.offsets,
-        longest,
-        longest,
+        packing.longest,
+        packing.longest,
         scale=scaling,
         window_size=(-1, 0),
-        **shared_heads,
+        **_SHARED_HEADS,
     )
     assert isinstance(seen, torch.Tensor)
     return seen
