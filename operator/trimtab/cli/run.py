@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sys
@@ -21,6 +22,7 @@ from trimtab.cli.view import evaluation_lines, render
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
+from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
 from trimtab.operator.local_job import JobFailed, LocalJob
 from trimtab.operator.plan.job import Plan
 
@@ -43,6 +45,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
         raise click.ClickException(f"{error}\nrun `trimtab validate {file}` for the full list") from error
     _check_supported(job)
     _check_paths(job, file.parent)
+    _check_secrets(job)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,6 +87,18 @@ def _check_paths(job: RLJob, folder: Path) -> None:
     missing = [
         f"spec.{field}: {folder / uri} does not exist" for field, uri in paths.items() if not (folder / uri).exists()
     ]
+    if missing:
+        raise click.ClickException("\n".join(missing))
+
+
+def _check_secrets(job: RLJob) -> None:
+    missing = []
+    for pool in job.spec.pools:
+        if pool.engine.api_key_secret is not None:
+            try:
+                secret_value(pool.engine.api_key_secret, os.environ)
+            except SecretMissing as error:
+                missing.append(f"spec.pools[{pool.name}].engine.apiKeySecret: {error}")
     if missing:
         raise click.ClickException("\n".join(missing))
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,8 +14,10 @@ import pytest
 
 from tests.polling import eventually
 from tests.unit.dataflow.jobs import job
+from trimtab.api.scalars import SecretKey
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.apply.local import LocalExecutor
+from trimtab.operator.apply.local_secrets import SecretMissing
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
 from trimtab.operator.plan.job import Observed, plan
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
@@ -225,3 +228,17 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     assert machine.executor.attempts == {"gang-solver": 1}
     assert machine.executor.failures == {"gang-solver": 1}
     assert "attempt 1" in machine.log("trainer", pod="gang-solver-trainer-0")
+
+
+async def test_secrets_come_from_the_environment_of_whoever_runs_the_job(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = SecretKey(name="endpoint", key="api-key")
+    plan = container("main", "import os; print(os.environ['KEY'])")
+    asking = pod(replace(plan, secrets={"KEY": secret}), restart=Restart.NEVER)
+    with pytest.raises(SecretMissing, match="set SECRET_ENDPOINT_API_KEY to the value of key api-key"):
+        machine.start(asking)
+    monkeypatch.setenv("SECRET_ENDPOINT_API_KEY", "abc123")
+    machine.start(replace(asking, name="other"))
+    await machine.until(Phase.SUCCEEDED, "other")
+    assert machine.log("main", pod="other") == "abc123\n"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.dataflow.jobs import job
+from trimtab.api.scalars import SecretKey
 from trimtab.operator.plan.job_pods import dataflow_pods, pool_pods, trainer_pods
 from trimtab.operator.plan.pods import Restart
 
@@ -99,3 +100,14 @@ def test_no_two_pods_of_a_job_share_a_name() -> None:
     for pool in desired.spec.pools:
         pods += pool_pods(desired, pool, replicas=2)
     assert len({pod.name for pod in pods}) == len(pods)
+
+
+def test_only_the_worker_of_an_endpoint_gets_its_key() -> None:
+    secret = {"name": "endpoint", "key": "api-key"}
+    engine = {"name": "openai", "url": "http://gpu:30000", "model": "large", "apiKeySecret": secret}
+    desired = job("sums", pools=[{"name": "remote", "engine": engine}, {"name": "local"}])
+    (remote,), (local,) = (pool_pods(desired, pool, replicas=1) for pool in desired.spec.pools)
+    assert remote.containers[0].secrets == {"TRIMTAB_ENGINE__API_KEY": SecretKey(name="endpoint", key="api-key")}
+    others = [*local.containers, *dataflow_pods(desired)[0].containers]
+    others += trainer_pods(desired, desired.spec.policies[0], attempt=0)[0].containers
+    assert not any(container.secrets for container in others)

@@ -14,6 +14,7 @@ import structlog
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import LOOPBACK, free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
+from trimtab.operator.apply.local_secrets import secret_value
 from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
 
@@ -231,6 +232,7 @@ class LocalExecutor:
             environment = self._environment | {
                 name: _expanded(value, variables) for name, value in container.environment.items()
             }
+            environment |= {name: secret_value(secret, os.environ) for name, secret in container.secrets.items()}
             command = Command(
                 arguments=[_expanded(argument, variables) for argument in _interpreted(container.command)],
                 environment=environment,

@@ -81,6 +81,7 @@ def _rollout_pod(job: RLJob, pool: JobPool, name: str) -> PodPlan:
             "TRIMTAB_ENGINES": engine_urls(pool, policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
         },
+        secrets={} if pool.engine.api_key_secret is None else {"TRIMTAB_ENGINE__API_KEY": pool.engine.api_key_secret},
     )
     return PodPlan(
         name=name,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trimtab.api.scalars import SecretKey
+
 
 class Restart(StrEnum):
     """ALWAYS: each container is started again by itself. NEVER: the plan decides about the pod as a whole."""
@@ -22,6 +24,8 @@ class ContainerPlan:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretKey] = field(default_factory=dict)
+    """Environment variables whose values only the executor learns."""
     sidecar: bool = False
     """Ends after the others have: a worker that drains still needs its engine."""
     ports: tuple[str, ...] = ()

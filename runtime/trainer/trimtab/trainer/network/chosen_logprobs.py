@@ -63,7 +63,7 @@ class _ChosenLogprobs(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, by_logprob: torch.Tensor, by_entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, head, chosen, normalizers, entropies = ctx.saved_tensors
         by_hidden = torch.empty_like(hidden)
