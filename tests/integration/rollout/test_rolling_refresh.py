@@ -83,9 +83,9 @@ class Pool:
     def completed(self) -> int:
         return sum(worker.completed for worker in self.workers)
 
-    async def feed(self) -> None:
-        """There is always something to do."""
-        while True:
+    async def feed(self, enough: asyncio.Event) -> None:
+        """There is always something to do, until there has been enough of it."""
+        while not enough.is_set():
             if self.issued * GROUP_SIZE - self.completed < BACKLOG * GROUP_SIZE:
                 name = f"t{self.issued}"
                 await self.weights.job.issue(1, task_id=name, prompt_id=name, seed=self.issued)
@@ -185,15 +185,18 @@ async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
         async with pool_of(weights, engines) as pool:
             for name in ("under_running_requests", "between_requests"):
                 count.counted(monkeypatch, name)
-            feeding = asyncio.create_task(pool.feed())
+            enough = asyncio.Event()
+            feeding = asyncio.create_task(pool.feed(enough))
             await eventually(lambda: all(worker.completed for worker in pool.workers), timeout_s=60.0)
             watching = asyncio.create_task(watch_throughput(engines, throughput))
             for version in range(1, LAST_VERSION + 1):
                 await weights.publish(publisher, version, model=folders[version])
                 await pool.all_serve(Position(publisher.epoch, version))
             watching.cancel()
-            feeding.cancel()
-            await asyncio.gather(watching, feeding, return_exceptions=True)
+            await asyncio.gather(watching, return_exceptions=True)
+            # Told and not cancelled: a task that is sent is counted.
+            enough.set()
+            await feeding
             await eventually(lambda: pool.completed == pool.issued * GROUP_SIZE, timeout_s=60.0)
         trajectories = await weights.job.trajectories()
     assert count.all == WORKERS * LAST_VERSION
