@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trimtab.api.job import RLJobSpec
+from trimtab.api.pod_template import only_commands
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 
@@ -21,7 +22,6 @@ _POLICY = (
     "sampling.top_p",
     "sampling.top_k",
     "trainer.resources",
-    "trainer.template",
     "trainer.checkpoint.uri",
 )
 _JOB = (
@@ -53,6 +53,8 @@ def unsupported(spec: RLJobSpec) -> list[str]:
 def unsupported_in_policy(policy: Policy) -> list[str]:
     """The same for one policy, as paths below it."""
     found = list(_asked(policy, _POLICY, above=""))
+    if not only_commands(policy.trainer.template, container="trainer"):
+        found.append("trainer.template")
     if policy.sampling.temperature == 0:
         # Greedy samples of a prompt are all the same and teach nothing.
         found.append("sampling.temperature")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trimtab.api import names
 from trimtab.api.job import RLJob
+from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 from trimtab.operator.plan.engine_containers import engine_containers, engine_urls
@@ -35,14 +36,15 @@ def trainer_pods(job: RLJob, policy: Policy, *, attempt: int) -> list[PodPlan]:
     pods = []
     for rank in range(ranks):
         name = names.trainer_pod_name(group, rank)
+        ours = (
+            "python", "-m", "torch.distributed.run",
+            f"--nnodes={ranks}", f"--node-rank={rank}", "--nproc-per-node=1", "--max-restarts=0",
+            "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)",
+            "-m", "trimtab.trainer",
+        )  # fmt: skip
         container = ContainerPlan(
             name="trainer",
-            command=(
-                "python", "-m", "torch.distributed.run",
-                f"--nnodes={ranks}", f"--node-rank={rank}", "--nproc-per-node=1", "--max-restarts=0",
-                "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)",
-                "-m", "trimtab.trainer",
-            ),
+            command=template_command(policy.trainer.template, container="trainer") or ours,
             environment=_identity(job, role="trainer", pod=name)
             | {
                 "TRIMTAB_POD__POLICY": policy.name,

@@ -16,12 +16,10 @@ import structlog
 import torch
 import torch.distributed as dist
 
-from trimtab.api.policy import Policy
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.pod import (
     EXIT_MISCONFIGURED,
     JobMisconfigured,
@@ -30,7 +28,6 @@ from trimtab.fabric.pod import (
     pod_settings,
     running_pod,
 )
-from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
@@ -39,17 +36,12 @@ from trimtab.trainer.checkpoint import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.network.policy_network import UnsupportedModel
+from trimtab.trainer.publishing import open_publisher
 from trimtab.trainer.resuming import resume
-from trimtab.weights.codec.blocks import Codec
-from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.store.collection import CollectionRules
-from trimtab.weights.upkeep import UpkeepRules
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
-_LEASE_TTL_S = 900.0
-_COLLECTION_GRACE_S = 600.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
@@ -127,7 +119,11 @@ def _train(
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
     publisher = None
     if rank == 0:
-        publisher = background.run(_publisher(connections, policy, settings, stack))
+        publisher = background.run(
+            open_publisher(
+                connections.store, connections.pointers, policy, settings, scratch=settings.scratch, stack=stack
+            )
+        )
         background.run(checkpoints.claim(publisher.epoch))
     resume(learner, checkpoints, background)
     stream = BatchStream(
@@ -166,36 +162,6 @@ def _train(
         loop.run()
     finally:
         beating.cancel()
-
-
-async def _publisher(
-    connections: Connections, policy: Policy, settings: TrainerPodSettings, stack: AsyncExitStack
-) -> WeightPublisher:
-    # A store that ignores conditional writes would let two trainers interleave without anyone noticing.
-    await prove_store(connections.store)
-    if settings.weights.signing_seed is None:
-        raise JobMisconfigured("TRIMTAB_WEIGHTS__SIGNING_SEED: missing; pools load signed weights only")
-    publish = policy.trainer.publish
-    publisher = await WeightPublisher.open(
-        connections.store,
-        connections.pointers,
-        job=settings.pod.job,
-        policy=policy.name,
-        signer=Signer(settings.weights.signing_seed.get_secret_value()),
-        rules=UpkeepRules(
-            anchor_every=publish.anchor_every_versions,
-            fold_every=publish.fold_every_versions,
-            collection=CollectionRules(
-                keep_versions=publish.keep_versions, lease_ttl_s=_LEASE_TTL_S, grace_s=_COLLECTION_GRACE_S
-            ),
-        ),
-        folder=settings.scratch,
-        codec=Codec(publish.codec),
-        clock=time.time,
-        deadline_s=60.0,
-    )
-    stack.push_async_callback(publisher.close)
-    return publisher
 
 
 if __name__ == "__main__":
