@@ -36,6 +36,10 @@ def test_a_plain_job_is_supported() -> None:
         ),
         ({"spec.autoscaling": {"mode": "Auto", "maxReplicas": 4}}, "spec.autoscaling.mode"),
         ({"spec.data.shards": 2}, "spec.data.shards"),
+        (
+            {"spec.policies.0.trainer.template": {"spec": {"nodeSelector": {"gpu": "h200"}}}},
+            "spec.policies[0].trainer.template",
+        ),
     ],
     ids=str,
 )
@@ -67,3 +71,13 @@ def test_every_name_in_the_list_is_a_field_of_the_api() -> None:
     parsed = parse(complete_job())
     assert isinstance(parsed, RLJob)
     assert len(unsupported(parsed.spec)) > 10
+
+
+def test_another_command_of_the_trainer_is_supported() -> None:
+    container = {"name": "trainer", "command": ["python", "mine.py"], "args": ["--fast"]}
+    assert _unsupported({"spec.policies.0.trainer.template": {"spec": {"containers": [container]}}}) == []
+    for more in ({"image": "mine:1"}, {"name": "sidecar"}):
+        changed_template = {"spec": {"containers": [container | more]}}
+        assert _unsupported({"spec.policies.0.trainer.template": changed_template}) == [
+            "spec.policies[0].trainer.template"
+        ]

@@ -111,3 +111,16 @@ def test_only_the_worker_of_an_endpoint_gets_its_key() -> None:
     others = [*local.containers, *dataflow_pods(desired)[0].containers]
     others += trainer_pods(desired, desired.spec.policies[0], attempt=0)[0].containers
     assert not any(container.secrets for container in others)
+
+
+def test_a_template_may_name_another_trainer() -> None:
+    container = {"name": "trainer", "command": ["python", "$(JOB_FOLDER)/mine.py"], "args": ["--fast"]}
+    desired = job("sums")
+    policy = desired.spec.policies[0]
+    own = policy.model_copy(
+        update={"trainer": policy.trainer.model_copy(update={"template": {"spec": {"containers": [container]}}})}
+    )
+    (ours,), (theirs,) = (trainer_pods(desired, each, attempt=2)[0].containers for each in (policy, own))
+    assert "trimtab.trainer" in ours.command
+    assert theirs.command == ("python", "$(JOB_FOLDER)/mine.py", "--fast")
+    assert theirs.environment == ours.environment
