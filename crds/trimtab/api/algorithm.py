@@ -120,8 +120,8 @@ class Algorithm(ApiModel):
     kl: Kl = Kl()
     """Penalty on the distance to a reference model."""
     correction: Correction | None = None
-    """Correction of the mismatch between engine and trainer; absent, weights are capped at 2. m2po has none: it bounds
-    the distance to the sampling policy itself."""
+    """Correction of the mismatch between engine and trainer; absent, ppo and rloo have weights capped at 2, and the
+    others clip around the policy that sampled. m2po has none: it bounds the distance to that policy itself."""
     overlong: Overlong | None = None
     """Treatment of overlong answers; absent, they are ordinary samples."""
     normalize_group_rewards: bool | None = None

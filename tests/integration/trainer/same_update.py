@@ -21,12 +21,11 @@ from trimtab.trainer.network.sharding import whole
 STEPS = 2
 SAMPLES = 12
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    # Ratios to what was sampled: to the beginning of the step they would be 1, and most algorithms the same.
-    **{name: {"name": name, "correction": {"type": "None"}} for name in ("grpo", "drgrpo", "dapo", "gspo", "cispo")},
+    **{name: {"name": name} for name in ("grpo", "drgrpo", "dapo", "gspo", "cispo", "ppo")},
+    # With a weight it would be ppo, up to a factor.
     "rloo": {"name": "rloo", "correction": {"type": "None"}},
-    "ppo": {"name": "ppo"},
     "m2po": {"name": "m2po", "m2Threshold": 1.0},
-    "grpo-dual": {"name": "grpo", "correction": {"type": "None"}, "clip": {"dual": 3.0}},
+    "grpo-dual": {"name": "grpo", "clip": {"dual": 3.0}},
     "dapo-icepop": {"name": "dapo", "correction": {"type": "Mask", "low": 0.3, "high": 5.0}},
     "grpo-kl-entropy": {"name": "grpo", "kl": {"coefficient": 0.5}, "entropyCoefficient": 0.05},
     "grpo-normalized": {"name": "grpo", "normalizeBatchAdvantages": True},

@@ -115,9 +115,13 @@ def test_what_steps_are_divided_by() -> None:
 
 
 def test_ratios_are_taken_to_the_step_or_to_sampling_as_the_correction_has_it() -> None:
-    uncorrected = {"correction": {"type": "None"}}
-    for name in ("grpo", "drgrpo", "dapo", "gspo", "cispo", "rloo"):
+    for name in NAMES:
+        if name != "m2po":
+            truncated = Algorithm.model_validate({"name": name, "correction": {"type": "Truncate"}})
+            assert recipe_of(truncated).ratio_to is RatioTo.STEP_BEGIN
+    for name in ("grpo", "drgrpo", "dapo", "gspo", "cispo", "m2po"):
+        assert recipe_of(Algorithm.model_validate({"name": name})).ratio_to is RatioTo.SAMPLED
+    for name in ("ppo", "rloo"):
         assert recipe_of(Algorithm.model_validate({"name": name})).ratio_to is RatioTo.STEP_BEGIN
-        assert recipe_of(Algorithm.model_validate({"name": name} | uncorrected)).ratio_to is RatioTo.SAMPLED
-    assert recipe_of(Algorithm.model_validate({"name": "ppo"} | uncorrected)).ratio_to is RatioTo.STEP_BEGIN
-    assert recipe("m2po").ratio_to is RatioTo.SAMPLED
+    uncorrected = Algorithm.model_validate({"name": "ppo", "correction": {"type": "None"}})
+    assert recipe_of(uncorrected).ratio_to is RatioTo.STEP_BEGIN

@@ -27,9 +27,16 @@ _RECIPES: dict[AlgorithmName, Recipe] = {
     "rloo": RLOO,
 }
 
+_UNBOUNDED: tuple[AlgorithmName, ...] = ("ppo", "rloo")
+
 
 def correction_of(algorithm: Algorithm) -> Correction:
-    return Correction() if algorithm.correction is None else algorithm.correction
+    """Unless the manifest says: a weight where nothing else bounds the distance to the policy that sampled. A clip
+    around that policy does. Around the beginning of the step it would bound nothing, if there is one update a step.
+    """
+    if algorithm.correction is not None:
+        return algorithm.correction
+    return Correction() if algorithm.name in _UNBOUNDED else Correction(type="None")
 
 
 def recipe_of(algorithm: Algorithm) -> Recipe:
