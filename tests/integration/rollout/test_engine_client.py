@@ -89,7 +89,7 @@ async def test_the_cache_is_flushed_only_when_nothing_is_held(engine: EngineClie
 async def test_the_engine_says_what_it_serves_and_what_it_is_at(engine: EngineClient, models: Path) -> None:
     info = await engine.model_info(timeout_s=D)
     assert (info.model_path, info.weight_version) == (str(models / "0"), "0")
-    assert (await engine.server_info(timeout_s=D)).max_running_requests == 8
+    assert (await engine.server_info(timeout_s=D)).weight_loaders == ()
     idle = await engine.load(timeout_s=D)
     assert (idle.running, idle.waiting) == (0, 0)
     async with held_requests(engine, "one", "two"):

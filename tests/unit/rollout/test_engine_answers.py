@@ -81,8 +81,8 @@ def test_loads_are_summed_over_ranks_and_the_fullest_cache_counts() -> None:
 
 
 def test_an_engine_may_not_say_what_it_was_set_up_for() -> None:
-    unknown = ServerInfo(max_running_requests=None, max_total_tokens=None, weight_loaders=(), tensor_parallel=None)
-    assert answers.server_info({"max_running_requests": None}) == unknown
+    unknown = ServerInfo(weight_loaders=(), tensor_parallel=None)
+    assert answers.server_info({"custom_weight_loader": None}) == unknown
     with pytest.raises(EngineError, match="/model_info"):
         answers.model_info({"model_path": "m"})
 

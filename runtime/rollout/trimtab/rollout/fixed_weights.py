@@ -11,14 +11,11 @@ import asyncio
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.fabric.bus.keyvalue import Entry, KeyValue
-from trimtab.fabric.bus.kv_watch import KvWatch
-from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.errors import WireError
-from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.rollout.engines.errors import EngineError
 from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.pace import Announcements
+from trimtab.rollout.pointer_news import newer_pointers
 
 _log = structlog.get_logger(__name__)
 _RETRY = FullJitter(base_s=1.0, cap_s=30.0)
@@ -43,20 +40,9 @@ class FixedWeights:
             tasks.create_task(self._wait_for_endpoint())
 
     async def _follow_pointer(self) -> None:
-        newest = (0, 0)
-        async with KvWatch(self._pointers, keys=self._policy) as watch:
-            async for change in watch:
-                if not isinstance(change, Entry):
-                    continue
-                try:
-                    pointer = decode(change.value, WeightPointer)
-                except WireError as error:
-                    _log.error("pointer_refused", policy=self._policy, reason=str(error))
-                    continue
-                # A trainer that was superseded may still get a word in.
-                if (pointer.epoch, pointer.version) > newest:
-                    newest = (pointer.epoch, pointer.version)
-                    self._announcements.note(pointer.version)
+        async for pointer in newer_pointers(self._pointers, self._policy):
+            if pointer is not None:
+                self._announcements.note(pointer.version)
 
     async def _wait_for_endpoint(self) -> None:
         attempt = 0

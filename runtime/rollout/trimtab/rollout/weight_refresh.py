@@ -16,16 +16,14 @@ from pathlib import Path
 import structlog
 
 from trimtab.fabric.bus.errors import BusError
-from trimtab.fabric.bus.keyvalue import Entry, KeyValue
-from trimtab.fabric.bus.kv_watch import KvWatch, SnapshotComplete
+from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.errors import ObjectStoreError
-from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import WeightUpdate
 from trimtab.rollout.engines.errors import EngineError, EngineRefused
 from trimtab.rollout.pace import Announcements
+from trimtab.rollout.pointer_news import newer_pointers
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.sparse_file import SparseCarrier
 from trimtab.rollout.swap_metrics import SwapKind, SwapMetrics
@@ -100,23 +98,10 @@ class WeightRefresh:
             tasks.create_task(self._keep_lease())
 
     async def _follow_pointer(self) -> None:
-        async with KvWatch(self._pointers, keys=self._policy) as watch:
-            async for change in watch:
-                if isinstance(change, Entry):
-                    self._note(change.value)
-                elif isinstance(change, SnapshotComplete) and self._wanted is None:
-                    self._news.set()
-
-    def _note(self, value: bytes) -> None:
-        try:
-            pointer = decode(value, WeightPointer)
-        except WireError as error:
-            _log.error("pointer_refused", policy=self._policy, reason=str(error))
-            return
-        # A trainer that was superseded may still get a word in; what it says is behind what we know.
-        if self._wanted is None or (pointer.epoch, pointer.version) > (self._wanted.epoch, self._wanted.version):
-            self._wanted = pointer
-            self._seating.announcements.note(pointer.version)
+        async for pointer in newer_pointers(self._pointers, self._policy):
+            if pointer is not None:
+                self._wanted = pointer
+                self._seating.announcements.note(pointer.version)
             self._news.set()
 
     async def _watch_engine(self) -> None:

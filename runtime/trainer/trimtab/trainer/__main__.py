@@ -68,9 +68,7 @@ async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Conne
     pod = await stack.enter_async_context(running_pod(settings, signals=()))
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
     await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
-    pointers = await KeyValue.declare(pod.bus, pod.topology.weights, deadline_s=_DECLARE_DEADLINE_S)
-    members = await KeyValue.declare(pod.bus, pod.topology.members, deadline_s=_DECLARE_DEADLINE_S)
-    return Connections(pod, store, pointers, members)
+    return Connections(pod, store, KeyValue(pod.bus, pod.topology.weights), KeyValue(pod.bus, pod.topology.members))
 
 
 def main() -> None:
@@ -84,20 +82,32 @@ def main() -> None:
     signal.signal(signal.SIGINT, on_signal)
     torch.set_num_threads(settings.threads)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size > 1:
-        dist.init_process_group("gloo", timeout=_COLLECTIVE_TIMEOUT)
+    device = _device()
+    if world_size > 1 or device.type == "cuda":
+        # What is decided over all ranks is decided in main memory, whatever the model lies in.
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
     with Background() as background:
         stack = AsyncExitStack()
         connections = background.run(_connect(settings, stack))
         try:
-            _train(settings, connections, background, stack, rank=rank, world_size=world_size, stop=stop)
+            _train(settings, connections, background, stack, rank=rank, world_size=world_size, device=device, stop=stop)
         except JobMisconfigured as error:
             _log.error("job_misconfigured", reason=str(error))
             sys.exit(EXIT_MISCONFIGURED)
         finally:
             background.run(stack.aclose())
-    if world_size > 1:
+    if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    """The GPU of this rank if the pod has any, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
 
 
 def _train(
@@ -108,12 +118,13 @@ def _train(
     *,
     rank: int,
     world_size: int,
+    device: torch.device,
     stop: threading.Event,
 ) -> None:
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     try:
-        learner = Learner(policy, model_path=pod.folder / policy.model.uri)
+        learner = Learner(policy, model_path=pod.folder / policy.model.uri, device=device)
     except (UnsupportedAlgorithm, UnsupportedModel) as error:
         raise JobMisconfigured(str(error)) from None
     checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)

@@ -80,6 +80,7 @@ class Learner:
         self.step = 0
         self._sums = TokenSums()
         self._held: list[Row] = []
+        self._seen = 0
         self._skipped_in_a_row = 0
 
     @property
@@ -92,6 +93,7 @@ class Learner:
 
         Where something has to be decided over the whole step first they are only kept.
         """
+        self._seen += len(rows)
         if self._needs_whole_step:
             self._held += rows
         else:
@@ -99,11 +101,12 @@ class Learner:
 
     def update(self, totals: StepTotals) -> StepOutcome:
         """The step's update or updates, from all its rows."""
-        if not self._needs_whole_step:
-            outcome = self._apply(samples=totals.samples)
-        else:
+        self._check_seen(totals)
+        if self._needs_whole_step:
             held, self._held = self._held, []
-            outcome = self._updates(held, samples=totals.samples)
+            outcome = self._updates(held)
+        else:
+            outcome = self._apply()
         self._count_skipped(skipped=outcome.skipped)
         self.step += 1
         return outcome
@@ -121,7 +124,7 @@ class Learner:
             or algorithm.updates_per_batch > 1
         )
 
-    def _updates(self, rows: Sequence[Row], *, samples: int) -> StepOutcome:
+    def _updates(self, rows: Sequence[Row]) -> StepOutcome:
         algorithm = self._policy.algorithm
         if algorithm.normalize_batch_advantages:
             rows = normalized_advantages(rows)
@@ -130,18 +133,17 @@ class Learner:
         begin: list[list[torch.Tensor] | None] = [None] * len(dealt)
         if self._objective.remembers_the_beginning and len(dealt) > 1:
             begin = [self._logprobs(packs) for packs in dealt]
-        outcome = None
+        bound = self._objective.recipe.second_moment_bound
+        outcomes = []
         for share, packs, begun in zip(shares, dealt, begin, strict=True):
-            limit = float("inf")
-            bound = self._objective.recipe.second_moment_bound
-            if bound is not None:
-                begun = self._logprobs(packs)
-                squares = [self._objective.harmful_squares(*pair) for pair in zip(packs, begun, strict=True)]
-                limit = second_moment_limit(torch.cat(squares), bound=bound)
-            self._backward(packs, samples=len(share), begun=begun, limit=limit)
-            outcome = self._apply(samples=samples if len(shares) == 1 else None)
-        assert outcome is not None
-        return outcome
+            if bound is None:
+                self._backward(packs, samples=len(share), begun=begun)
+            else:
+                now = self._logprobs(packs)
+                limit = second_moment_limit(packs, now, bound=bound)
+                self._backward(packs, samples=len(share), begun=now, limit=limit)
+            outcomes.append(self._apply())
+        return outcomes[-1]
 
     def _packs(self, rows: Sequence[Row]) -> list[PackedBatch]:
         """As many on every rank: a layer that is spread over the ranks is put together by all of them at once."""
@@ -178,10 +180,9 @@ class Learner:
             loss.backward()  # type: ignore[no-untyped-call]
             self._sums += sums
 
-    def _apply(self, *, samples: int | None) -> StepOutcome:
-        """One update from the gradients at hand. `samples` is how many there must be, where that is known."""
+    def _apply(self) -> StepOutcome:
+        """One update from the gradients at hand."""
         sums, self._sums = self._sums.over_ranks(), TokenSums()
-        self._check_count(sums, samples)
         tokens = self._objective.recipe.averaging.denominator is Denominator.TOKENS
         denominator = max(1.0, sums.tokens if tokens else sums.samples)
         # Gradients are sums over the step, averaged over the ranks where the model is spread over them.
@@ -217,17 +218,19 @@ class Learner:
             gradient_checkpointing=settings.gradient_checkpointing,
         ).to(self._device)
         on_gpu = self._device.type == "cuda"
-        if on_gpu:
-            for layer in network.layers:
-                layer.compile(dynamic=True)
+        compute_dtype = getattr(torch, settings.dtype) if on_gpu else torch.float32
+        if compute_dtype is torch.bfloat16:
+            network.speed_up()
         if on_gpu or ranks.world_size() > 1:
-            shard(network, compute_dtype=getattr(torch, settings.dtype) if on_gpu else torch.float32)
+            shard(network, compute_dtype=compute_dtype)
         return network
 
-    def _check_count(self, sums: TokenSums, samples: int | None) -> None:
-        if samples is not None and sums.samples != samples:
+    def _check_seen(self, totals: StepTotals) -> None:
+        (seen,) = ranks.sums(self._seen)
+        self._seen = 0
+        if seen != totals.samples:
             raise RowsMissing(
-                f"step {self.step} has {samples} samples, the ranks had {sums.samples:.0f}: a row was lost or doubled"
+                f"step {self.step} has {totals.samples} samples, the ranks had {seen:.0f}: a row was lost or doubled"
             )
 
     def _count_skipped(self, *, skipped: bool) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-import torch
-
 from trimtab.trainer import ranks
 
 
@@ -58,9 +56,3 @@ class StepMeasures:
             reference_kl=sums.reference_kl / tokens,
             entropy=sums.entropy / tokens if with_entropy else None,
         )
-
-
-def drift(logprobs: torch.Tensor, *, sampled_logprobs: torch.Tensor) -> torch.Tensor:
-    """Per token, of the policy that sampled from the present one."""
-    log_ratio = (logprobs - sampled_logprobs).clamp(-20.0, 20.0)
-    return torch.exp(log_ratio) - 1 - log_ratio

@@ -11,10 +11,10 @@ from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.losses.choosing import correction_of, recipe_of
 from trimtab.trainer.losses.corrections import importance_weights
 from trimtab.trainer.losses.kl import kl_divergence
-from trimtab.trainer.losses.m2po import pushed_away
+from trimtab.trainer.losses.m2po import kept
 from trimtab.trainer.losses.recipe import RatioTo
 from trimtab.trainer.losses.tokens import LossTokens
-from trimtab.trainer.measures import TokenSums, drift
+from trimtab.trainer.measures import TokenSums
 from trimtab.trainer.network.chosen_logprobs import TokenScores
 
 
@@ -49,20 +49,14 @@ class Objective:
         """Ratios are taken to the policy before the step's first update."""
         return self.recipe.ratio_to is RatioTo.STEP_BEGIN
 
-    def harmful_squares(self, batch: PackedBatch, logprobs: torch.Tensor) -> torch.Tensor:
-        """Squared log ratios of the tokens that an update pushes further from the policy that sampled them."""
-        log_ratio = logprobs - batch.sampled_logprobs
-        return log_ratio.square()[pushed_away(log_ratio, batch.advantages)]
-
     def loss(self, batch: PackedBatch, scores: TokenScores, around: Surroundings) -> tuple[torch.Tensor, TokenSums]:
         """The sum that divided by the step's denominator is its loss, and what else is worth knowing."""
         now = scores.logprobs.detach()
         begin = now if around.begin_logprobs is None else around.begin_logprobs
         weights = self._weights(batch, begin, limit=around.second_moment_limit)
-        to_begin = self.recipe.ratio_to is RatioTo.STEP_BEGIN
         tokens = LossTokens(
             logprobs=scores.logprobs,
-            old_logprobs=begin if to_begin else batch.sampled_logprobs,
+            old_logprobs=begin if self.remembers_the_beginning else batch.sampled_logprobs,
             advantages=batch.advantages,
             weights=weights,
             sequences=batch.sequences,
@@ -88,7 +82,7 @@ class Objective:
             tokens=len(now),
             fresh_tokens=int(fresh.sum()),
             mismatch=(now - batch.sampled_logprobs)[fresh].abs().sum().item(),
-            drift=drift(now, sampled_logprobs=batch.sampled_logprobs).sum().item(),
+            drift=kl_divergence(batch.sampled_logprobs, reference_logprobs=now, estimator="k3").sum().item(),
             left_out=int((weights == 0).sum()),
             reference_kl=reference_kl,
             entropy=0.0 if scores.entropies is None else scores.entropies.detach().sum().item(),
@@ -96,9 +90,7 @@ class Objective:
 
     def _weights(self, batch: PackedBatch, begin: torch.Tensor, *, limit: float) -> torch.Tensor:
         if self.recipe.second_moment_bound is not None:
-            log_ratio = begin - batch.sampled_logprobs
-            far = pushed_away(log_ratio, batch.advantages) & (log_ratio.square() > limit)
-            return (~far).to(begin.dtype)
+            return kept(begin - batch.sampled_logprobs, batch.advantages, limit=limit).to(begin.dtype)
         if self.recipe.ratio_to is RatioTo.SAMPLED:
             return torch.ones_like(begin)
         return importance_weights(begin, sampled_logprobs=batch.sampled_logprobs, correction=self._correction)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from trimtab.trainer import ranks
-from trimtab.trainer.batch import Row
-from trimtab.trainer.losses.m2po import furthest_kept
+from trimtab.trainer.batch import PackedBatch, Row
+from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
 
 _EPSILON = 1e-6
 
@@ -36,6 +36,10 @@ def parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
     return dealt
 
 
-def second_moment_limit(squares: torch.Tensor, *, bound: float) -> float:
-    """The largest squared log ratio that M2PO keeps, given those of this rank's tokens that are pushed away."""
-    return furthest_kept(ranks.gathered(squares), bound=bound)
+def second_moment_limit(packs: Sequence[PackedBatch], logprobs: Sequence[torch.Tensor], *, bound: float) -> float:
+    """The largest squared log ratio that M2PO keeps, given what the policy says now to this rank's packs."""
+    squares = [
+        harmful_squares(now - batch.sampled_logprobs, batch.advantages)
+        for batch, now in zip(packs, logprobs, strict=True)
+    ]
+    return furthest_kept(ranks.gathered(torch.cat(squares)), bound=bound)

@@ -55,11 +55,8 @@ def model_info(answer: Mapping[str, Any]) -> ModelInfo:
 
 def server_info(answer: Mapping[str, Any]) -> ServerInfo:
     def read(info: Mapping[str, Any]) -> ServerInfo:
-        running, tokens = info.get("max_running_requests"), info.get("max_total_num_tokens")
         ranks = info.get("tp_size")
         return ServerInfo(
-            max_running_requests=None if running is None else int(running),
-            max_total_tokens=None if tokens is None else int(tokens),
             weight_loaders=tuple(map(str, info.get("custom_weight_loader") or ())),
             tensor_parallel=None if ranks is None else int(ranks),
         )

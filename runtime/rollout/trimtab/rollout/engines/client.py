@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
@@ -20,38 +20,23 @@ from trimtab.rollout.engines.contract import (
     WeightUpdate,
 )
 from trimtab.rollout.engines.errors import EngineError, EngineTimeout, EngineUnavailable, refusal
+from trimtab.rollout.engines.session import EngineSession
 
 _HEALTH_TIMEOUT_S = 5.0
 _HEALTH_POLL_S = 0.2
-# Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
-_IDLE_CONNECTION_S = 2.0
 
 
-class EngineClient:
-    """One engine by its URL. It outlives the engine: whoever listens there next is asked over new connections."""
+class EngineClient(EngineSession):
+    """One engine by its URL."""
 
     def __init__(self, url: str, *, request_timeout_s: float, salt_prefixes: bool = False) -> None:
         """`salt_prefixes` is for engines that keep prefixes across a weight update, as SGLang must while requests run:
         what was computed with other weights is then not found. The built-in engine forgets them by itself.
         """
+        super().__init__()
         self._url = url.rstrip("/")
         self._salt_prefixes = salt_prefixes
         self._request_timeout_s = request_timeout_s
-        # No limit on connections: concurrency is bounded by the worker, and a pause must get through a full pool.
-        # No timeout of the session's own either: every call brings its deadline.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str

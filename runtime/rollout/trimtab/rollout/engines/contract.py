@@ -86,13 +86,12 @@ class ModelInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerInfo:
-    """What the engine was set up for; None where it does not say."""
+    """How the engine was launched, as far as weight updates go."""
 
-    max_running_requests: int | None
-    max_total_tokens: int | None
     weight_loaders: tuple[str, ...]
     """Custom ones, that it was launched with."""
     tensor_parallel: int | None
+    """None where it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import structlog
@@ -19,6 +19,7 @@ from trimtab.rollout.engines.errors import (
     EngineUnavailable,
 )
 from trimtab.rollout.engines.openai_answers import read_completion
+from trimtab.rollout.engines.session import EngineSession
 from trimtab.rollout.workflows.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ class EngineUnauthorized(EngineRefused):
     kind = "engine-unauthorized"
 
 
-class OpenAIClient:
+class OpenAIClient(EngineSession):
     """One endpoint and one of its models. `url` is its base, with or without the final /v1."""
 
     def __init__(
@@ -49,6 +50,7 @@ class OpenAIClient:
         request_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
+        super().__init__()
         self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._model = model
         self._api_key = api_key
@@ -57,20 +59,6 @@ class OpenAIClient:
         self._clock = clock
         self._exact = dict.fromkeys(_EXACT, True)
         self._quiet_until = clock()
-        # No limit on connections: concurrency is bounded by the worker. No timeout of the session's own either: every
-        # call brings its deadline.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
-        )
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str

@@ -37,7 +37,7 @@ class AdvantageRule:
 
     def group(self, group: Group) -> GroupAdvantages:
         rewards = [
-            self._shaped(reward, tokens)
+            self.shaped(reward, tokens)
             for reward, tokens in zip(group.rewards, group.trained_tokens or (0,) * len(group.rewards), strict=True)
         ]
         return GroupAdvantages(
@@ -45,7 +45,8 @@ class AdvantageRule:
             baseline=GroupBaseline(rewards, normalize=self.normalize, leave_one_out=self.leave_one_out),
         )
 
-    def _shaped(self, reward: float, tokens: int) -> float:
+    def shaped(self, reward: float, tokens: int) -> float:
+        """The reward as it is compared with others."""
         if self.overlong is None:
             return reward
         return reward - overlong_penalty(tokens, longest_answer=self.longest_answer, overlong=self.overlong)
@@ -59,4 +60,4 @@ class GroupAdvantages:
     baseline: GroupBaseline
 
     def of(self, reward: float, *, tokens: int) -> float:
-        return self.baseline.advantage(self.rule._shaped(reward, tokens))
+        return self.baseline.advantage(self.rule.shaped(reward, tokens))

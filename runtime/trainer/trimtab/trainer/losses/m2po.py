@@ -20,6 +20,16 @@ def pushed_away(log_ratio: torch.Tensor, advantages: torch.Tensor) -> torch.Tens
     return log_ratio * advantages > 0
 
 
+def harmful_squares(log_ratio: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """Squared log ratios of the tokens that are pushed away."""
+    return log_ratio.square()[pushed_away(log_ratio, advantages)]
+
+
+def kept(log_ratio: torch.Tensor, advantages: torch.Tensor, *, limit: float) -> torch.Tensor:
+    """Which tokens stay, given the step's limit: all that are not pushed away, and of those the nearest."""
+    return ~(pushed_away(log_ratio, advantages) & (log_ratio.square() > limit))
+
+
 def furthest_kept(squares: torch.Tensor, *, bound: float) -> float:
     """The largest squared log ratio that stays, given those of all tokens that are pushed away, over the whole step.
 

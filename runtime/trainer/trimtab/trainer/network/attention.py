@@ -1,7 +1,7 @@
 """Causal attention over packed sequences, none of which sees another, for transformers models.
 
-On a GPU one kernel takes all lengths. On a CPU neighbours of similar length are computed together: padded on the right
-within their bundle, where a causal query never sees the padding.
+In half precision on a GPU one kernel takes all lengths. Elsewhere neighbours of similar length are computed together:
+padded on the right within their bundle, where a causal query never sees the padding.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _SHARED_HEADS: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signatur
 
 @dataclass(frozen=True)
 class Packing:
-    """How a pack is cut into sequences, in the form that the device's kernel wants it."""
+    """How a pack is cut into sequences, in the form that the kernel wants it."""
 
     lengths: tuple[int, ...]
-    """On a CPU. A compiled layer would be compiled again for each."""
+    """For bundles. None where one kernel takes all: a compiled layer would be compiled again for others."""
     offsets: torch.Tensor
     """Where sequences begin, and the end of the last: int32, on the device."""
     longest: int
     """No sequence is longer. Rounded up, so that a compiled layer sees few numbers."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], *, device: torch.device) -> Packing:
+    def of(cls, lengths: Sequence[int], *, device: torch.device, one_kernel: bool) -> Packing:
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         offsets[1:] = torch.tensor(lengths, dtype=torch.int32).cumsum(0)
         return cls(
-            lengths=() if device.type == "cuda" else tuple(lengths),
+            lengths=() if one_kernel else tuple(lengths),
             offsets=offsets.to(device),
             longest=1 << (max(lengths) - 1).bit_length(),
         )
@@ -124,7 +124,7 @@ def packed_attention(
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls in every layer, with a pack as a batch of one. `packing` comes with the model's call."""
-    kernel = _by_one_kernel if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) else _by_bundles
+    kernel = _by_bundles if packing.lengths else _by_one_kernel
     return kernel(query[0], key[0], value[0], packing, scaling=scaling)[None], None
 
 

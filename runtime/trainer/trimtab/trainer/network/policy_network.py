@@ -29,6 +29,7 @@ class PolicyNetwork(nn.Module):
         self.causal_lm = causal_lm
         self._temperature = temperature
         self._with_entropy = with_entropy
+        self._one_kernel = False
 
     @classmethod
     def load(
@@ -45,6 +46,12 @@ class PolicyNetwork(nn.Module):
             causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return network.train()
 
+    def speed_up(self) -> None:
+        """For half precision on a GPU: layers are compiled once for packs of any lengths."""
+        self._one_kernel = True
+        for layer in self.layers:
+            layer.compile(dynamic=True)
+
     @property
     def layers(self) -> nn.ModuleList:
         return cast(nn.ModuleList, self.causal_lm.base_model.layers)
@@ -54,7 +61,7 @@ class PolicyNetwork(nn.Module):
         return cast(torch.Tensor, self.causal_lm.lm_head.weight)
 
     def forward(self, batch: PackedBatch) -> TokenScores:
-        packing = Packing.of(batch.lengths, device=batch.token_ids.device)
+        packing = Packing.of(batch.lengths, device=batch.token_ids.device, one_kernel=self._one_kernel)
         hidden = self.causal_lm.base_model(
             input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False, packing=packing
         ).last_hidden_state[0]
