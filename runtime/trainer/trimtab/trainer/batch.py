@@ -67,23 +67,22 @@ class PackedBatch:
 def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ...]]:
     """As few packs as fit the budget, about equally full. A row that is longer is a pack of its own.
 
-    Longest first into the emptiest pack that still has room: the packs' sizes come out close to one another, and the
-    same rows always give the same packs.
+    Longest first into the emptiest pack: their sizes come out close to one another, and the same rows always give the
+    same packs. Where one comes out too full, a pack more takes of all, because one with little in it costs the GPU
+    almost as much as a full one.
     """
     ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
     total = sum(len(row.token_ids) for row in ordered)
-    packs: list[list[Row]] = [[] for _ in range(max(1, -(-total // max_tokens)))] if ordered else []
-    sizes = [0] * len(packs)
-    for row in ordered:
-        size = len(row.token_ids)
-        emptiest = min(range(len(packs)), key=sizes.__getitem__)
-        if packs[emptiest] and sizes[emptiest] + size > max_tokens:
-            packs.append([])
-            sizes.append(0)
-            emptiest = len(packs) - 1
-        packs[emptiest].append(row)
-        sizes[emptiest] += size
-    return [tuple(pack) for pack in packs if pack]
+    for number in range(max(1, -(-total // max_tokens)), len(ordered)):
+        packs: list[list[Row]] = [[] for _ in range(number)]
+        sizes = [0] * number
+        for row in ordered:
+            emptiest = min(range(number), key=sizes.__getitem__)
+            packs[emptiest].append(row)
+            sizes[emptiest] += len(row.token_ids)
+        if all(size <= max_tokens or len(pack) == 1 for pack, size in zip(packs, sizes, strict=True)):
+            return [tuple(pack) for pack in packs]
+    return [(row,) for row in ordered]
 
 
 def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:

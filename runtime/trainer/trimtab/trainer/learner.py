@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,12 @@ from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.measures import StepMeasures, TokenSums
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.network.policy_network import PolicyNetwork
-from trimtab.trainer.network.sharding import shard, whole
+from trimtab.trainer.network.sharding import held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.schedule import rate_factor
 from trimtab.trainer.step_rules import normalized_advantages, parts, second_moment_limit
 
+_TINY = 1e-6
 _NO_ROW = Row(
     key=-1,
     token_ids=np.zeros(1, dtype=np.int32),
@@ -76,6 +77,7 @@ class Learner:
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
             weight_decay=optimizer.weight_decay,
+            fused=self._device.type == "cuda",
         )
         self.step = 0
         self._sums = TokenSums()
@@ -186,10 +188,12 @@ class Learner:
         tokens = self._objective.recipe.averaging.denominator is Denominator.TOKENS
         denominator = max(1.0, sums.tokens if tokens else sums.samples)
         # Gradients are sums over the step, averaged over the ranks where the model is spread over them.
-        for gradient in self._gradients():
-            gradient.mul_(ranks.world_size() / denominator)
-        limit = self._policy.algorithm.optimizer.max_grad_norm
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit)).item()
+        scale = ranks.world_size() / denominator
+        gradients = [held_here(parameter.grad) for parameter in self.network.parameters() if parameter.grad is not None]
+        (squares,) = ranks.sums(float(torch.nn.utils.get_total_norm(gradients)) ** 2)
+        norm = scale * math.sqrt(squares)
+        clipped = scale * min(1.0, self._policy.algorithm.optimizer.max_grad_norm / (norm + _TINY))
+        torch._foreach_mul_(gradients, clipped)
         loss = sums.loss / denominator
         skipped = not (math.isfinite(loss) and math.isfinite(norm))
         if not skipped:
@@ -202,11 +206,6 @@ class Learner:
         return StepOutcome(
             loss=loss, grad_norm=norm, skipped=skipped, measures=StepMeasures.of(sums, with_entropy=with_entropy)
         )
-
-    def _gradients(self) -> Iterator[torch.Tensor]:
-        for parameter in self.network.parameters():
-            if parameter.grad is not None:
-                yield parameter.grad
 
     def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
         """On a GPU it computes in the manifest's type; on a CPU in float32, where bfloat16 is slow and no smaller."""

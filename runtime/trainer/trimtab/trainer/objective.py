@@ -64,7 +64,7 @@ class Objective:
             longest_answer=self._longest_answer,
         )
         values = self.recipe.token_losses(tokens, self.recipe.clip)
-        reference_kl = 0.0
+        reference_kl = now.new_zeros(())
         if around.reference_logprobs is not None:
             divergence = kl_divergence(
                 scores.logprobs,
@@ -72,20 +72,20 @@ class Objective:
                 estimator=self._algorithm.kl.estimator,
             )
             values = values + self._algorithm.kl.coefficient * divergence
-            reference_kl = divergence.detach().sum().item()
+            reference_kl = divergence.detach().sum()
         if scores.entropies is not None:
             values = values - self._algorithm.entropy_coefficient * scores.entropies
         loss = self.recipe.averaging.total(tokens, values)
         fresh = batch.versions == around.version
         return loss, TokenSums(
-            loss=loss.item(),
+            loss=loss.detach().double(),
             tokens=len(now),
-            fresh_tokens=int(fresh.sum()),
-            mismatch=(now - batch.sampled_logprobs)[fresh].abs().sum().item(),
-            drift=kl_divergence(batch.sampled_logprobs, reference_logprobs=now, estimator="k3").sum().item(),
-            left_out=int((weights == 0).sum()),
-            reference_kl=reference_kl,
-            entropy=0.0 if scores.entropies is None else scores.entropies.detach().sum().item(),
+            fresh_tokens=fresh.sum(),
+            mismatch=((now - batch.sampled_logprobs).abs() * fresh).sum().double(),
+            drift=kl_divergence(batch.sampled_logprobs, reference_logprobs=now, estimator="k3").sum().double(),
+            left_out=(weights == 0).sum(),
+            reference_kl=reference_kl.double(),
+            entropy=0.0 if scores.entropies is None else scores.entropies.detach().sum().double(),
         )
 
     def _weights(self, batch: PackedBatch, begin: torch.Tensor, *, limit: float) -> torch.Tensor:

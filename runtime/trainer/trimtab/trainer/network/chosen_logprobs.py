@@ -82,7 +82,7 @@ class _ChosenLogprobs(torch.autograd.Function):
                 ctx.temperature,
             )
             by_hidden[part] = by_logits @ head
-            by_head += by_logits.T @ hidden[part]
+            _add_product(by_head, by_logits.T, hidden[part])
         return by_hidden, by_head.to(head.dtype), None, None, None, None
 
 
@@ -117,6 +117,14 @@ def _slopes(
     return (slope / temperature).to(logits.dtype)
 
 
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """`total` is float32. A GPU adds to it as it multiplies in half precision."""
+    if total.device.type == "cuda" and left.dtype != total.dtype:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total += left @ right
+
+
 _compiled: dict[Any, Any] = {}
 
 
@@ -125,5 +133,6 @@ def _on(device: torch.device, function: Any) -> Any:
     if device.type != "cuda":
         return function
     if function not in _compiled:
-        _compiled[function] = torch.compile(function, dynamic=True)
+        # Not for all shapes from the start: the vocabulary is the same in all chunks, and known is faster.
+        _compiled[function] = torch.compile(function)
     return _compiled[function]

@@ -29,7 +29,7 @@ class PolicyNetwork(nn.Module):
         self.causal_lm = causal_lm
         self._temperature = temperature
         self._with_entropy = with_entropy
-        self._one_kernel = False
+        self._half_precision_on_gpu = False
 
     @classmethod
     def load(
@@ -48,7 +48,7 @@ class PolicyNetwork(nn.Module):
 
     def speed_up(self) -> None:
         """For half precision on a GPU: layers are compiled once for packs of any lengths."""
-        self._one_kernel = True
+        self._half_precision_on_gpu = True
         for layer in self.layers:
             layer.compile(dynamic=True)
 
@@ -61,7 +61,7 @@ class PolicyNetwork(nn.Module):
         return cast(torch.Tensor, self.causal_lm.lm_head.weight)
 
     def forward(self, batch: PackedBatch) -> TokenScores:
-        packing = Packing.of(batch.lengths, device=batch.token_ids.device, one_kernel=self._one_kernel)
+        packing = Packing(torch.tensor(batch.lengths), self._half_precision_on_gpu)
         hidden = self.causal_lm.base_model(
             input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False, packing=packing
         ).last_hidden_state[0]
