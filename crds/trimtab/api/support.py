@@ -18,24 +18,20 @@ from trimtab.api.pool import JobPool
 _POLICY = (
     "model.tokenizer",
     "model.max_context_tokens",
-    "algorithm.kl.reference",
     "sampling.top_p",
     "sampling.top_k",
-    "trainer.resources",
     "trainer.checkpoint.uri",
 )
-_JOB = (
-    "workflow.source.config_map",
-    "data.shards",
+_JOB = ("data.shards", "pools.cluster", "autoscaling.mode")
+# What only Kubernetes has: pods of one machine are processes that share all of it.
+_CLUSTER_JOB = (
     "data.template",
     "pools.engine.resources",
     "pools.resources",
     "pools.template",
-    "pools.cluster",
-    "autoscaling.mode",
+    "policies.trainer.resources",
     "ttl_seconds_after_finished",
     "managed_by",
-    "failure_policy.on_exit",
 )
 _ENGINES = ("builtin", "sglang", "openai")
 
@@ -50,11 +46,18 @@ def unsupported(spec: RLJobSpec) -> list[str]:
     return found
 
 
+def without_meaning_here(spec: RLJobSpec) -> list[str]:
+    """Fields that are set and change nothing on one machine; the same manifest runs there nevertheless."""
+    found = list(_asked(spec, _CLUSTER_JOB, above="spec"))
+    for number, policy in enumerate(spec.policies):
+        if not only_commands(policy.trainer.template, container="trainer"):
+            found.append(f"spec.policies[{number}].trainer.template")
+    return found
+
+
 def unsupported_in_policy(policy: Policy) -> list[str]:
     """The same for one policy, as paths below it."""
     found = list(_asked(policy, _POLICY, above=""))
-    if not only_commands(policy.trainer.template, container="trainer"):
-        found.append("trainer.template")
     if policy.sampling.temperature == 0:
         # Greedy samples of a prompt are all the same and teach nothing.
         found.append("sampling.temperature")

@@ -48,6 +48,8 @@ class TrainerStatus(ApiModel):
     """Restarts for any reason."""
     restarts_counted: Count = 0
     """Restarts that count against the job's maxRestarts; preemption is not among them."""
+    judged_attempt: Count = 0
+    """Newest attempt whose failure has been judged, so that none is counted twice."""
     step: Count = 0
     """Steps done."""
     version: Count = 0

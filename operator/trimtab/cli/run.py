@@ -16,7 +16,7 @@ from rich.live import Live
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
-from trimtab.api.support import unsupported
+from trimtab.api.support import unsupported, without_meaning_here
 from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.view import evaluation_lines, render
 from trimtab.fabric.logs import configure_logs
@@ -24,7 +24,6 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
 from trimtab.operator.local_job import JobFailed, LocalJob
-from trimtab.operator.plan.job import Plan
 
 _REFRESH_S = 0.5
 
@@ -44,22 +43,24 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
     except (InvalidManifestError, UnreadableManifestError, ValueError) as error:
         raise click.ClickException(f"{error}\nrun `trimtab validate {file}` for the full list") from error
     _check_supported(job)
+    console = Console(stderr=True)
+    if idle := without_meaning_here(job.spec):
+        console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
     _check_paths(job, file.parent)
     _check_secrets(job)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True)
     succeeded = folder / "succeeded"
     if succeeded.exists():
         console.print(f"{job.metadata.name} has succeeded already ({folder}); --fresh begins anew", soft_wrap=True)
         return
     try:
-        ended = asyncio.run(_run(job, file, folder, console))
+        has_succeeded = asyncio.run(_run(job, file, folder, console))
     except JobFailed as failure:
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
-    if ended.succeeded:
+    if has_succeeded:
         succeeded.touch()
         console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}", soft_wrap=True)
     else:
@@ -70,6 +71,11 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
 
 
 def _check_supported(job: RLJob) -> None:
+    source = job.spec.workflow.source
+    if source is not None and source.config_map is not None:
+        raise click.ClickException(
+            "spec.workflow.source.configMap: there are no ConfigMaps on one machine; put the module beside the manifest"
+        )
     fields = unsupported(job.spec)
     if fields:
         listed = "\n  ".join(fields)
@@ -103,7 +109,7 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, file: Path, folder: Path, console: Console) -> Plan:
+async def _run(job: RLJob, file: Path, folder: Path, console: Console) -> bool:
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)

@@ -6,9 +6,12 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import fmean
 
 import structlog
 
+from trimtab.api.evaluation import EvaluationResult as Score
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
@@ -22,6 +25,7 @@ from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.plan.progress import JobReport, PolicyReport
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
@@ -39,6 +43,30 @@ class PolicyView:
     evaluations: dict[str, EvaluationResult] = field(default_factory=dict)
     """The newest result by benchmark."""
 
+    def summary(self, *, window: int) -> PolicyReport | None:
+        """For the job's status, over the last steps; None before the first."""
+        if not self.steps:
+            return None
+        last = list(self.steps)[-window:]
+        return PolicyReport(
+            step=last[-1].step + 1,
+            version=self.weights.version if self.weights else 0,
+            reward=fmean(step.reward for step in last),
+            waiting_fraction=last[-1].wait_fraction,
+            staleness=fmean(step.staleness for step in last),
+            evaluation=tuple(
+                Score(
+                    benchmark=result.benchmark,
+                    score=result.score,
+                    step=result.version,
+                    episodes=result.episodes,
+                    time=datetime.fromtimestamp(int(result.at), tz=UTC),
+                )
+                for result in self.evaluations.values()
+                if result.score is not None
+            ),
+        )
+
 
 class JobWatch:
     """Keeps the latest of everything; readers look whenever they like."""
@@ -50,6 +78,10 @@ class JobWatch:
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
         self._report_keys = {topology.report_key(policy): policy for policy in policies}
+
+    def report(self, *, window: int) -> JobReport:
+        reports = {name: view.summary(window=window) for name, view in self.policies.items()}
+        return JobReport(policies={name: report for name, report in reports.items() if report is not None})
 
     async def run(self) -> None:
         """Until cancelled. The view may lag while the bus is away; the job goes on without it."""

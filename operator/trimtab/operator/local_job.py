@@ -28,8 +28,8 @@ from trimtab.fabric.settings import (
 from trimtab.fabric.signing import Signer
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.job_watch import JobWatch
-from trimtab.operator.plan.job import Observed, Plan, plan
-from trimtab.operator.plan.pods import Phase
+from trimtab.operator.local_objects import LocalObjects
+from trimtab.operator.plan.progress import JobReport
 
 _log = structlog.get_logger(__name__)
 _TURN_S = 0.1
@@ -58,6 +58,7 @@ class LocalJob:
         self.nats = EmbeddedNats(folder / "nats")
         self.store = EmbeddedSeaweed(folder / "seaweedfs")
         self._job_file = job_file
+        self.objects = LocalObjects(job, attempts_file=folder / "attempts.json")
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
 
@@ -70,10 +71,10 @@ class LocalJob:
     def topology(self) -> JobTopology:
         return JobTopology(self.job.metadata.namespace or "default", self.job.metadata.name)
 
-    async def run(self, stopping: asyncio.Event) -> Plan:
+    async def run(self, stopping: asyncio.Event) -> bool:
         """Until the job ends or `stopping` is set; either way all pods have ended when it returns.
 
-        Raises JobFailed when the job is given up.
+        Says whether the job has succeeded. Raises JobFailed when it was given up.
         """
         try:
             await self._start_servers()
@@ -101,29 +102,27 @@ class LocalJob:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> Plan:
-        executor = self.executor
+    async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> bool:
+        executor, objects = self.executor, self.objects
         while True:
             executor.tend()
             pods = executor.observe()
             if stopping.is_set():
-                suspended = self.job.spec.model_copy(update={"suspend": True})
-                decided = plan(
-                    self.job.model_copy(update={"spec": suspended}), Observed(pods=pods), now=time.monotonic()
-                )
-                if not any(pod.phase is Phase.RUNNING for pod in pods):
-                    return decided
-            else:
-                observed = Observed(pods=pods, attempts=executor.attempts, failures=executor.failures)
-                decided = plan(self.job, observed, now=time.monotonic())
-            executor.apply(decided.actions)
-            if decided.failure is not None and not any(pod.phase is Phase.RUNNING for pod in pods):
-                raise JobFailed(decided.failure)
-            if decided.succeeded:
-                return decided
+                objects.suspend()
+            executor.apply(objects.turn(pods, self._report(), now=time.time()))
+            running = any(not pod.ended for pod in executor.observe())
+            if not running and objects.failure is not None:
+                raise JobFailed(objects.failure)
+            if not running and (objects.succeeded or stopping.is_set()):
+                return objects.succeeded
             if watching.done():
                 watching.result()
             await asyncio.sleep(_TURN_S)
+
+    def _report(self) -> JobReport:
+        if self.watch is None:
+            return JobReport()
+        return self.watch.report(window=self.job.spec.autoscaling.window_steps)
 
     def _make_executor(self) -> LocalExecutor:
         secrets = self.folder / "secrets"
@@ -146,7 +145,7 @@ class LocalJob:
         )
         # Pods share two cores here: more threads than that only get in each other's way.
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.monotonic)
+        return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.time)
 
     def _weight_keys(self) -> WeightSettings:
         """The key that this job's trainers sign weights with. It stays with the job, whose weights outlive a run."""

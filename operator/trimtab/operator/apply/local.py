@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -15,7 +14,7 @@ from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import LOOPBACK, free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.apply.local_secrets import secret_value
-from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
 
 _log = structlog.get_logger(__name__)
@@ -109,9 +108,10 @@ class _Container:
 
 
 class _Pod:
-    def __init__(self, plan: PodPlan, containers: Sequence[_Container]) -> None:
+    def __init__(self, plan: PodPlan, containers: Sequence[_Container], *, created_at: float) -> None:
         self.plan = plan
         self.containers = containers
+        self.created_at = created_at
         self.stop_by: float | None = None
         self.finished_at: float | None = None
         self.failure = ""
@@ -142,20 +142,11 @@ class LocalExecutor:
         self._clock = clock
         self._pods: dict[str, _Pod] = {}
         self._rendezvous: dict[tuple[str, int], int] = {}
-        self._attempts_file = folder / "attempts.json"
-        self._failed_attempts: dict[str, set[int]] = {}
-        self.attempts: dict[str, int] = _read_attempts(self._attempts_file)
-        """By group, the newest attempt ever started, also by an earlier executor on the same folder."""
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """By group, attempts that failed by themselves since this executor began."""
-        return {group: len(attempts) for group, attempts in self._failed_attempts.items()}
 
     def observe(self) -> list[ObservedPod]:
         return [self._observed(pod) for pod in self._pods.values()]
 
-    def apply(self, actions: Sequence[Action]) -> None:
+    def apply(self, actions: Iterable[PodAction]) -> None:
         for action in actions:
             match action:
                 case StartPod(pod=pod):
@@ -193,8 +184,6 @@ class LocalExecutor:
             if container.exit_code not in (None, 0) and not pod.failure:
                 tail = log_tail(container.log_file, lines=3)
                 pod.failure = f"{container.plan.name} exited with {container.exit_code}: {tail}"
-        if pod.failed and pod.stop_by is None and pod.plan.group is not None:
-            self._failed_attempts.setdefault(pod.plan.group, set()).add(pod.plan.attempt)
         _log.info("pod_ended", pod=pod.plan.name, failure=pod.failure)
 
     def pids(self) -> dict[str, int]:
@@ -221,13 +210,10 @@ class LocalExecutor:
     def _start(self, plan: PodPlan) -> None:
         scratch = self._folder / "pods" / plan.name
         scratch.mkdir(parents=True, exist_ok=True)
-        if plan.group is not None:
-            # Before the first process: an attempt that was seen by anyone is never used again.
-            self._note_attempt(plan.group, plan.attempt)
         variables = self._variables(plan, scratch)
         containers: list[_Container] = []
         # Known from the first container on, so that nothing is left behind when a later one cannot be started.
-        self._pods[plan.name] = _Pod(plan, containers)
+        self._pods[plan.name] = _Pod(plan, containers, created_at=self._clock())
         for container in plan.containers:
             environment = self._environment | {
                 name: _expanded(value, variables) for name, value in container.environment.items()
@@ -242,13 +228,6 @@ class LocalExecutor:
             containers.append(_Container(container, command, restart=plan.restart, clock=self._clock))
         _log.info("pod_started", pod=plan.name, attempt=plan.attempt)
 
-    def _note_attempt(self, group: str, attempt: int) -> None:
-        if attempt > self.attempts.get(group, -1):
-            self.attempts[group] = attempt
-            partial = self._attempts_file.with_suffix(".partial")
-            partial.write_text(json.dumps(self.attempts))
-            partial.replace(self._attempts_file)
-
     def _variables(self, plan: PodPlan, scratch: Path) -> dict[str, str]:
         names = [port for container in plan.containers for port in container.ports]
         variables = {name: str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
@@ -257,8 +236,8 @@ class LocalExecutor:
             "JOB_FOLDER": str(self._job_file.parent),
             "SCRATCH": str(scratch),
         }
-        if plan.group is not None:
-            key = (plan.group, plan.attempt)
+        if plan.gang:
+            key = (plan.owner, plan.attempt)
             if key not in self._rendezvous:
                 self._rendezvous[key] = free_ports(1)[0]
             variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(self._rendezvous[key])}
@@ -281,19 +260,16 @@ class LocalExecutor:
         return ObservedPod(
             name=pod.plan.name,
             phase=phase,
+            owner=pod.plan.owner,
             attempt=pod.plan.attempt,
-            group=pod.plan.group,
+            revision=pod.plan.revision,
+            created_at=pod.created_at,
             finished_at=pod.finished_at,
             stopping=pod.stop_by is not None,
             misconfigured=pod.ended and pod.misconfigured,
+            exit_code=next((c.exit_code for c in pod.containers if c.exit_code), None),
             message=pod.failure,
         )
-
-
-def _read_attempts(path: Path) -> dict[str, int]:
-    return (
-        {str(group): int(attempt) for group, attempt in json.loads(path.read_text()).items()} if path.exists() else {}
-    )
 
 
 def _interpreted(command: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
 from trimtab.operator.plan.pods import PodPlan
 
 
@@ -14,7 +16,9 @@ class StartPod:
 
 @dataclass(frozen=True)
 class StopPod:
-    """SIGTERM, the grace period, SIGKILL. Stopping a pod that is stopping changes nothing."""
+    """SIGTERM, the grace period, SIGKILL. A worker drains in that time. Stopping a pod that is stopping changes
+    nothing.
+    """
 
     name: str
     reason: str
@@ -27,4 +31,27 @@ class RemovePod:
     name: str
 
 
-Action = StartPod | StopPod | RemovePod
+@dataclass(frozen=True)
+class PutPool:
+    """Make it, or bring its spec up to date."""
+
+    pool: RolloutPool
+
+
+@dataclass(frozen=True)
+class PutTrainer:
+    trainer: Trainer
+
+
+@dataclass(frozen=True)
+class DeletePool:
+    name: str
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Its time after the end is over."""
+
+
+PodAction = StartPod | StopPod | RemovePod
+Action = PodAction | PutPool | PutTrainer | DeletePool | DeleteJob

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.api.policy import Policy
-from trimtab.api.pool import JobPool
+from trimtab.api.pool import PoolSettings
 from trimtab.operator.plan.pods import ContainerPlan
 
 
-def engine_containers(pool: JobPool, policies: Sequence[Policy]) -> list[ContainerPlan]:
+def engine_containers(pool: PoolSettings, policies: Sequence[Policy]) -> list[ContainerPlan]:
     """None where the manifest names a server that runs already."""
     if pool.engine.url is not None:
         return []
@@ -19,17 +19,18 @@ def engine_containers(pool: JobPool, policies: Sequence[Policy]) -> list[Contain
             command=_launched(pool, policy),
             sidecar=True,
             ports=(_port(policy),),
+            resources=pool.engine.resources,
         )
         for policy in policies
     ]
 
 
-def engine_urls(pool: JobPool, policies: Sequence[Policy]) -> str:
+def engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
     """As the worker reads them: policy=url pairs with commas between them."""
     return ",".join(f"{policy.name}={pool.engine.url or f'http://127.0.0.1:$({_port(policy)})'}" for policy in policies)
 
 
-def _launched(pool: JobPool, policy: Policy) -> tuple[str, ...]:
+def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
     engine = pool.engine
     serve = (f"--model-path=$(JOB_FOLDER)/{policy.model.uri}", f"--port=$({_port(policy)})")
     if engine.name == "builtin":

@@ -1,83 +1,236 @@
-"""The plan of a whole job: what to start and stop now, and what to say about it."""
+"""The plan of a whole job: its dataflow, its pools and trainers, and what to say about it.
+
+Pools and trainers have plans of their own. A job makes them, reads what became of them, and ends when they have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trimtab.api.job import RLJob
-from trimtab.operator.plan.actions import Action, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.job_pods import dataflow_pods, pool_pods, trainer_group
-from trimtab.operator.plan.pods import ObservedPod, Phase, PodPlan
-from trimtab.operator.plan.trainer_group import plan_trainer_group
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob, RLJobStatus
+from trimtab.api.pool import RolloutPool
+from trimtab.api.support import unsupported
+from trimtab.api.trainer import Trainer
+from trimtab.operator.plan.actions import (
+    Action,
+    DeleteJob,
+    DeletePool,
+    PutPool,
+    PutTrainer,
+    RemovePod,
+    StartPod,
+    StopPod,
+)
+from trimtab.operator.plan.children import pool_of, trainer_of
+from trimtab.operator.plan.conditions import Statement, find, moment, updated
+from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
+from trimtab.operator.plan.job_pods import dataflow_pods
+from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.pods import ObservedPod
+from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
+from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """The world as the executor sees it."""
 
+    pools: Sequence[RolloutPool] = ()
+    """Those that work for the job, made by hand or not."""
+    trainers: Sequence[Trainer] = ()
     pods: Sequence[ObservedPod] = ()
-    attempts: Mapping[str, int] = field(default_factory=dict)
-    """By trainer group, the newest attempt ever started; those never started are absent."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """By trainer group, attempts that failed and were not stopped by us: what failurePolicy.maxRestarts bounds."""
+    """Those of the dataflow."""
+    report: JobReport = field(default_factory=JobReport)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class JobPlan:
     actions: tuple[Action, ...]
-    succeeded: bool = False
-    """Every policy's trainer has ended well and nothing runs any more."""
-    failure: str | None = None
+    status: RLJobStatus
+    look_again_at: float | None = None
 
 
-def plan(desired: RLJob, observed: Observed, *, now: float) -> Plan:
+def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     """Level-triggered: the same world gives the same plan, and a world that fits gives an empty one."""
-    if desired.spec.suspend:
-        return Plan(actions=_stop_all(observed, reason="suspended"))
-    misconfigured = [pod for pod in observed.pods if pod.misconfigured]
-    if misconfigured:
-        pod = misconfigured[0]
-        return Plan(actions=_stop_all(observed, reason="the job has failed"), failure=f"{pod.name}: {pod.message}")
-    actions: list[Action] = []
-    finished = []
-    for policy in desired.spec.policies:
-        group = plan_trainer_group(
-            desired,
-            policy,
-            observed.pods,
-            attempt=observed.attempts.get(trainer_group(desired, policy), -1),
-            failures=observed.failures.get(trainer_group(desired, policy), 0),
-            now=now,
-        )
-        if group.failure is not None:
-            return Plan(actions=_stop_all(observed, reason="the job has failed"), failure=group.failure)
-        actions += group.actions
-        finished.append(group.finished)
-    if all(finished):
-        stopping = _stop_all(observed, reason="the job has succeeded")
-        return Plan(actions=stopping, succeeded=not any(pod.phase is Phase.RUNNING for pod in observed.pods))
-    wanted = {pod.name: pod for pod in dataflow_pods(desired)}
-    for pool in desired.spec.pools:
-        wanted |= {pod.name: pod for pod in pool_pods(desired, pool, replicas=pool.replicas)}
-    return Plan(actions=(*actions, *_plan_single_pods(wanted, observed)))
+    refused = unsupported(job.spec)
+    end = None if refused else _end(job, observed)
+    statements = _statements(job, observed, refused=refused, end=end)
+    actions: tuple[Action, ...]
+    if refused:
+        actions = ()
+    elif rest_reason(job) is not None or end is not None:
+        actions = _wind_down(observed)
+    else:
+        actions = (*_children(job, observed), *_dataflow(job, observed.pods))
+    delete = delete_at(job)
+    if delete is not None and now >= delete:
+        actions = (DeleteJob(),)
+    return JobPlan(
+        actions=actions,
+        status=_status(job, observed, statements, now=now),
+        look_again_at=delete if delete is not None and now < delete else None,
+    )
 
 
-def _plan_single_pods(wanted: Mapping[str, PodPlan], observed: Observed) -> Iterable[Action]:
-    """Pods that live for themselves. Their containers are restarted in place, so one that has ended was stopped."""
-    present = {pod.name for pod in observed.pods}
+def _end(job: RLJob, observed: Observed) -> Statement | None:
+    """How the job ends, when that is decided now; None before, and once it is written down."""
+    if verdict(job) is not None:
+        return None
     for pod in observed.pods:
-        if pod.group is not None:
-            continue
-        if pod.phase is not Phase.RUNNING:
-            yield RemovePod(pod.name)
-            present.discard(pod.name)
-        elif pod.name not in wanted and not pod.stopping:
-            yield StopPod(pod.name, "no longer wanted")
-    for name, plan in wanted.items():
-        if name not in present:
-            yield StartPod(plan)
+        if pod.misconfigured:
+            return _failed("Misconfigured", f"{pod.name}: {pod.message}")
+    trainers = {trainer.spec.policy: trainer for trainer in observed.trainers}
+    ends = [outcome(trainers[policy.name]) for policy in job.spec.policies if policy.name in trainers]
+    for trainer in observed.trainers:
+        if outcome(trainer) == FAILED and trainer.status is not None:
+            said = find(trainer.status.conditions, ConditionType.READY)
+            return _failed("TrainerFailed", f"{trainer.metadata.name}: {said.message if said else ''}")
+    for pool in observed.pools:
+        error = pool.status.last_error if pool.status else None
+        if error is not None and error.reason == "Misconfigured":
+            return _failed("Misconfigured", f"{error.pod}: {error.message}")
+    if len(ends) == len(job.spec.policies) and all(end == COMPLETED for end in ends):
+        return Statement(
+            type=ConditionType.SUCCEEDED, holds=True, reason="PoliciesTrained", message="every policy is trained"
+        )
+    return None
 
 
-def _stop_all(observed: Observed, *, reason: str) -> tuple[Action, ...]:
-    return tuple(StopPod(pod.name, reason) for pod in observed.pods if pod.phase is Phase.RUNNING and not pod.stopping)
+def _failed(reason: str, message: str) -> Statement:
+    return Statement(type=ConditionType.SUCCEEDED, holds=False, reason=reason, message=message)
+
+
+def _children(job: RLJob, observed: Observed) -> list[Action]:
+    """Those that are missing or differ from the manifest, and pools that it no longer has."""
+    actions: list[Action] = []
+    pools = {pool.metadata.name: pool for pool in observed.pools}
+    trainers = {trainer.metadata.name: trainer for trainer in observed.trainers}
+    wanted = set()
+    for asked in job.spec.pools:
+        made = pool_of(job, asked, pools.get(f"{job.metadata.name}-{asked.name}"))
+        wanted.add(made.metadata.name)
+        if not _same(pools.get(made.metadata.name), made):
+            actions.append(PutPool(made))
+    for policy in job.spec.policies:
+        trainer = trainer_of(job, policy)
+        if not _same(trainers.get(trainer.metadata.name), trainer):
+            actions.append(PutTrainer(trainer))
+    for name, pool in pools.items():
+        if name not in wanted and _made_by(job, pool) and pool.metadata.deletion_timestamp is None:
+            actions.append(DeletePool(name))
+    return actions
+
+
+def _same(present: RolloutPool | Trainer | None, wanted: RolloutPool | Trainer) -> bool:
+    return (
+        present is not None
+        and present.spec == wanted.spec
+        and wanted.metadata.annotations.items() <= present.metadata.annotations.items()
+    )
+
+
+def _made_by(job: RLJob, pool: RolloutPool) -> bool:
+    return any(owner.uid == (job.metadata.uid or "") and owner.controller for owner in pool.metadata.owner_references)
+
+
+def _dataflow(job: RLJob, pods: Sequence[ObservedPod]) -> list[Action]:
+    """Its containers are restarted in place, so one that has ended was stopped or taken away."""
+    wanted = {pod.name: pod for pod in dataflow_pods(job)}
+    actions: list[Action] = []
+    for pod in pods:
+        if pod.ended:
+            actions.append(RemovePod(pod.name))
+        elif pod.alive and (pod.name not in wanted or pod.revision != wanted[pod.name].revision):
+            actions.append(StopPod(pod.name, "its part of the manifest has changed"))
+    there = {pod.name for pod in pods if not pod.ended}
+    return actions + [StartPod(plan) for name, plan in wanted.items() if name not in there]
+
+
+def _wind_down(observed: Observed) -> tuple[Action, ...]:
+    """The dataflow goes last: workers hand tasks back to it, and trainers acknowledge their last steps."""
+    others = any(pool.status is not None and pool.status.replicas for pool in observed.pools) or any(
+        trainer.status is not None and trainer.status.replicas for trainer in observed.trainers
+    )
+    if others:
+        return ()
+    stops: list[Action] = [StopPod(pod.name, "the job is at rest") for pod in observed.pods if pod.alive]
+    return (*stops, *(RemovePod(pod.name) for pod in observed.pods if pod.ended))
+
+
+def _statements(job: RLJob, observed: Observed, *, refused: Sequence[str], end: Statement | None) -> list[Statement]:
+    accepted = Statement(
+        type=ConditionType.ACCEPTED,
+        holds=not refused,
+        reason="NotSupported" if refused else "Accepted",
+        message=f"this version does not do {', '.join(refused)}" if refused else "",
+    )
+    running = any(pod.alive for pod in observed.pods)
+    suspended = Statement(
+        type=ConditionType.SUSPENDED,
+        holds=job.spec.suspend and not running,
+        reason="Suspended" if job.spec.suspend else "Running",
+        message="pods are being stopped" if job.spec.suspend and running else "",
+    )
+    if verdict(job) is not None:
+        return [accepted, suspended]
+    return [accepted, suspended, end or _progress(job, observed, refused=refused)]
+
+
+def _progress(job: RLJob, observed: Observed, *, refused: Sequence[str]) -> Statement:
+    """The summary of a job that has not ended: its reason says what the job is doing, or waits for."""
+
+    def said(reason: str, message: str = "") -> Statement:
+        return Statement(type=ConditionType.SUCCEEDED, holds=None, reason=reason, message=message)
+
+    if refused:
+        return said("NotAccepted", "see the condition Accepted")
+    if job.spec.suspend:
+        return said("Suspended")
+    for trainer in observed.trainers:
+        ready = find(trainer.status.conditions, ConditionType.READY) if trainer.status else None
+        if ready is not None and ready.status != "True" and ready.reason != COMPLETED:
+            return said("WaitingForTrainer", f"{trainer.metadata.name}: {ready.reason} {ready.message}".rstrip())
+    idle = [pool for pool in observed.pools if not (pool.status and pool.status.ready_replicas)]
+    if observed.pools and len(idle) == len(observed.pools):
+        return said("WaitingForRollout", "no rollout pod is ready yet")
+    if not observed.report.policies:
+        return said("Starting")
+    return said("Training", f"step {min(policy.step for policy in observed.report.policies.values())}")
+
+
+def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, now: float) -> RLJobStatus:
+    before = job.status or RLJobStatus()
+    generation = job.metadata.generation
+    conditions = updated(before.conditions, statements, generation=generation, now=now)
+    summary = find(conditions, ConditionType.SUCCEEDED)
+    ended = summary is not None and summary.status != "Unknown"
+    policies = policy_statuses(job, before, observed.report)
+    pools = pool_statuses(observed.pools)
+    errors = [trainer.status.last_error for trainer in observed.trainers if trainer.status is not None]
+    errors += [pool.status.last_error for pool in observed.pools if pool.status is not None]
+    errors.append(latest_error(observed.pods, now=now))
+    newest = max((error for error in errors if error is not None), key=lambda error: error.time, default=None)
+    trainers = [trainer.status for trainer in observed.trainers if trainer.status is not None]
+    begun = bool(observed.pods) or any(trainer.attempt for trainer in trainers)
+    return before.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": conditions,
+            "start_time": before.start_time or (moment(now) if begun else None),
+            "completion_time": before.completion_time or (moment(now) if ended else None),
+            "step": min((policy.step for policy in policies), default=0),
+            "reward": mean(policy.reward for policy in policies),
+            "waiting_fraction": largest(policy.waiting_fraction for policy in policies),
+            "staleness": largest(policy.staleness for policy in policies),
+            "replicas": sum(pool.replicas for pool in pools),
+            "ready_replicas": sum(pool.ready_replicas for pool in pools),
+            "restarts": sum(trainer.restarts for trainer in trainers),
+            "restarts_counted": sum(trainer.restarts_counted for trainer in trainers),
+            "quarantined_tasks": max(before.quarantined_tasks, observed.report.quarantined_tasks),
+            "policies": policies,
+            "pools": pools,
+            "last_error": newest or before.last_error,
+        }
+    )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from trimtab.api import names
+from dataclasses import replace
+
+from trimtab.api import labels, names
 from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
-from trimtab.api.pool import JobPool
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
 from trimtab.operator.plan.engine_containers import engine_containers, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
+from trimtab.operator.plan.revision import revision_of
 
 _DATAFLOW_GRACE_S = 10.0
 
@@ -20,18 +24,34 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
         command=("python", "-m", "trimtab.dataflow"),
         environment=_identity(job, role="dataflow", pod=name) | {"TRIMTAB_SCRATCH": "$(SCRATCH)/prompts"},
     )
-    return [
-        PodPlan(name=name, role="dataflow", containers=(container,), restart=Restart.ALWAYS, grace_s=_DATAFLOW_GRACE_S)
-    ]
+    pod = PodPlan(
+        name=name,
+        role="dataflow",
+        owner=job.metadata.name,
+        containers=(container,),
+        restart=Restart.ALWAYS,
+        grace_s=_DATAFLOW_GRACE_S,
+    )
+    return [replace(pod, revision=revision_of(pod, reads=job.spec.data.model_dump(mode="json")))]
 
 
-def trainer_group(job: RLJob, policy: Policy) -> str:
-    return names.trainer_name(job.metadata.name, policy.name)
+def trained_policy(job: RLJob, trainer: Trainer) -> Policy:
+    """The job's policy as this trainer trains it. A Trainer made by hand may have a model and algorithm of its own."""
+    policy = next(policy for policy in job.spec.policies if policy.name == trainer.spec.policy)
+    settings = type(policy.trainer).model_validate(trainer.spec.model_dump(by_alias=False))
+    return policy.model_copy(
+        update={
+            "trainer": settings,
+            "model": trainer.spec.model or policy.model,
+            "algorithm": trainer.spec.algorithm or policy.algorithm,
+        }
+    )
 
 
-def trainer_pods(job: RLJob, policy: Policy, *, attempt: int) -> list[PodPlan]:
+def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]:
     """One pod per rank. They find each other at $(MASTER_ADDR): the one place where pods of a job talk directly."""
-    group = trainer_group(job, policy)
+    policy = trained_policy(job, trainer)
+    group = trainer.metadata.name
     ranks = policy.trainer.replicas
     pods = []
     for rank in range(ranks):
@@ -51,46 +71,74 @@ def trainer_pods(job: RLJob, policy: Policy, *, attempt: int) -> list[PodPlan]:
                 "TRIMTAB_ATTEMPT": str(attempt),
                 "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
             },
+            resources=policy.trainer.resources,
         )  # fmt: skip
         pods.append(
             PodPlan(
                 name=name,
                 role="trainer",
+                owner=group,
+                gang=True,
                 containers=(container,),
                 restart=Restart.NEVER,
                 grace_s=policy.trainer.grace_period_seconds,
-                group=group,
                 attempt=attempt,
+                template=policy.trainer.template or {},
             )
         )
-    return pods
+    reads = policy.model_dump(mode="json", exclude={"trainer": {"replicas"}})
+    revision = revision_of(replace(pods[0], attempt=0, containers=()), reads=[ranks, reads])
+    return [replace(pod, revision=revision) for pod in pods]
 
 
-def pool_pods(job: RLJob, pool: JobPool, *, replicas: int) -> list[PodPlan]:
-    pool_name = names.pool_name(job.metadata.name, pool.name)
-    return [_rollout_pod(job, pool, names.rollout_pod_name(pool_name, ordinal)) for ordinal in range(replicas)]
-
-
-def _rollout_pod(job: RLJob, pool: JobPool, name: str) -> PodPlan:
+def rollout_pod(job: RLJob, pool: RolloutPool, ordinal: int) -> PodPlan:
     """A worker and the engines it samples from, side by side: when one dies, the others stay."""
-    policies = [policy for policy in job.spec.policies if pool.policies is None or policy.name in pool.policies]
+    first = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, 0))
+    served = served_policies(job, pool)
+    reads = [
+        job.spec.workflow.model_dump(mode="json"),
+        [policy.model_dump(mode="json", include={"name", "model", "sampling"}) for policy in served],
+        pool.spec.model_dump(mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update"}),
+    ]
+    pod = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, ordinal))
+    return replace(pod, revision=revision_of(first, reads=reads))
+
+
+def served_policies(job: RLJob, pool: RolloutPool) -> list[Policy]:
+    wanted = pool.spec.policies
+    return [policy for policy in job.spec.policies if wanted is None or policy.name in wanted]
+
+
+def pool_label(pool: RolloutPool) -> str:
+    """The pool's name in its job; a pool made by hand has only its own."""
+    return pool.metadata.labels.get(labels.POOL, pool.metadata.name)
+
+
+def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
+    settings = pool.spec
+    policies = served_policies(job, pool)
     worker = ContainerPlan(
         name="worker",
         command=("python", "-m", "trimtab.rollout"),
         environment=_identity(job, role="rollout", pod=name)
         | {
-            "TRIMTAB_POD__POOL": pool.name,
-            "TRIMTAB_ENGINES": engine_urls(pool, policies),
+            "TRIMTAB_POD__POOL": pool_label(pool),
+            "TRIMTAB_ENGINES": engine_urls(settings, policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
         },
-        secrets={} if pool.engine.api_key_secret is None else {"TRIMTAB_ENGINE__API_KEY": pool.engine.api_key_secret},
+        secrets={}
+        if settings.engine.api_key_secret is None
+        else {"TRIMTAB_ENGINE__API_KEY": settings.engine.api_key_secret},
+        resources=settings.resources,
     )
     return PodPlan(
         name=name,
         role="rollout",
-        containers=(*engine_containers(pool, policies), worker),
+        owner=pool.metadata.name,
+        containers=(*engine_containers(settings, policies), worker),
         restart=Restart.ALWAYS,
-        grace_s=pool.grace_period_seconds,
+        grace_s=settings.grace_period_seconds,
+        template=settings.template or {},
     )
 
 

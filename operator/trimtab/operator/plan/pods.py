@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trimtab.api.scalars import SecretKey
+from trimtab.api.scalars import Resources, SecretKey
 
 
 class Restart(StrEnum):
@@ -30,6 +30,7 @@ class ContainerPlan:
     """Ends after the others have: a worker that drains still needs its engine."""
     ports: tuple[str, ...] = ()
     """Names of the ports it needs on loopback: the executor sets $(NAME) for all containers of the pod."""
+    resources: Resources = field(default_factory=Resources)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +40,19 @@ class PodPlan:
     containers: tuple[ContainerPlan, ...]
     restart: Restart
     grace_s: float
-    group: str | None = None
-    """Pods of one group live and die together."""
+    owner: str
+    """The RLJob, RolloutPool or Trainer it belongs to."""
+    gang: bool = False
+    """The pods of its owner live and die together, and find each other at $(MASTER_ADDR)."""
     attempt: int = 0
+    template: Mapping[str, object] = field(default_factory=dict)
+    """The manifest's pod template, which Kubernetes lays over the rest; one machine has no use for it."""
+    revision: str = ""
+    """What the pod was made from. A running pod with another one is out of date."""
 
 
 class Phase(StrEnum):
+    PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -56,11 +64,31 @@ class ObservedPod:
 
     name: str
     phase: Phase
+    owner: str = ""
     attempt: int = 0
-    group: str | None = None
+    revision: str = ""
+    scheduled: bool = True
+    ready: bool = True
+    suspect: bool = False
+    """Its heartbeats are late."""
+    tokens_per_second: float = 0.0
+    """What it last said of itself."""
+    created_at: float = 0.0
     finished_at: float | None = None
     stopping: bool = False
+    disrupted: bool = False
+    """Preempted, evicted or lost with its node: nobody's fault."""
     misconfigured: bool = False
     """It says itself that starting it again would not help."""
+    exit_code: int | None = None
     message: str = ""
     """Why it failed, as far as the executor knows."""
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def alive(self) -> bool:
+        """There to stay, as far as we know."""
+        return not self.ended and not self.stopping

@@ -60,7 +60,15 @@ class StepOutcome:
 class Learner:
     """`step` counts the steps made: it is the version of the weights. All ranks make every call together."""
 
-    def __init__(self, policy: Policy, *, model_path: Path, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        model_path: Path,
+        reference_path: Path | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """Without a reference of its own, a penalty on the distance to one takes the model the policy starts from."""
         _check_supported(policy)
         self._policy = policy
         self._device = device or torch.device("cpu")
@@ -69,7 +77,7 @@ class Learner:
         self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
         self._reference: PolicyNetwork | None = None
         if algorithm.kl.coefficient > 0:
-            self._reference = self._network(model_path, with_entropy=False).requires_grad_(False)
+            self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
         optimizer = algorithm.optimizer
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(),

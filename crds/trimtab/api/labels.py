@@ -1,0 +1,19 @@
+"""Labels and annotations on what a job creates: how the operator finds its own again, and people select it."""
+
+from __future__ import annotations
+
+from trimtab.api.model import GROUP
+
+JOB = f"{GROUP}/job"
+POOL = f"{GROUP}/pool"
+"""On a RolloutPool and its pods, the pool's name in its job; absent on a RolloutPool made by hand."""
+POLICY = f"{GROUP}/policy"
+ROLE = f"{GROUP}/role"
+OWNER = f"{GROUP}/owner"
+"""On pods, the name of the RLJob, RolloutPool or Trainer that they belong to."""
+ATTEMPT = f"{GROUP}/attempt"
+REVISION = f"{GROUP}/revision"
+APPLIED_REPLICAS = f"{GROUP}/applied-replicas"
+"""An annotation on a job's RolloutPool: what the manifest said when replicas were last set from it. Whoever scaled the
+pool since then is not overruled.
+"""

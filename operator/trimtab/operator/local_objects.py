@@ -1,0 +1,108 @@
+"""The job, its pools and its trainers on one machine, where no API server keeps them: plans read and change them here
+as they do there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.conditions import find
+from trimtab.operator.plan.finishing import verdict
+from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.pods import ObservedPod
+from trimtab.operator.plan.pool import plan_pool
+from trimtab.operator.plan.progress import JobReport
+from trimtab.operator.plan.trainer import plan_trainer
+
+
+class LocalObjects:
+    """Of one job. Attempts of trainers are kept in a file: one that was ever seen by anyone is never used again."""
+
+    def __init__(self, job: RLJob, *, attempts_file: Path) -> None:
+        self.job = job
+        self.pools: dict[str, RolloutPool] = {}
+        self.trainers: dict[str, Trainer] = {}
+        self._attempts_file = attempts_file
+        self.attempts: dict[str, int] = _read_attempts(attempts_file)
+
+    def suspend(self) -> None:
+        self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"suspend": True})})
+
+    @property
+    def succeeded(self) -> bool:
+        ended = verdict(self.job)
+        return ended is not None and ended.status == "True"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the job was given up."""
+        ended = verdict(self.job)
+        return ended.message if ended is not None and ended.status == "False" else None
+
+    @property
+    def activity(self) -> str:
+        """What the job does or waits for."""
+        summary = find(self.job.status.conditions, ConditionType.SUCCEEDED) if self.job.status else None
+        return "" if summary is None else f"{summary.reason} {summary.message}".rstrip()
+
+    def turn(self, pods: Sequence[ObservedPod], report: JobReport, *, now: float) -> list[PodAction]:
+        """Plan everything once: objects and their statuses change here, pods are the caller's business."""
+        actions: list[PodAction] = []
+        for name, pool in self.pools.items():
+            planned = plan_pool(self.job, pool, [pod for pod in pods if pod.owner == name], now=now)
+            self.pools[name] = pool.model_copy(update={"status": planned.status})
+            actions += planned.actions
+        for name, trainer in self.trainers.items():
+            decided = plan_trainer(self.job, trainer, [pod for pod in pods if pod.owner == name], now=now)
+            self._note_attempt(name, decided.status.attempt)
+            self.trainers[name] = trainer.model_copy(update={"status": decided.status})
+            actions += decided.actions
+        whole = plan_job(
+            self.job,
+            Observed(
+                pools=list(self.pools.values()),
+                trainers=list(self.trainers.values()),
+                pods=[pod for pod in pods if pod.owner == self.job.metadata.name],
+                report=report,
+            ),
+            now=now,
+        )
+        self.job = self.job.model_copy(update={"status": whole.status})
+        for action in whole.actions:
+            match action:
+                case PutPool(pool=pool):
+                    present = self.pools.get(pool.metadata.name)
+                    self.pools[pool.metadata.name] = pool.model_copy(
+                        update={"status": present.status if present else None}
+                    )
+                case PutTrainer(trainer=trainer):
+                    self._put_trainer(trainer)
+                case DeletePool(name=name):
+                    del self.pools[name]
+                case StartPod() | StopPod() | RemovePod():
+                    actions.append(action)
+        return actions
+
+    def _put_trainer(self, trainer: Trainer) -> None:
+        name = trainer.metadata.name
+        present = self.trainers.get(name)
+        status = present.status if present else TrainerStatus(attempt=self.attempts.get(name, 0))
+        self.trainers[name] = trainer.model_copy(update={"status": status})
+
+    def _note_attempt(self, trainer: str, attempt: int) -> None:
+        if attempt != self.attempts.get(trainer, 0):
+            self.attempts[trainer] = attempt
+            partial = self._attempts_file.with_suffix(".partial")
+            partial.write_text(json.dumps(self.attempts))
+            partial.replace(self._attempts_file)
+
+
+def _read_attempts(path: Path) -> dict[str, int]:
+    return {str(name): int(attempt) for name, attempt in json.loads(path.read_text()).items()} if path.exists() else {}

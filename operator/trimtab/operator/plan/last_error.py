@@ -1,0 +1,27 @@
+"""The failure that people should look at first: the newest, with the pod it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trimtab.api.conditions import LastError
+from trimtab.operator.plan.conditions import moment
+from trimtab.operator.plan.pods import ObservedPod, Phase
+
+_MAX_MESSAGE = 1024
+
+
+def latest_error(pods: Sequence[ObservedPod], *, now: float) -> LastError | None:
+    """Of pods that failed by themselves. None when none has."""
+    failed = [pod for pod in pods if (pod.phase is Phase.FAILED or pod.misconfigured) and not pod.stopping]
+    if not failed:
+        return None
+    pod = max(failed, key=lambda pod: (pod.misconfigured, pod.finished_at or now, pod.name))
+    reason = "Misconfigured" if pod.misconfigured else "Disrupted" if pod.disrupted else "PodFailed"
+    return LastError(
+        time=moment(pod.finished_at or now),
+        reason=reason,
+        message=pod.message[-_MAX_MESSAGE:],
+        pod=pod.name,
+        exit_code=pod.exit_code,
+    )

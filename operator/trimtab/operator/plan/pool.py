@@ -1,0 +1,150 @@
+"""The plan of a rollout pool: as many pods as asked for, all of the current template, and nobody stopped in haste.
+
+Stopping a pod is draining it: its worker takes no more tasks, finishes or hands back what it has, and goes within the
+grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool, RolloutPoolStatus
+from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.conditions import Statement, updated
+from trimtab.operator.plan.finishing import rest_reason
+from trimtab.operator.plan.job_pods import rollout_pod
+from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.ordinals import free_ordinals
+from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.pool_size import room
+from trimtab.operator.plan.victims import victims
+
+# A pod that ends at once is not replaced at once: whatever killed it is probably still there.
+_SHORTEST_LIFE_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlan:
+    actions: tuple[PodAction, ...]
+    status: RolloutPoolStatus
+    look_again_at: float | None = None
+
+
+def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod], *, now: float) -> PoolPlan:
+    """`job` is None when there is none of the name that the pool works for."""
+    rest = _rest_reason(job, pool)
+    revision = "" if job is None else rollout_pod(job, pool, 0).revision
+    living = [pod for pod in pods if pod.alive]
+    stops = _stops(pool, living, revision=revision, at_rest=rest is not None)
+    leaving = {stop.name for stop in stops}
+    kept = [pod for pod in living if pod.name not in leaving]
+    ended = [pod for pod in pods if pod.ended]
+    starts: list[StartPod] = []
+    held_until = None
+    if rest is None and job is not None:
+        outdated = sum(pod.revision != revision for pod in kept)
+        most = room(pool.spec.update, replicas=pool.spec.replicas).most if outdated else pool.spec.replicas
+        held_until = _held_until(ended, now=now)
+        if held_until is None:
+            taken = [pod.name for pod in pods]
+            free = free_ordinals(pool.metadata.name, taken, count=most - len(kept))
+            starts = [StartPod(rollout_pod(job, pool, ordinal)) for ordinal in free]
+    removals = [RemovePod(pod.name) for pod in ended] if held_until is None else []
+    return PoolPlan(
+        actions=(*removals, *stops, *starts),
+        status=_status(pool, pods, revision=revision, rest=rest, now=now),
+        look_again_at=held_until,
+    )
+
+
+def _rest_reason(job: RLJob | None, pool: RolloutPool) -> tuple[str, str] | None:
+    """Why the pool should have no pods: a word and a sentence."""
+    if job is None:
+        return "JobNotFound", f"there is no RLJob {pool.spec.job_ref.name} in this namespace"
+    if pool.spec.suspend:
+        return "Suspended", "spec.suspend is true"
+    return rest_reason(job)
+
+
+def _stops(pool: RolloutPool, living: Sequence[ObservedPod], *, revision: str, at_rest: bool) -> list[StopPod]:
+    if at_rest:
+        return [StopPod(pod.name, "the pool is at rest") for pod in living]
+    replicas = pool.spec.replicas
+    outdated = [pod for pod in living if pod.revision != revision]
+    bounds = room(pool.spec.update, replicas=replicas)
+    most = bounds.most if outdated else replicas
+    # Those of an older template would have to go anyway.
+    surplus = victims(outdated, len(living) - most)
+    surplus += victims([pod for pod in living if pod.revision == revision], len(living) - most - len(surplus))
+    stops = [StopPod(pod.name, "the pool has become smaller") for pod in surplus]
+    gone = {pod.name for pod in surplus}
+    ready = sum(pod.ready for pod in living if pod.name not in gone)
+    for pod in victims([pod for pod in outdated if pod.name not in gone], len(outdated)):
+        if pod.ready and ready <= bounds.fewest:
+            break
+        ready -= pod.ready
+        stops.append(StopPod(pod.name, "its template has changed"))
+    return stops
+
+
+def _held_until(ended: Sequence[ObservedPod], *, now: float) -> float | None:
+    """When those that ended too soon may be replaced; None when there are none."""
+    until = [pod.created_at + _SHORTEST_LIFE_S for pod in ended if not pod.stopping and not pod.disrupted]
+    latest = max(until, default=now)
+    return latest if latest > now else None
+
+
+def _status(
+    pool: RolloutPool, pods: Sequence[ObservedPod], *, revision: str, rest: tuple[str, str] | None, now: float
+) -> RolloutPoolStatus:
+    before = pool.status or RolloutPoolStatus()
+    there = [pod for pod in pods if not pod.ended]
+    living = [pod for pod in there if pod.alive]
+    ready = [pod for pod in living if pod.ready and pod.phase is Phase.RUNNING]
+    current = [pod for pod in living if pod.revision == revision]
+    wanted = 0 if rest else pool.spec.replicas
+    whole = len(ready) == wanted and len(current) == len(living) == wanted
+    error = latest_error(pods, now=now)
+    statements = [
+        _ready(rest, ready=len(ready), wanted=wanted),
+        Statement(
+            type=ConditionType.PROGRESSING,
+            holds=not whole,
+            reason="Settled" if whole else "PodsChanging",
+            message=f"{len(current)} of {wanted} pods are up to date, {len(there) - len(living)} drain",
+        ),
+        Statement(
+            type=ConditionType.SUSPENDED,
+            holds=rest is not None and not there,
+            reason=rest[0] if rest else "Running",
+            message=rest[1] if rest else "",
+        ),
+    ]
+    generation = pool.metadata.generation
+    return before.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": updated(before.conditions, statements, generation=generation, now=now),
+            "replicas": len(there),
+            "ready_replicas": len(ready),
+            "draining_replicas": len(there) - len(living),
+            "updated_replicas": len(current),
+            "tokens_per_second": sum(pod.tokens_per_second for pod in living),
+            "preemptions": before.preemptions + sum(pod.ended and pod.disrupted for pod in pods),
+            "last_error": error or before.last_error,
+        }
+    )
+
+
+def _ready(rest: tuple[str, str] | None, *, ready: int, wanted: int) -> Statement:
+    if rest is not None:
+        return Statement(type=ConditionType.READY, holds=False, reason=rest[0], message=rest[1])
+    return Statement(
+        type=ConditionType.READY,
+        holds=ready >= wanted,
+        reason="PodsReady" if ready >= wanted else "PodsNotReady",
+        message=f"{ready} of {wanted} pods take tasks",
+    )

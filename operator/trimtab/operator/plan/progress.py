@@ -1,0 +1,78 @@
+"""What a job's parts say of themselves, put into its status: steps, rewards, waiting, staleness, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from trimtab.api.evaluation import EvaluationResult
+from trimtab.api.job import PolicyStatus, PoolStatus, RLJob, RLJobStatus
+from trimtab.api.pool import RolloutPool
+from trimtab.operator.plan.job_pods import pool_label
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyReport:
+    """The latest that is known of a policy."""
+
+    step: int
+    version: int
+    reward: float | None
+    waiting_fraction: float | None
+    staleness: float | None
+    evaluation: tuple[EvaluationResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobReport:
+    """What the executor has heard of a job; empty when it has heard nothing."""
+
+    policies: Mapping[str, PolicyReport] = field(default_factory=dict)
+    quarantined_tasks: int = 0
+
+
+def policy_statuses(job: RLJob, before: RLJobStatus, report: JobReport) -> tuple[PolicyStatus, ...]:
+    """A policy of which nothing is heard just now keeps what was known of it."""
+    known = {policy.name: policy for policy in before.policies}
+    statuses = []
+    for policy in job.spec.policies:
+        heard = report.policies.get(policy.name)
+        if heard is None:
+            statuses.append(known.get(policy.name, PolicyStatus(name=policy.name)))
+        else:
+            statuses.append(
+                PolicyStatus(
+                    name=policy.name,
+                    step=heard.step,
+                    version=heard.version,
+                    reward=heard.reward,
+                    waiting_fraction=heard.waiting_fraction,
+                    staleness=heard.staleness,
+                    evaluation=heard.evaluation,
+                )
+            )
+    return tuple(statuses)
+
+
+def pool_statuses(pools: Sequence[RolloutPool]) -> tuple[PoolStatus, ...]:
+    return tuple(
+        PoolStatus(
+            name=pool_label(pool),
+            replicas=pool.status.replicas if pool.status else 0,
+            ready_replicas=pool.status.ready_replicas if pool.status else 0,
+            desired_replicas=pool.spec.replicas,
+        )
+        for pool in sorted(pools, key=lambda pool: pool.metadata.name)
+    )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Over the policies of which something is known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """Over the policies of which something is known."""
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,185 @@
+"""The plan of a trainer: its ranks are a gang. One that fails takes the others with it, and all start again from the
+checkpoint, with the next attempt number.
+
+What must survive a restart of the operator is in the status, which executors write before they act: the attempt that
+runs, and which failures have been judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob
+from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.conditions import Statement, find, updated
+from trimtab.operator.plan.finishing import rest_reason
+from trimtab.operator.plan.job_pods import trainer_pods
+from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.restart_budget import Verdict, backoff_s, judge
+
+COMPLETED = "Completed"
+FAILED = "Failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerPlan:
+    actions: tuple[PodAction, ...]
+    status: TrainerStatus
+    look_again_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
+    """What to do with the group, and the word and sentence for it."""
+
+    reason: str
+    message: str = ""
+    actions: tuple[PodAction, ...] = ()
+    changes: dict[str, int] | None = None
+    """Of the status, to be written before the actions are done."""
+    look_again_at: float | None = None
+
+
+def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod], *, now: float) -> TrainerPlan:
+    """`job` is None when there is none of the name that the trainer works for."""
+    status = trainer.status or TrainerStatus()
+    decision = _decide(job, trainer, status, pods, now=now)
+    return TrainerPlan(
+        actions=decision.actions,
+        status=_status(trainer, status, decision, pods, now=now),
+        look_again_at=decision.look_again_at,
+    )
+
+
+def outcome(trainer: Trainer) -> str | None:
+    """COMPLETED or FAILED when the trainer has ended for good."""
+    ready = find(trainer.status.conditions, ConditionType.READY) if trainer.status else None
+    return ready.reason if ready is not None and ready.reason in (COMPLETED, FAILED) else None
+
+
+def _decide(
+    job: RLJob | None, trainer: Trainer, status: TrainerStatus, pods: Sequence[ObservedPod], *, now: float
+) -> _Decision:
+    if job is None:
+        missing = f"there is no RLJob {trainer.spec.job_ref.name} in this namespace"
+        return _Decision(reason="JobNotFound", message=missing, actions=_clear(pods, reason="its job is gone"))
+    ended = outcome(trainer)
+    if ended is not None:
+        # The last pods stay, for their logs.
+        said = find(status.conditions, ConditionType.READY)
+        return _Decision(reason=ended, message=said.message if said else "", actions=_stop(pods, reason="it has ended"))
+    if all(policy.name != trainer.spec.policy for policy in job.spec.policies):
+        return _Decision(reason="PolicyNotFound", message=f"the job has no policy {trainer.spec.policy}")
+    rest = ("Suspended", "spec.suspend is true") if trainer.spec.suspend else rest_reason(job)
+    if rest is not None:
+        return _Decision(reason=rest[0], message=rest[1], actions=_clear(pods, reason=rest[1]))
+    attempt = max([status.attempt, *(pod.attempt for pod in pods)])
+    older = [pod for pod in pods if pod.attempt < attempt]
+    if older:
+        return _Decision(reason="Restarting", actions=_clear(older, reason="another attempt takes over"))
+    if not pods:
+        return _begin(job, trainer, status, attempt=attempt + 1)
+    return _look_after(job, trainer, status, pods, now=now)
+
+
+def _look_after(
+    job: RLJob, trainer: Trainer, status: TrainerStatus, pods: Sequence[ObservedPod], *, now: float
+) -> _Decision:
+    """A group of one attempt that is there, or was."""
+    wanted = trainer_pods(job, trainer, attempt=pods[0].attempt)
+    failed = [pod for pod in pods if pod.phase is Phase.FAILED and not pod.stopping]
+    if failed and status.judged_attempt < failed[0].attempt:
+        return _judge(job, status, pods, failed, now=now)
+    whole = {pod.name for pod in pods} == {pod.name for pod in wanted}
+    current = all(pod.revision == wanted[0].revision for pod in pods)
+    if whole and current and not failed and not any(pod.stopping for pod in pods):
+        if all(pod.phase is Phase.SUCCEEDED for pod in pods):
+            return _Decision(reason=COMPLETED, message="every rank has ended well")
+        ready = sum(pod.ready and pod.phase is Phase.RUNNING for pod in pods)
+        reason = "RanksReady" if ready == len(wanted) else "RanksNotReady"
+        return _Decision(reason=reason, message=f"{ready} of {len(wanted)} ranks train")
+    # Down with what is left of it; when all have ended, they make room for the next attempt.
+    why = f"{failed[0].name} failed" if failed else "its group starts again"
+    if any(not pod.ended for pod in pods):
+        return _Decision(reason="Restarting", message=why, actions=_stop(pods, reason=why))
+    if failed:
+        ended = max(pod.finished_at or now for pod in pods)
+        free = judge(job.spec.failure_policy, failed) is Verdict.RESTART_FREE
+        wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted)
+        if now < ended + wait:
+            return _Decision(reason="BackingOff", message=why, look_again_at=ended + wait)
+    return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
+
+
+def _judge(
+    job: RLJob, status: TrainerStatus, pods: Sequence[ObservedPod], failed: Sequence[ObservedPod], *, now: float
+) -> _Decision:
+    """The first look at a failed attempt: whether it counts, and whether it was one too many."""
+    policy = job.spec.failure_policy
+    verdict = judge(policy, failed)
+    counted = status.restarts_counted + (verdict is not Verdict.RESTART_FREE)
+    said = latest_error(pods, now=now)
+    message = f"{said.pod}: {said.message}" if said is not None else ""
+    stops = _stop(pods, reason=f"{failed[0].name} failed")
+    if verdict is Verdict.FAIL or counted > policy.max_restarts:
+        tries = "" if verdict is Verdict.FAIL else f"failed {counted} times, lastly "
+        return _Decision(reason=FAILED, message=tries + message, actions=stops)
+    changes = {"judged_attempt": failed[0].attempt, "restarts_counted": counted}
+    return _Decision(reason="Restarting", message=message, actions=stops, changes=changes)
+
+
+def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus, *, attempt: int) -> _Decision:
+    starts = tuple(StartPod(pod) for pod in trainer_pods(job, trainer, attempt=attempt))
+    changes = {"attempt": attempt, "restarts": status.restarts + (status.attempt > 0)}
+    return _Decision(reason="RanksNotReady", message="starting", actions=starts, changes=changes)
+
+
+def _stop(pods: Sequence[ObservedPod], *, reason: str) -> tuple[StopPod, ...]:
+    return tuple(StopPod(pod.name, reason) for pod in pods if pod.alive)
+
+
+def _clear(pods: Sequence[ObservedPod], *, reason: str) -> tuple[PodAction, ...]:
+    """Stop those that run; a rank that has ended stays until all have, so that the group is seen as one."""
+    stops = _stop(pods, reason=reason)
+    if stops or any(not pod.ended for pod in pods):
+        return stops
+    return tuple(RemovePod(pod.name) for pod in pods)
+
+
+def _status(
+    trainer: Trainer, status: TrainerStatus, decision: _Decision, pods: Sequence[ObservedPod], *, now: float
+) -> TrainerStatus:
+    generation = trainer.metadata.generation
+    there = [pod for pod in pods if not pod.ended]
+    training = decision.reason == "RanksReady"
+    final = decision.reason in (COMPLETED, FAILED)
+    at_rest = not there and decision.reason in ("Suspended", "JobEnded", "JobDeleted")
+    statements = [
+        Statement(type=ConditionType.READY, holds=training, reason=decision.reason, message=decision.message),
+        Statement(
+            type=ConditionType.PROGRESSING,
+            holds=not training and not final and not at_rest,
+            reason=decision.reason,
+            message=decision.message,
+        ),
+        Statement(
+            type=ConditionType.SUSPENDED,
+            holds=at_rest,
+            reason=decision.reason if at_rest else "Running",
+            message=decision.message if at_rest else "",
+        ),
+    ]
+    return status.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": updated(status.conditions, statements, generation=generation, now=now),
+            "replicas": len(there),
+            "ready_replicas": sum(pod.ready and pod.phase is Phase.RUNNING for pod in there),
+            "last_error": latest_error(pods, now=now) or status.last_error,
+            **(decision.changes or {}),
+        }
+    )
