@@ -79,10 +79,10 @@ async def test_a_job_trains_on_a_launched_sglang_with_live_weight_updates(job_fi
     watching = asyncio.create_task(_served_versions(job, ended))
     try:
         async with asyncio.timeout(_RUN_S):
-            decided = await job.run(asyncio.Event())
+            succeeded = await job.run(asyncio.Event())
     finally:
         ended.set()
-    assert decided.succeeded
+    assert succeeded
     served = await watching
     positions = [position_of(label) for label in served]
     assert positions == sorted(position for position in positions if position is not None)

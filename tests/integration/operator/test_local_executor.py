@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,9 +19,10 @@ from trimtab.api.scalars import SecretKey
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.apply.local_secrets import SecretMissing
+from trimtab.operator.local_objects import LocalObjects
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
-from trimtab.operator.plan.job import Observed, plan
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
+from trimtab.operator.plan.progress import JobReport
 
 FOREVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
@@ -35,18 +37,16 @@ def container(
     )
 
 
-def pod(
-    *containers: ContainerPlan, restart: Restart = Restart.ALWAYS, grace_s: float = 10.0, **fields: object
-) -> PodPlan:
-    name = str(fields.pop("name", "pod"))
-    return PodPlan(name=name, role="test", containers=containers, restart=restart, grace_s=grace_s, **fields)  # type: ignore[arg-type]
+def pod(*containers: ContainerPlan, restart: Restart = Restart.ALWAYS, grace_s: float = 10.0, **fields: Any) -> PodPlan:
+    given = {"name": "pod", "role": "test", "owner": "test", **fields}
+    return PodPlan(containers=containers, restart=restart, grace_s=grace_s, **given)
 
 
 class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.executor = LocalExecutor(
-            folder, job_file=folder / "job.yaml", environment={"COMMON": "yes"}, clock=time.monotonic
+            folder, job_file=folder / "job.yaml", environment={"COMMON": "yes"}, clock=time.time
         )
 
     def start(self, plan: PodPlan) -> None:
@@ -161,10 +161,9 @@ def _tended(machine: Machine) -> str:
 
 
 async def test_a_failure_is_told_with_the_end_of_the_log(machine: Machine) -> None:
-    machine.start(pod(container("bad", "raise SystemExit('out of luck')"), restart=Restart.NEVER, group="g", attempt=2))
+    machine.start(pod(container("bad", "raise SystemExit('out of luck')"), restart=Restart.NEVER, attempt=2))
     ended = await machine.until(Phase.FAILED)
-    assert ended.message == "bad exited with 1: out of luck"
-    assert machine.executor.failures == {"g": 1}
+    assert (ended.message, ended.exit_code) == ("bad exited with 1: out of luck", 1)
     machine.executor.apply([RemovePod("pod")])
     assert machine.executor.observe() == []
 
@@ -178,17 +177,6 @@ async def test_a_container_that_says_it_is_misconfigured_is_not_started_again(ma
     assert machine.executor.pids() == {}
 
 
-async def test_attempts_outlive_the_executor(machine: Machine) -> None:
-    machine.start(pod(container("rank", "pass"), restart=Restart.NEVER, group="g", attempt=4))
-    await machine.until(Phase.SUCCEEDED)
-    again = Machine(machine.folder)
-    assert again.executor.attempts == {"g": 4}
-    assert again.executor.failures == {}, "a person who starts the job again renews its budget"
-    (start, *_) = plan(job("g-job"), Observed(attempts={"g-job-solver": 4}), now=0.0).actions
-    assert isinstance(start, StartPod)
-    assert start.pod.attempt == 5
-
-
 async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machine) -> None:
     broken = ContainerPlan(name="broken", command=("/no/such/program",))
     with pytest.raises(FileNotFoundError):
@@ -199,22 +187,21 @@ async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machi
 
 
 async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
-    """The plan and the executor together, with ranks of our own in place of the trainer."""
+    """The plans and the executor together, with ranks of our own in place of the trainer."""
     desired = job("gang", trainer={"replicas": 2}, failurePolicy={"backoffSeconds": 1, "maxRestarts": 3})
+    objects = LocalObjects(desired, attempts_file=machine.folder / "attempts.json")
+    code = f"import os; print('attempt', os.environ['TRIMTAB_ATTEMPT'], flush=True)\n{FOREVER}"
 
     def turn() -> None:
         machine.executor.tend()
-        executor = machine.executor
-        observed = Observed(pods=executor.observe(), attempts=executor.attempts, failures=executor.failures)
-        for action in plan(desired, observed, now=time.monotonic()).actions:
+        for action in objects.turn(machine.executor.observe(), JobReport(), now=time.time()):
             if isinstance(action, StartPod):
-                if action.pod.group is None:
+                if not action.pod.gang:
                     continue
-                code = f"import os; print('attempt', os.environ['TRIMTAB_ATTEMPT'], flush=True)\n{FOREVER}"
                 (own,) = action.pod.containers
-                ours = ContainerPlan(name="trainer", command=("python", "-c", code), environment=own.environment)
-                action = StartPod(PodPlan(**{**vars(action.pod), "containers": (ours,)}))
-            executor.apply([action])
+                ours = replace(own, command=("python", "-c", code))
+                action = StartPod(replace(action.pod, containers=(ours,)))
+            machine.executor.apply([action])
 
     def attempts(rank: int) -> int:
         turn()
@@ -225,9 +212,14 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     os.kill(pids["gang-solver-trainer-1/trainer"], signal.SIGKILL)
     await eventually(lambda: attempts(0) == attempts(1) == 2, timeout_s=DEADLINE_S)
     assert not any(_alive(pid) for pid in pids.values())
-    assert machine.executor.attempts == {"gang-solver": 1}
-    assert machine.executor.failures == {"gang-solver": 1}
-    assert "attempt 1" in machine.log("trainer", pod="gang-solver-trainer-0")
+    status = objects.trainers["gang-solver"].status
+    assert status is not None
+    assert (status.attempt, status.restarts, status.restarts_counted) == (2, 1, 1)
+    assert "attempt 2" in machine.log("trainer", pod="gang-solver-trainer-0")
+    again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json")
+    again.turn([], JobReport(), now=time.time())
+    starts = again.turn([], JobReport(), now=time.time())
+    assert [start.pod.attempt for start in starts if isinstance(start, StartPod) and start.pod.gang] == [3, 3]
 
 
 async def test_secrets_come_from_the_environment_of_whoever_runs_the_job(

@@ -50,9 +50,9 @@ async def test_a_trainer_of_ones_own_trains_every_sample_once_and_survives_its_d
     (trainer,) = [pid for container, pid in job.executor.pids().items() if container.endswith("/trainer")]
     os.kill(trainer, signal.SIGKILL)
     async with asyncio.timeout(240.0):
-        decided = await running
-    assert decided.succeeded
-    assert job.executor.attempts == {"own-trainer-solver": 1}
+        succeeded = await running
+    assert succeeded
+    assert job.objects.attempts == {"own-trainer-solver": 2}
     report = await _audited(job)
     assert report.violations == []
     assert report.steps == {"solver": _STEPS}

@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from tests.unit.dataflow.jobs import job
+from trimtab.api.job import RLJob
+from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
-from trimtab.operator.plan.job_pods import dataflow_pods, pool_pods, trainer_pods
-from trimtab.operator.plan.pods import Restart
+from trimtab.operator.plan.children import pool_of, trainer_of
+from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods
+from trimtab.operator.plan.pods import PodPlan, Restart
+
+
+def pool_pods(desired: RLJob, pool: JobPool, *, replicas: int) -> list[PodPlan]:
+    made = pool_of(desired, pool, None)
+    return [rollout_pod(desired, made, ordinal) for ordinal in range(replicas)]
 
 
 def test_dataflow_is_one_pod_that_always_comes_back() -> None:
     (pod,) = dataflow_pods(job("sums"))
-    assert (pod.name, pod.restart, pod.group) == ("sums-dataflow-0", Restart.ALWAYS, None)
+    assert (pod.name, pod.restart, pod.owner) == ("sums-dataflow-0", Restart.ALWAYS, "sums")
     (container,) = pod.containers
     assert container.environment == {
         "TRIMTAB_POD__NAMESPACE": "default",
@@ -28,10 +36,10 @@ def test_dataflow_is_one_pod_that_always_comes_back() -> None:
 
 def test_ranks_are_a_group_that_knows_its_attempt() -> None:
     desired = job("sums", trainer={"replicas": 2, "gracePeriodSeconds": 7})
-    pods = trainer_pods(desired, desired.spec.policies[0], attempt=3)
+    pods = trainer_pods(desired, trainer_of(desired, desired.spec.policies[0]), attempt=3)
     assert [pod.name for pod in pods] == ["sums-solver-trainer-0", "sums-solver-trainer-1"]
-    assert {(pod.group, pod.attempt, pod.restart, pod.grace_s) for pod in pods} == {
-        ("sums-solver", 3, Restart.NEVER, 7)
+    assert {(pod.owner, pod.gang, pod.attempt, pod.restart, pod.grace_s) for pod in pods} == {
+        ("sums-solver", True, 3, Restart.NEVER, 7)
     }
     for number, pod in enumerate(pods):
         (container,) = pod.containers
@@ -96,7 +104,7 @@ def test_no_two_pods_of_a_job_share_a_name() -> None:
     desired = job("sums", policies=2, pools=[{"name": "solver"}, {"name": "judge"}])
     pods = [*dataflow_pods(desired)]
     for policy in desired.spec.policies:
-        pods += trainer_pods(desired, policy, attempt=0)
+        pods += trainer_pods(desired, trainer_of(desired, policy), attempt=0)
     for pool in desired.spec.pools:
         pods += pool_pods(desired, pool, replicas=2)
     assert len({pod.name for pod in pods}) == len(pods)
@@ -109,7 +117,7 @@ def test_only_the_worker_of_an_endpoint_gets_its_key() -> None:
     (remote,), (local,) = (pool_pods(desired, pool, replicas=1) for pool in desired.spec.pools)
     assert remote.containers[0].secrets == {"TRIMTAB_ENGINE__API_KEY": SecretKey(name="endpoint", key="api-key")}
     others = [*local.containers, *dataflow_pods(desired)[0].containers]
-    others += trainer_pods(desired, desired.spec.policies[0], attempt=0)[0].containers
+    others += trainer_pods(desired, trainer_of(desired, desired.spec.policies[0]), attempt=0)[0].containers
     assert not any(container.secrets for container in others)
 
 
@@ -120,7 +128,25 @@ def test_a_template_may_name_another_trainer() -> None:
     own = policy.model_copy(
         update={"trainer": policy.trainer.model_copy(update={"template": {"spec": {"containers": [container]}}})}
     )
-    (ours,), (theirs,) = (trainer_pods(desired, each, attempt=2)[0].containers for each in (policy, own))
+    (ours,), (theirs,) = (
+        trainer_pods(desired, trainer_of(desired, each), attempt=2)[0].containers for each in (policy, own)
+    )
     assert "trimtab.trainer" in ours.command
     assert theirs.command == ("python", "$(JOB_FOLDER)/mine.py", "--fast")
     assert theirs.environment == ours.environment
+
+
+def test_a_pod_is_out_of_date_when_what_it_was_made_from_has_changed_and_only_then() -> None:
+    desired = job("sums")
+    plain = pool_pods(desired, desired.spec.pools[0], replicas=2)
+    assert plain[0].revision == plain[1].revision != ""
+    for same in (job("sums", pools=[{"name": "local", "replicas": 9}]), job("sums", maxSteps=5)):
+        assert pool_pods(same, same.spec.pools[0], replicas=1)[0].revision == plain[0].revision
+    for other in (
+        job("sums", pools=[{"name": "local", "maxConcurrency": 3}]),
+        job("sums", workflow={"args": {"system": "be brief"}}),
+    ):
+        assert pool_pods(other, other.spec.pools[0], replicas=1)[0].revision != plain[0].revision
+    group = trainer_of(desired, desired.spec.policies[0])
+    first, second = (trainer_pods(desired, group, attempt=attempt)[0].revision for attempt in (1, 2))
+    assert first == second

@@ -16,12 +16,16 @@ def latest_error(pods: Sequence[ObservedPod], *, now: float) -> LastError | None
     failed = [pod for pod in pods if (pod.phase is Phase.FAILED or pod.misconfigured) and not pod.stopping]
     if not failed:
         return None
-    pod = max(failed, key=lambda pod: (pod.misconfigured, pod.finished_at or now, pod.name))
+    pod = max(failed, key=lambda pod: (pod.misconfigured, _ended(pod, now=now), pod.name))
     reason = "Misconfigured" if pod.misconfigured else "Disrupted" if pod.disrupted else "PodFailed"
     return LastError(
-        time=moment(pod.finished_at or now),
+        time=moment(_ended(pod, now=now)),
         reason=reason,
         message=pod.message[-_MAX_MESSAGE:],
         pod=pod.name,
         exit_code=pod.exit_code,
     )
+
+
+def _ended(pod: ObservedPod, *, now: float) -> float:
+    return now if pod.finished_at is None else pod.finished_at

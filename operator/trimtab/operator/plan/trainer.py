@@ -103,11 +103,11 @@ def _look_after(
         reason = "RanksReady" if ready == len(wanted) else "RanksNotReady"
         return _Decision(reason=reason, message=f"{ready} of {len(wanted)} ranks train")
     # Down with what is left of it; when all have ended, they make room for the next attempt.
-    why = f"{failed[0].name} failed" if failed else "its group starts again"
+    why = _said_by(pods, now=now) if failed else "its group starts again"
     if any(not pod.ended for pod in pods):
         return _Decision(reason="Restarting", message=why, actions=_stop(pods, reason=why))
     if failed:
-        ended = max(pod.finished_at or now for pod in pods)
+        ended = max(now if pod.finished_at is None else pod.finished_at for pod in pods)
         free = judge(job.spec.failure_policy, failed) is Verdict.RESTART_FREE
         wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted)
         if now < ended + wait:
@@ -122,14 +122,19 @@ def _judge(
     policy = job.spec.failure_policy
     verdict = judge(policy, failed)
     counted = status.restarts_counted + (verdict is not Verdict.RESTART_FREE)
-    said = latest_error(pods, now=now)
-    message = f"{said.pod}: {said.message}" if said is not None else ""
+    message = _said_by(pods, now=now)
     stops = _stop(pods, reason=f"{failed[0].name} failed")
     if verdict is Verdict.FAIL or counted > policy.max_restarts:
         tries = "" if verdict is Verdict.FAIL else f"failed {counted} times, lastly "
         return _Decision(reason=FAILED, message=tries + message, actions=stops)
     changes = {"judged_attempt": failed[0].attempt, "restarts_counted": counted}
     return _Decision(reason="Restarting", message=message, actions=stops, changes=changes)
+
+
+def _said_by(pods: Sequence[ObservedPod], *, now: float) -> str:
+    """The failure that brought the group down."""
+    error = latest_error(pods, now=now)
+    return "" if error is None else f"{error.pod}: {error.message}"
 
 
 def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus, *, attempt: int) -> _Decision:
