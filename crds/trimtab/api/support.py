@@ -22,7 +22,6 @@ _POLICY = (
     "sampling.top_p",
     "sampling.top_k",
     "trainer.resources",
-    "trainer.checkpoint.uri",
 )
 _JOB = (
     "workflow.source.config_map",
