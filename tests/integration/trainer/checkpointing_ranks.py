@@ -74,7 +74,3 @@ def run_rank(scene: Scene, rank: int) -> None:
 def _tell(scene: Scene, moment: str, rank: int, learner: Learner) -> None:
     state = state_of(learner) | {"random": random_numbers(), "at": torch.tensor(learner.step)}
     save_file(state, scene.told(moment, rank))
-
-
-def prepare() -> None:
-    """What takes time was imported with this module. Nothing may be computed here: threads do not survive a fork."""

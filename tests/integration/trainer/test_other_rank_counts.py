@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.chaos.template_process import TemplateProcess, template_process
-from tests.integration.trainer.checkpointing_ranks import Scene, prepare, run_rank
+from tests.chaos.template_process import TemplateProcess
+from tests.integration.trainer.checkpointing_ranks import Scene, run_rank
+from tests.integration.trainer.forked_ranks import run_ranks
 from tests.integration.trainer.places import PlaceSpec, same
-from tests.polling import eventually
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.settings import ObjectStoreSettings
 
 State = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def template() -> Iterator[TemplateProcess]:
-    with template_process(prepare) as started:
-        yield started
 
 
 class Groups:
@@ -51,16 +43,7 @@ class Groups:
             steps=steps,
             target=target,
         )
-        for pid in [self._template.start(run_rank, scene, rank) for rank in range(world_size)]:
-            endings: list[int] = []
-
-            def ended(pid: int = pid, endings: list[int] = endings) -> bool:
-                ending = self._template.ended(pid)
-                endings.extend([] if ending is None else [ending])
-                return ending is not None
-
-            await eventually(ended, timeout_s=120.0)
-            assert os.waitstatus_to_exitcode(endings[0]) == 0, "a rank failed; its traceback is above"
+        await run_ranks(self._template, run_rank, scene, world_size=world_size)
         resumed = [load_file(scene.told("resumed", rank)) for rank in range(world_size)]
         return resumed, [load_file(scene.told("saved", rank)) for rank in range(world_size)] if steps else []
 
@@ -68,13 +51,13 @@ class Groups:
 @pytest.fixture(params=["objects", "folder"])
 def groups(
     request: pytest.FixtureRequest,
-    template: TemplateProcess,
+    rank_template: TemplateProcess,
     model: Path,
     tmp_path: Path,
     store_settings: ObjectStoreSettings,
 ) -> Groups:
     objects = store_settings if request.param == "objects" else None
-    return Groups(template, model, PlaceSpec(tmp_path / "place", objects), tmp_path)
+    return Groups(rank_template, model, PlaceSpec(tmp_path / "place", objects), tmp_path)
 
 
 def without_random(state: State) -> State:
@@ -92,6 +75,7 @@ async def test_two_then_one_then_four_then_two(groups: Groups) -> None:
     assert saved[0]["at"] == 5
 
 
+@pytest.mark.parametrize("groups", ["folder"], indirect=True)
 async def test_random_numbers_go_on_or_begin_the_same_each_time(groups: Groups) -> None:
     _, saved = await groups.run(2, steps=1)
     resumed, _ = await groups.run(2, steps=0)
