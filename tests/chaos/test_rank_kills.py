@@ -205,7 +205,7 @@ class Site:
             checkpoints = CheckpointStore(place, keep=2)
             index = await checkpoints.newest()
             assert index is not None
-            shards = {}
+            shards: dict[str, torch.Tensor] = {}
             for file in index.files:
                 path = self.folder / f"result-{file.rank}"
                 await checkpoints.fetch(file, path)

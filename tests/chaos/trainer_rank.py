@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM
 
 import trimtab.trainer.__main__ as trainer

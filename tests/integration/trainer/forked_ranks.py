@@ -1,4 +1,4 @@
-"""Ranks as processes of their own, forked from one that has imported what they need: a group takes a second, no more."""
+"""Ranks as processes of their own, forked from one that has imported what they need: a group takes a second."""
 
 from __future__ import annotations
 

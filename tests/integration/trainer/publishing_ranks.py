@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 
 from tests.integration.trainer.samples import policy
-from trimtab.trainer import model_weights
 from trimtab.trainer.learner import Learner
 
 RANKS = 2
@@ -25,17 +25,16 @@ def run_rank(model: Path, target: Path, port: int, rank: int) -> None:
     dist.init_process_group("gloo")
     learner = Learner(policy(dtype="bfloat16"), model_path=model)
     gathered: list[weakref.ref[torch.Tensor]] = []
-    whole = model_weights.whole
+    gather = DTensor.full_tensor
 
-    def watched(tensor: torch.Tensor) -> torch.Tensor:
+    def watched(tensor: DTensor) -> torch.Tensor:
         assert all(other() is None for other in gathered), "a tensor before this one is still whole"
-        result = whole(tensor)
+        result = gather(tensor)
         gathered.append(weakref.ref(result))
         return result
 
-    model_weights.whole = watched
+    DTensor.full_tensor = watched  # type: ignore[method-assign, assignment]
     weights = learner.weights()
-    model_weights.whole = whole
     assert len(gathered) == len(learner.model.state_dict())
     kept = weights._tensors
     assert bool(kept) == (rank == 0)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load
+from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -135,7 +135,7 @@ def test_torch_reads_the_files_as_its_own(model: Path, tmp_path: Path) -> None:
     write_shards(Staging().copies(tensors_of(learner, rank=0)), tmp_path / "rank.safetensors")
     read = {name: torch.zeros_like(tensor) for name, tensor in learner.model.named_parameters()}
     with pytest.warns(UserWarning, match="single process"):
-        dcp.load(dict(read), storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+        state_dict_loader.load(dict(read), storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
     assert same(read, parameters(learner))
 
 
