@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 
 from tests.integration.trainer.places import PlaceSpec, random_numbers, state_of
 from tests.integration.trainer.samples import policy, rows, train_on
+from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.index import CheckpointFile
+from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.resuming import resume
@@ -32,9 +34,18 @@ class Scene:
     port: int
     steps: int
     target: Path
+    refused_rank: int | None = None
+    """The storage takes no files of this one."""
 
     def told(self, moment: str, rank: int) -> Path:
         return self.target / f"{moment}.{rank}.safetensors"
+
+    def failure(self, rank: int) -> Path:
+        return self.target / f"failure.{rank}"
+
+
+async def _refused(file: CheckpointFile, source: Path) -> None:
+    raise StoreRefused("the bucket is gone")
 
 
 async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
@@ -63,9 +74,14 @@ def run_rank(scene: Scene, rank: int) -> None:
             train_on(learner, rows(SAMPLES, seed=step)[rank :: scene.world_size], of=SAMPLES)
         if scene.steps:
             saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=_not_told)
+            if rank == scene.refused_rank:
+                checkpoints.put = _refused  # type: ignore[method-assign]
             saver.begin(lease_id="l")
             _tell(scene, "saved", rank, learner)
-            saver.flush()
+            try:
+                saver.flush()
+            except CheckpointFailed as failure:
+                scene.failure(rank).write_text(str(failure))
     if scene.world_size > 1:
         dist.barrier()
         dist.destroy_process_group()

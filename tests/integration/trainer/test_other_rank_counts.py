@@ -14,6 +14,8 @@ from tests.integration.trainer.forked_ranks import run_ranks
 from tests.integration.trainer.places import PlaceSpec, same
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.trainer.checkpoints.index import CheckpointIndex
+from trimtab.trainer.checkpoints.store import CheckpointStore
 
 State = dict[str, torch.Tensor]
 
@@ -27,8 +29,16 @@ class Groups:
         self._place = place
         self._folder = folder
         self._epoch = 0
+        self.failures: list[str] = []
 
-    async def run(self, world_size: int, *, steps: int) -> tuple[list[State], list[State]]:
+    async def newest(self) -> CheckpointIndex:
+        index = await CheckpointStore(self._place.open(), keep=1).newest()
+        assert index is not None
+        return index
+
+    async def run(
+        self, world_size: int, *, steps: int, refused_rank: int | None = None
+    ) -> tuple[list[State], list[State]]:
         """What each rank had when it had resumed, and when it saved."""
         self._epoch += 1
         target = self._folder / str(self._epoch)
@@ -42,8 +52,10 @@ class Groups:
             port=port,
             steps=steps,
             target=target,
+            refused_rank=refused_rank,
         )
         await run_ranks(self._template, run_rank, scene, world_size=world_size)
+        self.failures = [path.read_text() for path in map(scene.failure, range(world_size)) if path.exists()]
         resumed = [load_file(scene.told("resumed", rank)) for rank in range(world_size)]
         return resumed, [load_file(scene.told("saved", rank)) for rank in range(world_size)] if steps else []
 
@@ -66,6 +78,8 @@ def without_random(state: State) -> State:
 
 async def test_two_then_one_then_four_then_two(groups: Groups) -> None:
     _, saved = await groups.run(2, steps=2)
+    sizes = [file.size for file in (await groups.newest()).files]
+    assert max(sizes) < 0.55 * sum(sizes), "each rank writes its own half"
     for world_size in (1, 4, 2):
         resumed, saved_next = await groups.run(world_size, steps=1)
         for state in resumed:
@@ -88,3 +102,14 @@ async def test_random_numbers_go_on_or_begin_the_same_each_time(groups: Groups) 
         assert torch.equal(one["random"], other["random"])
     assert not torch.equal(first[0]["random"], first[1]["random"])
     assert not torch.equal(first[0]["random"], saved[0]["random"])
+
+
+@pytest.mark.parametrize("groups", ["folder"], indirect=True)
+async def test_a_rank_that_cannot_write_fails_the_checkpoint_on_all(groups: Groups) -> None:
+    await groups.run(2, steps=1)
+    await groups.run(2, steps=1, refused_rank=1)
+    assert sorted(groups.failures) == [
+        "checkpoint 2 could not be written: the bucket is gone",
+        "rank 1 could not write checkpoint 2: the bucket is gone",
+    ]
+    assert (await groups.newest()).step == 1

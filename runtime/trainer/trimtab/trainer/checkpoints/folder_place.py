@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ Result = TypeVar("Result")
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
 _SPENT_KEPT = 100
+_SURELY_ABANDONED_S = 86_400.0
 _READ_ATTEMPTS = 5
 # A server of files that is away, or a volume that is full until someone clears it.
 _PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.ENOSPC, errno.EDQUOT}
@@ -134,6 +136,11 @@ class FolderPlace:
         def clear() -> None:
             for folder in abandoned_folders(self.workshop, before_epoch=before_epoch):
                 shutil.rmtree(folder, ignore_errors=True)
+            # Small ones are there for a moment and say nothing of their epoch.
+            for file in self.workshop.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if file.is_file() and time.time() - file.stat().st_mtime > _SURELY_ABANDONED_S:
+                        file.unlink()
 
         await self._call(clear)
 

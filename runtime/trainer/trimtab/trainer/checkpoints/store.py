@@ -73,7 +73,7 @@ class CheckpointStore:
         self._claimed = _Claimed(epoch=epoch, rank=rank)
         try:
             await self._place.clear_unfinished(before_epoch=epoch)
-        except (ObjectStoreError, OSError) as error:
+        except (ObjectStoreError, FileMissing, OSError) as error:
             _log.warning("unfinished_checkpoints_not_deleted", error=str(error))
         await asyncio.to_thread(self._unfinished.mkdir, parents=True, exist_ok=True)
 
@@ -180,7 +180,10 @@ class CheckpointStore:
         for attempt in range(_SWAP_ATTEMPTS):
             present, seen = await self._read_pointer()
             if present is not None and present.epoch > epoch:
-                raise SupersededTrainer(f"epoch {epoch} of {self._place.pointer} has a successor: {present.epoch}")
+                raise SupersededTrainer(
+                    f"epoch {epoch} of {self._place.pointer} has a successor, {present.epoch}; if no other trainer"
+                    " runs, checkpoints of an earlier job of this name lie there: move them away"
+                )
             checkpoints = change(present.checkpoints if present is not None else ())
             wanted = CheckpointPointer(epoch=epoch, writer=self._new_id(), checkpoints=checkpoints)
             try:
@@ -198,7 +201,7 @@ class CheckpointStore:
             names = await self._place.names()
             for name in obsolete(names, kept=kept, step=pointer.checkpoints[0].step, epoch=pointer.epoch):
                 await self._place.delete(name)
-        except (ObjectStoreError, OSError) as error:
+        except (ObjectStoreError, FileMissing, OSError) as error:
             _log.warning("old_checkpoints_not_deleted", error=str(error))
 
 
