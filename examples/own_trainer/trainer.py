@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trimtab.api.policy import Policy
@@ -25,7 +25,9 @@ from trimtab.fabric.wire.lease import StepTiming
 from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, Trained
-from trimtab.trainer.checkpoint import CheckpointStore
+from trimtab.trainer.checkpoints.index import CheckpointIndex
+from trimtab.trainer.checkpoints.opening import open_place
+from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.publishing import open_publisher
 from trimtab.weights.publisher import WeightPublisher
@@ -61,16 +63,20 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
     pointers = KeyValue(pod.bus, pod.topology.weights)
     publisher = await open_publisher(store, pointers, policy, settings, scratch=settings.scratch, stack=stack)
-    checkpoints = CheckpointStore(store, policy.name, keep=policy.trainer.checkpoint.keep)
+    place = await open_place(
+        policy, settings, store=store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
+    )
+    checkpoints = CheckpointStore(place, keep=policy.trainer.checkpoint.keep)
     await checkpoints.claim(publisher.epoch)
 
     model = AutoModelForCausalLM.from_pretrained(pod.folder / policy.model.uri, dtype=torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=policy.algorithm.optimizer.learning_rate, momentum=0.9)
     step = 0
     if (newest := await checkpoints.newest()) is not None:
-        pointer, body = newest
-        model.load_state_dict(load(body))
-        step = pointer.step
+        saved = checkpoints.new_file()
+        await checkpoints.fetch(newest.files[0], saved)
+        model.load_state_dict(load_file(saved))
+        step = newest.step
 
     stream = BatchStream(
         pod.bus,
@@ -97,10 +103,24 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
         await asyncio.to_thread(learn, model, optimizer, rows, temperature=policy.sampling.temperature)
         step += 1
         # Durable before acknowledged: a step that is acknowledged is never asked for again.
-        await checkpoints.write(step, save(model.state_dict()))
+        await write(checkpoints, model, step, lease_id)
         await stream.acknowledge(step - 1, lease_id=lease_id, weight_version=step)
         await publish(publisher, model, step)
         timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - began)
+
+
+async def write(checkpoints: CheckpointStore, model: PreTrainedModel, step: int, lease_id: str) -> None:
+    """The file, then the index that puts it in force."""
+    path = checkpoints.new_file()
+    await asyncio.to_thread(save_file, model.state_dict(), path)
+    file = await checkpoints.described(path, step=step)
+    await checkpoints.put(file, path)
+    path.unlink(missing_ok=True)
+    await checkpoints.commit(
+        CheckpointIndex(
+            epoch=checkpoints.epoch, step=step, lease_id=lease_id, world_size=1, optimizer_steps={}, files=(file,)
+        )
+    )
 
 
 async def publish(publisher: WeightPublisher, model: PreTrainedModel, version: int) -> None:

@@ -20,7 +20,6 @@ _POLICY = (
     "model.max_context_tokens",
     "sampling.top_p",
     "sampling.top_k",
-    "trainer.checkpoint.uri",
 )
 _JOB = ("data.shards", "pools.cluster", "autoscaling.mode")
 # What only Kubernetes has: pods of one machine are processes that share all of it.

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from examples.quickstart.make import make_model
+from tests.chaos.template_process import TemplateProcess, template_process
+from tests.integration.trainer.forked_ranks import prepare
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
@@ -46,3 +48,9 @@ async def store(store_settings: ObjectStoreSettings) -> AsyncIterator[ObjectStor
 async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
     async with await Bus.connect(nats_settings, name="test") as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def rank_template() -> Iterator[TemplateProcess]:
+    with template_process(prepare) as template:
+        yield template

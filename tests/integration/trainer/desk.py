@@ -38,7 +38,7 @@ class Desk:
         self._bus = bus
         self._topology = topology
         self._steps = steps
-        self._sequences: list[int] = []
+        self.sequences: list[int] = []
         self.requests: list[BatchRequest] = []
         self.acks: list[LeaseAck] = []
         self.before_ack: Callable[[LeaseAck], Awaitable[None]] | None = None
@@ -55,7 +55,7 @@ class Desk:
                 message_id=one.trajectory_id,
                 headers=headers(one),
             )
-            self._sequences.append(stored.sequence)
+            self.sequences.append(stored.sequence)
         subject = self._topology.batch_subject("solver")
         return await serve(
             self._bus, subject, self._answer, queue_group="dataflow", concurrency=8, handler_deadline_s=10.0
@@ -91,7 +91,7 @@ class Desk:
             groups=(Group(group_id=made[0].group_id, prompt_id=made[0].prompt_id, rewards=rewards),),
             samples=tuple(
                 SampleReference(
-                    sequence=self._sequences[number],
+                    sequence=self.sequences[number],
                     trajectory_id=one.trajectory_id,
                     group=0,
                     group_index=one.group_index,

@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from tests.integration.trainer.places import PlaceSpec, same, state_of
 from tests.integration.trainer.samples import policy, rows, train_on
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
-from trimtab.trainer.checkpoint import CheckpointDamaged, restore, snapshot
+from trimtab.trainer.background import Background
+from trimtab.trainer.checkpoints.index import CheckpointDamaged
+from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.shards import Staging, write_shards
+from trimtab.trainer.checkpoints.state import tensors_of
+from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
+from trimtab.trainer.resuming import resume
 
 STEPS = 3
 
@@ -55,31 +64,88 @@ def test_micro_batches_do_not_change_the_update(model: Path, one_rank: dict[str,
         torch.testing.assert_close(tensor, one_rank[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_restored_learner_goes_on_bit_for_bit(model: Path) -> None:
+class Shelf:
+    """Checkpoints in a folder, and who was told of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = PlaceSpec(folder).open()
+        self._folder = folder
+        self._epoch = 0
+        self.acknowledged: list[int] = []
+
+    def save(self, learner: Learner) -> None:
+        with Background() as background:
+            saver = CheckpointSaver(learner, self._opened(background), background, rank=0, acknowledge=self._told)
+            saver.begin(lease_id="l")
+            saver.flush()
+
+    def restore(self, learner: Learner) -> None:
+        with Background() as background:
+            resume(learner, self._opened(background), background, rank=0, scratch=self._folder / "scratch")
+
+    def _opened(self, background: Background) -> CheckpointStore:
+        self._epoch += 1
+        checkpoints = CheckpointStore(self._place, keep=1)
+        background.run(checkpoints.claim(self._epoch))
+        return checkpoints
+
+    async def _told(self, step: int, *, lease_id: str, weight_version: int) -> None:
+        self.acknowledged.append(step)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "shelf")
+
+
+def test_a_restored_learner_goes_on_bit_for_bit(model: Path, shelf: Shelf) -> None:
     learner = Learner(policy(), model_path=model)
     train(learner, steps=range(2))
-    saved = snapshot(learner)
+    saved = state_of(learner)
+    shelf.save(learner)
+    assert shelf.acknowledged == [1]
     restored = Learner(policy(), model_path=model)
-    restore(restored, saved, step=2)
+    shelf.restore(restored)
     assert restored.step == 2
-    assert snapshot(restored) == saved
+    assert same(state_of(restored), saved)
     train(learner, steps=range(2, 4))
     train(restored, steps=range(2, 4))
-    assert snapshot(restored) == snapshot(learner)
+    assert same(state_of(restored), state_of(learner))
     # The optimiser's moments matter: without them the next step would be another one.
     forgetful = Learner(policy(), model_path=model)
-    restore(forgetful, saved, step=2)
+    shelf.restore(forgetful)
     forgetful.optimizer.state.clear()
     train(forgetful, steps=range(2, 4))
-    assert snapshot(forgetful) != snapshot(learner)
+    assert not same(state_of(forgetful), state_of(learner))
 
 
-def test_the_checkpoint_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_model_is_refused(model: Path, tmp_path: Path, shelf: Shelf) -> None:
     config = LlamaConfig.from_pretrained(model)
     config.hidden_size = 32
     LlamaForCausalLM(config).save_pretrained(tmp_path)
+    shelf.save(Learner(policy(), model_path=tmp_path))
     with pytest.raises(CheckpointDamaged, match=r"policies\[\].model"):
-        restore(Learner(policy(), model_path=model), snapshot(Learner(policy(), model_path=tmp_path)), step=1)
+        shelf.restore(Learner(policy(), model_path=model))
+
+
+def test_torch_reads_the_files_as_its_own(model: Path, tmp_path: Path) -> None:
+    """What is written is a torch distributed checkpoint: any tool for them can read it."""
+    learner = Learner(policy(), model_path=model)
+    train(learner, steps=range(1))
+    write_shards(Staging().copies(tensors_of(learner, rank=0)), tmp_path / "rank.safetensors")
+    read = {name: torch.zeros_like(tensor) for name, tensor in learner.model.named_parameters()}
+    with pytest.warns(UserWarning, match="single process"):
+        state_dict_loader.load(dict(read), storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    assert same(read, parameters(learner))
+
+
+def test_a_copy_stays_as_it_is_while_training_goes_on(model: Path) -> None:
+    learner = Learner(policy(), model_path=model)
+    train(learner, steps=range(1))
+    shards = Staging().copies(tensors_of(learner, rank=0))
+    before = {shard.name: shard.values.clone() for shard in shards}
+    train(learner, steps=range(1, 2))
+    assert same({shard.name: shard.values for shard in shards}, before)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])

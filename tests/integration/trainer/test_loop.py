@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -19,12 +20,14 @@ import torch
 import yaml
 
 from tests.integration.trainer.desk import NOT_READY, Answer, Desk
+from tests.integration.trainer.places import PREFIX, same, state_of
 from tests.integration.trainer.samples import policy
 from tests.polling import eventually
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import decode
@@ -34,7 +37,10 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
-from trimtab.trainer.checkpoint import CheckpointStore, snapshot
+from trimtab.trainer.checkpoints.index import CheckpointIndex
+from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
+from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.resuming import resume
@@ -68,9 +74,10 @@ class Trainer:
             stack = AsyncExitStack()
             try:
                 stream, checkpoints = background.run(self._connect(stack))
-                resume(self.learner, checkpoints, background)
+                resume(self.learner, checkpoints, background, rank=0, scratch=self._scratch)
+                saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
                 loop = TrainingLoop(
-                    self.learner, stream, checkpoints, self.publisher, background, policy=self._policy,
+                    self.learner, stream, saver, self.publisher, background, policy=self._policy,
                     stopping=self.stop.is_set,
                 )  # fmt: skip
                 before()
@@ -98,13 +105,21 @@ class Trainer:
             deadline_s=10.0,
         )
         stack.push_async_callback(self.publisher.close)
-        checkpoints = CheckpointStore(store, "solver", keep=2)
+        checkpoints = CheckpointStore(ObjectPlace(store, PREFIX, workshop=self._scratch / "checkpoints"), keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
         subject = self._topology.batch_subject("solver")
         return BatchStream(
             bus, subject, identity, advantages=AdvantageRule(longest_answer=8), clock=lambda: 1.0
         ), checkpoints
+
+
+def poll_until(condition: Callable[[], bool]) -> None:
+    """In a thread of its own, where `eventually` cannot be used."""
+    end = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -124,9 +139,13 @@ async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
     return decode((await bucket.get("solver", deadline_s=10.0)).value, WeightPointer)
 
 
+async def newest(store: ObjectStore) -> CheckpointIndex | None:
+    return await CheckpointStore(ObjectPlace(store, PREFIX, workshop=Path("unused")), keep=2).newest()
+
+
 async def saved_step(store: ObjectStore) -> int | None:
-    newest = await CheckpointStore(store, "solver", keep=2).newest()
-    return None if newest is None else newest[0].step
+    index = await newest(store)
+    return None if index is None else index.step
 
 
 async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
@@ -141,7 +160,10 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
     trainer = make()
     async with await desk.open():
         await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
-    assert [ack.step for ack in desk.acks] == [1, 3, 4]
+    acknowledged = [ack.step for ack in desk.acks]
+    assert acknowledged[0] == 1
+    assert acknowledged[-1] == 4
+    assert acknowledged == sorted(set(acknowledged))
     assert [request.step for request in desk.requests] == [0, 1, 2, 3, 4, 5]
     assert [request.trained for request in desk.requests] == [0, 0, 1, 2, 3, 4], "each is asked for one step ahead"
     assert [request.previous is None for request in desk.requests] == [True] * 2 + [False] * 4
@@ -199,6 +221,7 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
 
     def crash_in_step_3(rows: Sequence[Row]) -> None:
         if first.learner.step == 3:
+            poll_until(lambda: bool(desk.acks))
             raise MemoryError("no memory left")
         accumulate(rows)
 
@@ -214,7 +237,7 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
     async with await desk.open():
         await store.delete("checkpoints/solver/latest.json")
         await asyncio.wait_for(asyncio.to_thread(whole.run), 60.0)
-    assert snapshot(whole.learner) == snapshot(second.learner)
+    assert same(state_of(whole.learner), state_of(second.learner))
 
 
 async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
@@ -249,9 +272,82 @@ async def test_a_trainer_with_a_successor_ends_and_leaves_everything_to_it(
     assert newer.publisher is not None
     pointer = await announced(bus, topology)
     assert (pointer.epoch, pointer.version) == (newer.publisher.epoch, 4)
-    newest = await CheckpointStore(store, "solver", keep=2).newest()
-    assert newest is not None
-    assert (newest[0].epoch, newest[1]) == (newer.publisher.epoch, snapshot(newer.learner))
+    index = await newest(store)
+    assert index is not None
+    assert (index.epoch, index.step) == (newer.publisher.epoch, 4)
+
+
+class SlowStorage:
+    """Files of checkpoints are written only once it is opened; `begun` counts those that came."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.begun = 0
+        put_file = ObjectPlace.put_file
+
+        async def slow(place: ObjectPlace, name: str, source: Path) -> None:
+            self.begun += 1
+            await eventually(self.opened.is_set, timeout_s=60.0)
+            await put_file(place, name, source)
+
+        monkeypatch.setattr(ObjectPlace, "put_file", slow)
+
+
+async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_put_off(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 7 and not storage.opened.is_set() else None
+    storage = SlowStorage(monkeypatch)
+    trainer = make()
+    async with await desk.open():
+        run = asyncio.create_task(asyncio.to_thread(trainer.run))
+        # Due at steps 2, 4 and 6; the first has not got anywhere when the seventh is made.
+        await eventually(lambda: any(request.trained == 7 for request in desk.requests), timeout_s=30.0)
+        assert storage.begun == 1
+        assert desk.acks == []
+        assert await saved_step(store) is None
+        storage.opened.set()
+        await asyncio.wait_for(run, 30.0)
+    assert desk.acks[0].step == 1
+    assert desk.acks[-1].step == 8
+    assert await saved_step(store) == 9
+
+
+async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_writes_another(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 3 else None
+    storage = SlowStorage(monkeypatch)
+    trainer = make()
+    async with await desk.open():
+        run = asyncio.create_task(asyncio.to_thread(trainer.run))
+        await eventually(
+            lambda: storage.begun == 1 and any(request.trained == 3 for request in desk.requests), timeout_s=30.0
+        )
+        trainer.stop.set()
+        storage.opened.set()
+        await asyncio.wait_for(run, 20.0)
+    assert [ack.step for ack in desk.acks] == [1, 2]
+    assert await saved_step(store) == 3
+
+
+async def test_a_checkpoint_that_fails_ends_training_also_while_it_waits_for_rows(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 2 else None
+
+    async def refuse(*_: object) -> None:
+        raise StoreRefused("the bucket is gone")
+
+    monkeypatch.setattr(ObjectPlace, "put_file", refuse)
+    async with await desk.open():
+        with pytest.raises(CheckpointFailed, match="checkpoint 2 could not be written: the bucket is gone"):
+            await asyncio.wait_for(asyncio.to_thread(make().run), 30.0)
+    assert desk.acks == []
+    assert await saved_step(store) is None
 
 
 class Ranks:

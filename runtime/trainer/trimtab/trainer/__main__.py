@@ -29,10 +29,14 @@ from trimtab.fabric.pod import (
     running_pod,
 )
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.trainer import ranks
 from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
-from trimtab.trainer.checkpoint import CheckpointStore
+from trimtab.trainer.checkpoints.index import CheckpointDamaged
+from trimtab.trainer.checkpoints.opening import open_place
+from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.network.policy_network import UnsupportedModel
@@ -95,6 +99,10 @@ def main() -> None:
         except JobMisconfigured as error:
             _log.error("job_misconfigured", reason=str(error))
             sys.exit(EXIT_MISCONFIGURED)
+        except CheckpointDamaged as error:
+            # It would be just as damaged for the next attempt: this takes a person.
+            _log.error("checkpoint_damaged", reason=str(error))
+            sys.exit(EXIT_MISCONFIGURED)
         finally:
             background.run(stack.aclose())
     if dist.is_initialized():
@@ -127,16 +135,26 @@ def _train(
         learner = Learner(policy, model_path=pod.folder / policy.model.uri, device=device)
     except (UnsupportedAlgorithm, UnsupportedModel) as error:
         raise JobMisconfigured(str(error)) from None
-    checkpoints = CheckpointStore(connections.store, policy.name, keep=policy.trainer.checkpoint.keep)
+    place = background.run(
+        open_place(
+            policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
+        )
+    )
+    checkpoints = CheckpointStore(place, keep=policy.trainer.checkpoint.keep)
     publisher = None
+    epoch = 0
     if rank == 0:
         publisher = background.run(
             open_publisher(
                 connections.store, connections.pointers, policy, settings, scratch=settings.scratch, stack=stack
             )
         )
-        background.run(checkpoints.claim(publisher.epoch))
-    resume(learner, checkpoints, background)
+        epoch = publisher.epoch
+        background.run(checkpoints.claim(epoch))
+    (epoch,) = map(int, ranks.maxima(epoch))
+    if rank != 0:
+        background.run(checkpoints.follow(epoch, rank=rank))
+    resume(learner, checkpoints, background, rank=rank, scratch=settings.scratch)
     stream = BatchStream(
         pod.bus,
         pod.topology.batch_subject(policy.name),
@@ -163,7 +181,7 @@ def _train(
     loop = TrainingLoop(
         learner,
         stream,
-        checkpoints,
+        CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge),
         publisher,
         background,
         policy=policy,

@@ -14,7 +14,7 @@ from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import StepPortion
 from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Trained
-from trimtab.trainer.checkpoint import CheckpointStore, snapshot
+from trimtab.trainer.checkpoints.saving import CheckpointSaver
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
@@ -23,19 +23,18 @@ from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
-_WRITE_DEADLINE_S = 120.0
 # The first version of a large model is uploaded whole, and nobody waits for it but the pools.
 _PUBLISH_DEADLINE_S = 1800.0
 
 
 class TrainingLoop:
-    """One rank. Rank 0 also publishes and writes checkpoints: `publisher` is None on all others."""
+    """One rank. Rank 0 also publishes: `publisher` is None on all others."""
 
     def __init__(
         self,
         learner: Learner,
         stream: BatchStream,
-        checkpoints: CheckpointStore,
+        saver: CheckpointSaver,
         publisher: WeightPublisher | None,
         background: Background,
         *,
@@ -44,7 +43,7 @@ class TrainingLoop:
     ) -> None:
         self._learner = learner
         self._stream = stream
-        self._checkpoints = checkpoints
+        self._saver = saver
         self._publisher = publisher
         self._background = background
         self._policy = policy
@@ -53,6 +52,7 @@ class TrainingLoop:
         self._waited_s = 0.0
         self._published = Outbox(background)
         self._saved_step = learner.step
+        self._checkpoint_due = False
         self._published_version: int | None = None
         self._passed_over = False
         self._lease_id = ""
@@ -63,7 +63,7 @@ class TrainingLoop:
             self._train()
         finally:
             self._rows.close()
-        self._checkpoint()
+        self._last_checkpoint()
         self._published.flush()
         self._publish()
         self._published.flush()
@@ -91,8 +91,7 @@ class TrainingLoop:
             )
             if self._learner.step % self._policy.trainer.publish.every_steps == 0:
                 self._publish()
-            if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
-                self._checkpoint()
+            self._checkpoint_when_due()
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
 
     def _gather(self, trained: Trained) -> StepTotals | None:
@@ -121,11 +120,15 @@ class TrainingLoop:
         portion: StepPortion | None = None
         began = time.monotonic()
         try:
-            portion = self._rows.take(place, trained=trained, idle=self._publish_passed_over)
+            portion = self._rows.take(place, trained=trained, idle=self._while_idle)
         except StepRefused as refusal:
             self._refusal = refusal
         self._waited_s += time.monotonic() - began
         return None if self._any_rank_stops(portion is None) else portion
+
+    def _while_idle(self) -> None:
+        self._saver.raise_failure()
+        self._publish_passed_over()
 
     def _publish_passed_over(self) -> None:
         """Nothing else to do: a version that was due when another was on its way can go out now. Unless it takes other
@@ -156,19 +159,29 @@ class TrainingLoop:
             deadline_s=_PUBLISH_DEADLINE_S,
         )
 
+    def _checkpoint_when_due(self) -> None:
+        """While one is under way the next is put off until the first step after it: training never waits for storage,
+        and memory holds one copy of the state and not two.
+        """
+        busy = self._saver.busy
+        if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
+            self._checkpoint_due = True
+        if self._checkpoint_due:
+            (anyone,) = ranks.maxima(busy)
+            if not anyone:
+                self._checkpoint()
+
+    def _last_checkpoint(self) -> None:
+        """Nothing that was trained is given up, also when a checkpoint was under way."""
+        self._saver.flush()
+        if self._learner.step != self._saved_step:
+            self._checkpoint()
+            self._saver.flush()
+
     def _checkpoint(self) -> None:
-        """Durable before acknowledged: an acknowledged step is never asked for again."""
-        step = self._learner.step
-        if step == self._saved_step:
-            return
-        body = snapshot(self._learner)
-        if self._publisher is not None:
-            write = persistently(
-                lambda: self._checkpoints.write(step, body), what=f"checkpoint {step}", deadline_s=_WRITE_DEADLINE_S
-            )
-            self._background.run(write)
-            self._background.run(self._stream.acknowledge(step - 1, lease_id=self._lease_id, weight_version=step))
-        self._saved_step = step
+        self._checkpoint_due = False
+        self._saved_step = self._learner.step
+        self._saver.begin(lease_id=self._lease_id)
 
     def _any_rank_stops(self, stop: bool = False) -> bool:
         """Ranks leave together: one that went alone would leave the others hanging in the next sum."""

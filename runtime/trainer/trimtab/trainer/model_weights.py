@@ -1,12 +1,13 @@
 """A model's weights as a publisher reads them: Hugging Face names, in the published type, a block at a time.
 
-Master weights are rounded as they are read, so there is never a second copy of the model.
+Master weights of a single rank are rounded as they are read, so there is no second copy of the model.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from trimtab.trainer.network.sharding import whole
 from trimtab.weights.codec.change import Bytes
@@ -29,16 +30,24 @@ _DTYPES = {
 
 
 class ModelWeights:
-    """A view of the model as it is now: read it before the next step changes it."""
+    """A view of the model as it is now: read it before the next step changes it.
+
+    All ranks make it together when the model is spread over them. Then rank 0 alone has something to read: a copy in
+    the published type, in main memory.
+    """
 
     def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
-        self._tensors = unique_tensors(model)
-        self._dtypes = {
-            name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in self._tensors.items()
-        }
+        tensors = unique_tensors(model)
+        self._dtypes = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
         self.layout = StateLayout.of(
-            {name: (_DTYPES[self._dtypes[name]], tuple(tensor.shape)) for name, tensor in self._tensors.items()}
+            {name: (_DTYPES[self._dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()}
         )
+        self._tensors = {}
+        for name, tensor in tensors.items():
+            # One after the other: there is never more than one of them whole beside the model.
+            readable = _readable(tensor, dtype=self._dtypes[name])
+            if readable is not None:
+                self._tensors[name] = readable
 
     def read(self, block: Block, out: Bytes) -> None:
         width = block.element.width
@@ -51,14 +60,22 @@ class ModelWeights:
 
 
 def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Each tensor once and whole: tied ones go under the first of their names, as save_pretrained does.
-
-    All ranks call it together when the model is spread over them.
+    """Each tensor once, spread over the ranks as it is: tied ones go under the first of their names, as save_pretrained
+    does.
     """
     seen: set[int] = set()
     unique: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            unique[name] = whole(tensor.detach())
+            unique[name] = tensor.detach()
     return unique
+
+
+@torch.no_grad()
+def _readable(tensor: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor | None:
+    """What is not spread is read where it lies. None on ranks that do not read."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    gathered = whole(tensor)
+    return gathered.to(dtype).cpu() if tensor.device_mesh.get_rank() == 0 else None

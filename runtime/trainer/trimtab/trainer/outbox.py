@@ -1,4 +1,4 @@
-"""What leaves the trainer beside the next step: weights for the pools. Training never waits for it."""
+"""What leaves the trainer beside the next step: weights and checkpoints. Training never waits for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ class Outbox:
     @property
     def busy(self) -> bool:
         """Raises what the last one raised."""
+        self.raise_failure()
+        return self._under_way is not None
+
+    def raise_failure(self) -> None:
+        """Raises what the last one raised, once it has ended; does not wait for it."""
         if self._under_way is not None and self._under_way.done():
             self.flush()
-        return self._under_way is not None
 
     def send(self, work: Coroutine[Any, Any, None]) -> None:
         """Only when it is not busy."""

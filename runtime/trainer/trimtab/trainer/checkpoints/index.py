@@ -1,0 +1,100 @@
+"""What a checkpoint consists of, as JSON in its place: a pointer names indexes, an index names the file of every rank.
+
+Everything but the tensors is in here, and is checked when it is read: nothing of a checkpoint can execute code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+FORMAT = 1
+Count = Annotated[int, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*)*$", max_length=512)]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+HOW_TO_GO_ON = (
+    "bring it back from a copy of the storage, or start a new job. An older checkpoint would not do: the steps after it"
+    " are acknowledged, and their samples are never given out again"
+)
+
+
+class CheckpointDamaged(RuntimeError):
+    """Something that the newest checkpoint needs is missing, is not what was written, or does not fit the model."""
+
+
+class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The share of one rank. Its header, with which others plan what to read, can be checked without the rest."""
+
+    rank: Count
+    name: Name
+    size: Annotated[int, Meta(ge=1)]
+    sha256: Sha256
+    header_size: Annotated[int, Meta(ge=1)]
+    header_sha256: Sha256
+
+
+class CheckpointIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`step` updates are in the weights: it is their version, and the next step to ask rows for."""
+
+    format: int = FORMAT
+    epoch: Count
+    step: Count
+    lease_id: str
+    """The last lease whose rows are in the weights."""
+    world_size: Annotated[int, Meta(ge=1)]
+    optimizer_steps: dict[str, Count]
+    """Updates that each parameter has had, by which AdamW corrects its moments."""
+    files: tuple[CheckpointFile, ...]
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+        if [file.rank for file in self.files] != list(range(self.world_size)):
+            raise ValueError(f"it does not have one file for each of {self.world_size} ranks, in their order")
+
+
+class IndexReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An index that was committed."""
+
+    step: Count
+    name: Name
+    size: Annotated[int, Meta(ge=1)]
+    sha256: Sha256
+
+
+class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`epoch` is of the trainer that may replace it, `checkpoints` are those that stay, newest first.
+
+    `writer` is new in every write: stores derive ETags from the content, and two trainers that write the same must not
+    both think that they won.
+    """
+
+    format: int = FORMAT
+    epoch: Count
+    writer: str
+    checkpoints: tuple[IndexReference, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+
+
+def sha256_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def decoded(body: bytes, kind: type[_Struct], *, where: str) -> _Struct:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointDamaged(f"{where} cannot be read ({error}); {HOW_TO_GO_ON}") from None
+
+
+def check_digest(found: str, *, expected: str, where: str) -> None:
+    if found != expected:
+        raise CheckpointDamaged(f"{where} has the SHA-256 {found}, written was {expected}; {HOW_TO_GO_ON}")

@@ -1,0 +1,222 @@
+"""The checkpoints of one policy: files first, then an index of them, and the pointer to it last and by one writer only.
+
+A crash at any moment leaves the older checkpoint in force, and whatever was half written is deleted with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+from msgspec import Meta
+
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.objects.errors import ObjectStoreError
+from trimtab.trainer.checkpoints.index import (
+    HOW_TO_GO_ON,
+    CheckpointDamaged,
+    CheckpointFile,
+    CheckpointIndex,
+    CheckpointPointer,
+    IndexReference,
+    check_digest,
+    decoded,
+    sha256_of,
+)
+from trimtab.trainer.checkpoints.place import (
+    CheckpointPlace,
+    FileMissing,
+    PointerMoved,
+    SeenPointer,
+    unfinished_folder,
+)
+from trimtab.trainer.checkpoints.retention import folder_of, obsolete
+from trimtab.weights.store.latest import SupersededTrainer
+
+_log = structlog.get_logger(__name__)
+_SWAP_ATTEMPTS = 10
+_SWAP_BACKOFF = FullJitter(base_s=0.05, cap_s=1.0)
+_HEADER_LENGTH_BYTES = 8
+
+
+class _Claimed(msgspec.Struct, frozen=True):
+    epoch: Annotated[int, Meta(ge=1)]
+    rank: Annotated[int, Meta(ge=0)]
+
+
+class CheckpointStore:
+    """Every rank has one. Rank 0 claims it before anybody writes, and alone commits."""
+
+    def __init__(
+        self, place: CheckpointPlace, *, keep: int, new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    ) -> None:
+        self._place = place
+        self._keep = keep
+        self._new_id = new_id
+        self._claimed: _Claimed | None = None
+
+    async def claim(self, epoch: int) -> None:
+        """Become the writer: a trainer of a lower epoch that is not quite dead cannot move the pointer any more. Also
+        where there is none yet, or that trainer could still make the first.
+        """
+        await self._move_pointer(lambda present: present, epoch=epoch)
+        await self.follow(epoch, rank=0)
+
+    async def follow(self, epoch: int, *, rank: int) -> None:
+        """Write files for the trainer that has claimed this epoch."""
+        self._claimed = _Claimed(epoch=epoch, rank=rank)
+        try:
+            await self._place.clear_unfinished(before_epoch=epoch)
+        except (ObjectStoreError, FileMissing, OSError) as error:
+            _log.warning("unfinished_checkpoints_not_deleted", error=str(error))
+        await asyncio.to_thread(self._unfinished.mkdir, parents=True, exist_ok=True)
+
+    async def newest(self) -> CheckpointIndex | None:
+        """Verified, but for its files."""
+        pointer, _ = await self._read_pointer()
+        if pointer is None or not pointer.checkpoints:
+            return None
+        reference = pointer.checkpoints[0]
+        where = self._place.where(reference.name)
+        try:
+            body = await self._place.get(reference.name, max_bytes=reference.size)
+        except FileMissing:
+            raise _missing(where) from None
+        check_digest(sha256_of(body), expected=reference.sha256, where=where)
+        return decoded(body, CheckpointIndex, where=where)
+
+    def new_file(self) -> Path:
+        """Where to write a file that is then put."""
+        if not self._unfinished.is_dir():
+            raise SupersededTrainer(f"epoch {self.epoch} of {self._place.pointer} has a successor, which has tidied up")
+        return self._unfinished / f"{self._new_id()}.safetensors"
+
+    async def described(self, source: Path, *, step: int) -> CheckpointFile:
+        """This rank's safetensors file of a step, as it is going to be put."""
+        claimed = self._writer
+        sha256, size, header = await asyncio.to_thread(_examined, source)
+        return CheckpointFile(
+            rank=claimed.rank,
+            name=f"{folder_of(step=step, epoch=claimed.epoch)}/rank-{claimed.rank:05d}-{sha256}.safetensors",
+            size=size,
+            sha256=sha256,
+            header_size=len(header),
+            header_sha256=sha256_of(header),
+        )
+
+    async def put(self, file: CheckpointFile, source: Path) -> None:
+        """It counts when an index with it is committed. After an error it can be repeated."""
+        await self._place.put_file(file.name, source)
+
+    async def commit(self, index: CheckpointIndex) -> None:
+        """Put it in force. All its files have been put."""
+        if index.epoch != self._writer.epoch:
+            raise ValueError(f"a trainer of epoch {self._writer.epoch} cannot commit for epoch {index.epoch}")
+        body = msgspec.json.encode(index)
+        sha256 = sha256_of(body)
+        name = f"{folder_of(step=index.step, epoch=index.epoch)}/index-{sha256}.json"
+        await self._place.put(name, body)
+        reference = IndexReference(step=index.step, name=name, size=len(body), sha256=sha256)
+
+        def with_it(present: tuple[IndexReference, ...]) -> tuple[IndexReference, ...]:
+            others = tuple(other for other in present if other.name != name)
+            return (reference, *others)[: self._keep]
+
+        pointer = await self._move_pointer(with_it, epoch=index.epoch)
+        await self._forget_obsolete(pointer)
+
+    async def header(self, file: CheckpointFile) -> bytes:
+        """What the file begins with, from which one sees what is in it."""
+        where = self._place.where(file.name)
+        try:
+            header = await self._place.beginning(file.name, count=file.header_size)
+        except FileMissing:
+            raise _missing(where) from None
+        check_digest(sha256_of(header), expected=file.header_sha256, where=f"the header of {where}")
+        return header
+
+    async def fetch(self, file: CheckpointFile, target: Path) -> None:
+        """The whole file, verified."""
+        where = self._place.where(file.name)
+        try:
+            await self._place.fetch(file.name, target, size=file.size)
+        except FileMissing:
+            raise _missing(where) from None
+        sha256, _, _ = await asyncio.to_thread(_examined, target)
+        check_digest(sha256, expected=file.sha256, where=where)
+
+    @property
+    def _writer(self) -> _Claimed:
+        if self._claimed is None:
+            raise RuntimeError("claim the checkpoints before writing one")
+        return self._claimed
+
+    @property
+    def epoch(self) -> int:
+        return self._writer.epoch
+
+    @property
+    def _unfinished(self) -> Path:
+        return unfinished_folder(self._place.workshop, epoch=self._writer.epoch, rank=self._writer.rank)
+
+    async def _read_pointer(self) -> tuple[CheckpointPointer | None, SeenPointer | None]:
+        seen = await self._place.read_pointer()
+        if seen is None:
+            return None, None
+        return decoded(seen.body, CheckpointPointer, where=self._place.pointer), seen
+
+    async def _move_pointer(
+        self,
+        change: Callable[[tuple[IndexReference, ...]], tuple[IndexReference, ...]],
+        *,
+        epoch: int,
+    ) -> CheckpointPointer:
+        for attempt in range(_SWAP_ATTEMPTS):
+            present, seen = await self._read_pointer()
+            if present is not None and present.epoch > epoch:
+                raise SupersededTrainer(
+                    f"epoch {epoch} of {self._place.pointer} has a successor, {present.epoch}; if no other trainer"
+                    " runs, checkpoints of an earlier job of this name lie there: move them away"
+                )
+            checkpoints = change(present.checkpoints if present is not None else ())
+            wanted = CheckpointPointer(epoch=epoch, writer=self._new_id(), checkpoints=checkpoints)
+            try:
+                await self._place.swap_pointer(msgspec.json.encode(wanted), seen=seen)
+            except PointerMoved:
+                await asyncio.sleep(_SWAP_BACKOFF.delay_s(attempt))
+            else:
+                return wanted
+        raise SupersededTrainer(f"{self._place.pointer} is being moved by another trainer")
+
+    async def _forget_obsolete(self, pointer: CheckpointPointer) -> None:
+        """Deleting is tidiness: what cannot be deleted now goes with the next checkpoint."""
+        kept = [reference.name for reference in pointer.checkpoints]
+        try:
+            names = await self._place.names()
+            for name in obsolete(names, kept=kept, step=pointer.checkpoints[0].step, epoch=pointer.epoch):
+                await self._place.delete(name)
+        except (ObjectStoreError, FileMissing, OSError) as error:
+            _log.warning("old_checkpoints_not_deleted", error=str(error))
+
+
+def _missing(where: str) -> CheckpointDamaged:
+    return CheckpointDamaged(f"{where} is missing; {HOW_TO_GO_ON}")
+
+
+def _examined(path: Path) -> tuple[str, int, bytes]:
+    """Digest, size and header of a safetensors file, which begins with the length of its header."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+        file.seek(0)
+        size = path.stat().st_size
+        if length + _HEADER_LENGTH_BYTES > size:
+            raise CheckpointDamaged(f"{path} is not a safetensors file; {HOW_TO_GO_ON}")
+        header = file.read(_HEADER_LENGTH_BYTES + length)
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest(), size, header

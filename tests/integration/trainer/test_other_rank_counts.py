@@ -1,0 +1,115 @@
+"""A checkpoint of any number of ranks is resumed by any other, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.chaos.template_process import TemplateProcess
+from tests.integration.trainer.checkpointing_ranks import Scene, run_rank
+from tests.integration.trainer.forked_ranks import run_ranks
+from tests.integration.trainer.places import PlaceSpec, same
+from trimtab.embedded.ports import free_ports
+from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.trainer.checkpoints.index import CheckpointIndex
+from trimtab.trainer.checkpoints.store import CheckpointStore
+
+State = dict[str, torch.Tensor]
+
+
+class Groups:
+    """One group of ranks after the other on the same checkpoints."""
+
+    def __init__(self, template: TemplateProcess, model: Path, place: PlaceSpec, folder: Path) -> None:
+        self._template = template
+        self._model = model
+        self._place = place
+        self._folder = folder
+        self._epoch = 0
+        self.failures: list[str] = []
+
+    async def newest(self) -> CheckpointIndex:
+        index = await CheckpointStore(self._place.open(), keep=1).newest()
+        assert index is not None
+        return index
+
+    async def run(
+        self, world_size: int, *, steps: int, refused_rank: int | None = None
+    ) -> tuple[list[State], list[State]]:
+        """What each rank had when it had resumed, and when it saved."""
+        self._epoch += 1
+        target = self._folder / str(self._epoch)
+        target.mkdir()
+        (port,) = free_ports(1)
+        scene = Scene(
+            model=self._model,
+            place=self._place,
+            epoch=self._epoch,
+            world_size=world_size,
+            port=port,
+            steps=steps,
+            target=target,
+            refused_rank=refused_rank,
+        )
+        await run_ranks(self._template, run_rank, scene, world_size=world_size)
+        self.failures = [path.read_text() for path in map(scene.failure, range(world_size)) if path.exists()]
+        resumed = [load_file(scene.told("resumed", rank)) for rank in range(world_size)]
+        return resumed, [load_file(scene.told("saved", rank)) for rank in range(world_size)] if steps else []
+
+
+@pytest.fixture(params=["objects", "folder"])
+def groups(
+    request: pytest.FixtureRequest,
+    rank_template: TemplateProcess,
+    model: Path,
+    tmp_path: Path,
+    store_settings: ObjectStoreSettings,
+) -> Groups:
+    objects = store_settings if request.param == "objects" else None
+    return Groups(rank_template, model, PlaceSpec(tmp_path / "place", objects), tmp_path)
+
+
+def without_random(state: State) -> State:
+    return {name: tensor for name, tensor in state.items() if name != "random"}
+
+
+async def test_two_then_one_then_four_then_two(groups: Groups) -> None:
+    _, saved = await groups.run(2, steps=2)
+    sizes = [file.size for file in (await groups.newest()).files]
+    assert max(sizes) < 0.55 * sum(sizes), "each rank writes its own half"
+    for world_size in (1, 4, 2):
+        resumed, saved_next = await groups.run(world_size, steps=1)
+        for state in resumed:
+            assert same(without_random(state), without_random(saved[0]))
+        assert not torch.equal(saved_next[0]["exp_avg.lm_head.weight"], resumed[0]["exp_avg.lm_head.weight"])
+        saved = saved_next
+    assert saved[0]["at"] == 5
+
+
+@pytest.mark.parametrize("groups", ["folder"], indirect=True)
+async def test_random_numbers_go_on_or_begin_the_same_each_time(groups: Groups) -> None:
+    _, saved = await groups.run(2, steps=1)
+    resumed, _ = await groups.run(2, steps=0)
+    for before, after in zip(saved, resumed, strict=True):
+        assert torch.equal(before["random"], after["random"])
+    assert not torch.equal(resumed[0]["random"], resumed[1]["random"]), "each rank has its own"
+    first, _ = await groups.run(3, steps=0)
+    second, _ = await groups.run(3, steps=0)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one["random"], other["random"])
+    assert not torch.equal(first[0]["random"], first[1]["random"])
+    assert not torch.equal(first[0]["random"], saved[0]["random"])
+
+
+@pytest.mark.parametrize("groups", ["folder"], indirect=True)
+async def test_a_rank_that_cannot_write_fails_the_checkpoint_on_all(groups: Groups) -> None:
+    await groups.run(2, steps=1)
+    await groups.run(2, steps=1, refused_rank=1)
+    assert sorted(groups.failures) == [
+        "checkpoint 2 could not be written: the bucket is gone",
+        "rank 1 could not write checkpoint 2: the bucket is gone",
+    ]
+    assert (await groups.newest()).step == 1
