@@ -192,13 +192,23 @@ def test_a_step_that_is_not_finite_is_skipped_and_too_many_end_the_training(mode
         train_on(learner, poisoned, of=4)
 
 
+def test_a_penalty_may_be_on_the_distance_to_another_model(model: Path, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    LlamaForCausalLM(LlamaConfig.from_pretrained(model)).save_pretrained(tmp_path)
+    algorithm = {"name": "grpo", "kl": {"coefficient": 0.1}}
+    penalised = type(policy()).model_validate(policy().model_dump(by_alias=True) | {"algorithm": algorithm})
+    distances = [
+        train_on(Learner(penalised, model_path=model, reference_path=reference), rows(4, seed=0), of=4)
+        for reference in (None, tmp_path)
+    ]
+    own, other = (outcome.measures.reference_kl for outcome in distances)
+    assert own == 0.0, "it starts where it starts"
+    assert other > 0.01
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        (
-            {"algorithm": {"name": "grpo", "kl": {"coefficient": 0.1, "reference": "elsewhere"}}},
-            "algorithm.kl.reference",
-        ),
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
         ({"sampling": {"topP": 0.9}}, "sampling.topP"),
     ],

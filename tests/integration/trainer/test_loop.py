@@ -26,6 +26,7 @@ from tests.polling import eventually
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
@@ -43,6 +44,7 @@ from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.resuming import resume
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
@@ -67,6 +69,7 @@ class Trainer:
         self._policy = policy(checkpoint={"everySteps": every, "keep": 2})
         self.learner = Learner(self._policy, model_path=model)
         self.stop = threading.Event()
+        self.metrics = Metrics()
         self.publisher: WeightPublisher | None = None
 
     def run(self, *, before: Callable[[], None] = lambda: None) -> None:
@@ -77,8 +80,8 @@ class Trainer:
                 resume(self.learner, checkpoints, background, rank=0, scratch=self._scratch)
                 saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
                 loop = TrainingLoop(
-                    self.learner, stream, saver, self.publisher, background, policy=self._policy,
-                    stopping=self.stop.is_set,
+                    self.learner, stream, saver, self.publisher, background, TrainerMetrics(self.metrics),
+                    policy=self._policy, stopping=self.stop.is_set,
                 )  # fmt: skip
                 before()
                 loop.run()
@@ -169,6 +172,27 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
     assert [request.previous is None for request in desk.requests] == [True] * 2 + [False] * 4
     assert await saved_step(store) == 5
     assert (await announced(bus, topology)).version == 5
+
+
+async def test_what_its_steps_were_like_can_be_read_from_its_metrics(
+    bus: Bus, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    trainer = make()
+    async with await Desk(bus, topology, steps=2).open():
+        await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
+
+    def value(name: str) -> float:
+        found = trainer.metrics.registry.get_sample_value(f"trimtab_trainer_{name}")
+        assert found is not None, name
+        return found
+
+    assert value("step") == 2
+    assert value("tokens_total") > 0
+    assert value("grad_norm") > 0
+    assert value("skipped_steps_total") == 0
+    assert value("sampling_drift") > 0
+    assert 0 < value("logprob_mismatch") < 20, "the desk's logprobs are made up"
+    assert 0 <= value("wait_seconds_total") <= value("step_seconds_total")
 
 
 async def test_rows_that_wait_for_the_news_of_a_step_are_asked_for_again_when_it_is_done(

@@ -39,6 +39,7 @@ from trimtab.trainer.checkpoints.saving import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.network.policy_network import UnsupportedModel
 from trimtab.trainer.publishing import open_publisher
 from trimtab.trainer.resuming import resume
@@ -132,7 +133,13 @@ def _train(
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     try:
-        learner = Learner(policy, model_path=pod.folder / policy.model.uri, device=device)
+        reference = policy.algorithm.kl.reference
+        learner = Learner(
+            policy,
+            model_path=pod.folder / policy.model.uri,
+            reference_path=None if reference is None else pod.folder / reference,
+            device=device,
+        )
     except (UnsupportedAlgorithm, UnsupportedModel) as error:
         raise JobMisconfigured(str(error)) from None
     place = background.run(
@@ -184,6 +191,7 @@ def _train(
         CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge),
         publisher,
         background,
+        TrainerMetrics(pod.metrics),
         policy=policy,
         stopping=stop.is_set,
     )

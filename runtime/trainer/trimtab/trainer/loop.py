@@ -16,6 +16,7 @@ from trimtab.trainer.batch import StepPortion
 from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Trained
 from trimtab.trainer.checkpoints.saving import CheckpointSaver
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
 from trimtab.trainer.rows_ahead import RowsAhead
@@ -37,6 +38,7 @@ class TrainingLoop:
         saver: CheckpointSaver,
         publisher: WeightPublisher | None,
         background: Background,
+        metrics: TrainerMetrics,
         *,
         policy: Policy,
         stopping: Callable[[], bool],
@@ -46,6 +48,7 @@ class TrainingLoop:
         self._saver = saver
         self._publisher = publisher
         self._background = background
+        self._metrics = metrics
         self._policy = policy
         self._stopping = stopping
         self._rows = RowsAhead(stream, background, stopping=stopping)
@@ -93,6 +96,7 @@ class TrainingLoop:
                 self._publish()
             self._checkpoint_when_due()
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
+            self._metrics.step_done(self._learner.step, outcome, timing)
 
     def _gather(self, trained: Trained) -> StepTotals | None:
         """Compute on this rank's rows as they come; the step's totals with the last, None when any rank stops."""

@@ -1,4 +1,4 @@
-"""What a trainer rank tells Prometheus about its steps: the same numbers on every rank, as they are over all of them."""
+"""What a trainer rank tells Prometheus about its steps: the same numbers on every rank, as they are over all."""
 
 from __future__ import annotations
 
