@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -16,8 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 import trimtab.trainer.__main__ as trainer
 from tests.chaos.weight_transfer_worker import _parse_once
@@ -34,6 +35,8 @@ from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
 
 RANKS = 2
+_HANGS_S = 30.0
+"""After which a rank says in its log where it is."""
 MOMENTS: dict[str, tuple[type, str]] = {
     "claiming": (CheckpointStore, "claim"),
     "resuming": (CheckpointStore, "fetch"),
@@ -110,7 +113,8 @@ def prepare(job_file: Path) -> None:
     the weight codec. No backward pass and no process group: what they start does not survive a fork.
     """
     torch.set_num_threads(1)
-    tqdm.monitor_interval = 0  # progress bars would start a thread
+    # Progress bars of all forks would share a lock, and a rank that is killed while it has it stops all that follow.
+    disable_progress_bar()
     _parse_once()
     job = read_job(job_file)
     AutoModelForCausalLM.from_pretrained(job_file.parent / job.spec.policies[0].model.uri, dtype=torch.float32)
@@ -136,6 +140,7 @@ def run_rank(plan: RankPlan) -> None:
     log = os.open(plan.folder / f"{plan.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
+    faulthandler.dump_traceback_later(_HANGS_S, file=sys.stderr)
     os.environ.update(
         environment_for(plan.settings),
         RANK=str(plan.rank),
