@@ -142,7 +142,10 @@ async def _view(local: LocalJob, console: Console) -> None:
                         local.job.metadata.name,
                         local.watch.policies,
                         local.watch.members.present,
+                        local.objects.job.status.pools if local.objects.job.status else (),
+                        activity=local.objects.activity,
                         restarts=local.executor.restarts(),
+                        failing=local.executor.failing(),
                         elapsed_s=time.monotonic() - started,
                         max_steps=max_steps,
                     )

@@ -108,6 +108,7 @@ async def test_a_killed_container_comes_back_by_itself(machine: Machine) -> None
     await eventually(back, timeout_s=DEADLINE_S)
     await machine.until_up("victim", times=2)
     assert machine.executor.restarts() == {"pod/victim": 1, "pod/bystander": 0}
+    assert list(machine.executor.failing()) == ["pod/victim"]
     assert machine.executor.pids()["pod/bystander"] == pids["pod/bystander"]
     assert machine.observed().phase is Phase.RUNNING
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from trimtab.api.job import PoolStatus
 from trimtab.cli.view import render, sparkline
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.progress import StepProgress
@@ -15,7 +16,17 @@ def shown(policies: dict[str, PolicyView], members: list[MemberHeartbeat], resta
     console = Console(width=120, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
         console.print(
-            render("quickstart", policies, members, restarts=restarts, elapsed_s=42.0, max_steps=300),
+            render(
+                "quickstart",
+                policies,
+                members,
+                [PoolStatus(name="local", ready_replicas=1, desired_replicas=2)],
+                activity="Training",
+                restarts=restarts,
+                failing=dict.fromkeys(restarts, "Traceback\nout of luck"),
+                elapsed_s=42.0,
+                max_steps=300,
+            ),
         )
     return capture.get()
 
@@ -53,7 +64,7 @@ def test_a_running_job() -> None:
         epoch=1,
         manifest_key="m",
         manifest_digest="sha256:" + "0" * 64,
-        size_bytes=1,
+        size_bytes=36_000,
         published_at=1.0,
     )
     worker = MemberHeartbeat(
@@ -64,11 +75,15 @@ def test_a_running_job() -> None:
         state=State.READY,
         in_flight=12,
         samples_per_second=480.0,
+        tokens_per_second=1_920.0,
         started_at=1.0,
         sent_at=2.0,
     )
     text = shown({"solver": view}, [worker], {"quickstart-local-rollout-0/engine-solver": 2})
-    for part in ("50/300", "0.980", "31%", "49", "1.4 (max 2)", "256", "480/s, 12 in flight, 2 restarts", "█"):
+    for part in (
+        "50/300", "0.980", "31%", "49", "36.0 kB", "1.4 (max 2)", "256", "480/s, 12 in flight, 2 restarts", "█",
+        "local 1 of 2, 1,920 tokens/s", "42 s · Training", "rollout-0/engine-solver died", "out of luck",
+    ):  # fmt: skip
         assert part in text, part
 
 

@@ -22,6 +22,7 @@ _VARIABLE = re.compile(r"\$\(([A-Z0-9_]+)\)")
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MAX_S = 30.0
 _STABLE_AFTER_S = 30.0
+_NEWS_S = 60.0
 # What a Python process needs to find itself; everything else a pod gets is in its plan.
 _INHERITED = (
     "PATH",
@@ -50,6 +51,7 @@ class _Container:
         self._delay = _BACKOFF_FIRST_S
         self._terminated = False
         self.restarts = 0
+        self.died_at: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -78,6 +80,7 @@ class _Container:
                 self._delay = _BACKOFF_FIRST_S
             self._restart_at = now + self._delay
             self._delay = min(self._delay * 2, _BACKOFF_MAX_S)
+            self.died_at = now
             _log.warning("container_died", container=self.plan.name, exit_code=self._child.exit_code)
             self._child.kill()  # what is left of its process group
         elif now >= self._restart_at:
@@ -200,6 +203,16 @@ class LocalExecutor:
             f"{pod.plan.name}/{container.plan.name}": container.restarts
             for pod in self._pods.values()
             for container in pod.containers
+        }
+
+    def failing(self) -> dict[str, str]:
+        """By pod/container, the ends of the logs of those that died a short while ago, for people."""
+        since = self._clock() - _NEWS_S
+        return {
+            f"{pod.plan.name}/{container.plan.name}": log_tail(container.log_file, lines=5)
+            for pod in self._pods.values()
+            for container in pod.containers
+            if container.died_at is not None and container.died_at > since
         }
 
     def kill_all(self) -> None:
