@@ -29,7 +29,7 @@ class Checkpoint(ApiModel):
     """What a restart resumes from: model, optimiser, position and random state."""
 
     every_steps: PositiveCount = 50
-    """Trainer steps between checkpoints. A crash repeats at most this many steps, on the same samples."""
+    """Trainer steps between checkpoints. A crash repeats about this many steps, on the same samples."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Checkpoints that stay."""
     uri: Location | None = None

@@ -57,7 +57,7 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
     for rank in range(ranks):
         name = names.trainer_pod_name(group, rank)
         ours = (
-            "python", "-m", "torch.distributed.run",
+            "python", "-m", "trimtab.trainer.launch",
             f"--nnodes={ranks}", f"--node-rank={rank}", "--nproc-per-node=1", "--max-restarts=0",
             "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)",
             "-m", "trimtab.trainer",
