@@ -1,37 +1,70 @@
-"""The operator as a supervised process beside a development cluster."""
+"""The operator as a supervised process beside a development cluster, with the broker and store that jobs dial."""
 
 from __future__ import annotations
 
 import os
 import sys
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from trimtab.embedded.child import Command
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.ports import LOOPBACK
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
+from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings, environment_for
 
-OPERATOR_MODULE = "trimtab.operator"
+
+class _OperatorEnvironment(BaseModel):
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    logs: LogSettings
+    probes: ProbeSettings
+    image: str
 
 
 class DevelopmentOperator(EmbeddedServer):
     """Started with KUBECONFIG as any operator outside its cluster, and brought back when it dies."""
 
     name = "operator"
-    port_names = ()
+    port_names = ("probes",)
+    # A lease of one that was killed has to run out first.
+    start_timeout_s = 60.0
 
-    def __init__(self, data_folder: Path, *, control_plane: ControlPlane) -> None:
+    def __init__(
+        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNats, store: EmbeddedSeaweed
+    ) -> None:
         super().__init__(data_folder)
         self._control_plane = control_plane
+        self._nats = nats
+        self._store = store
 
     def command(self) -> Command:
         kubeconfig = self._control_plane.kubeconfig(user="trimtab-operator")
+        settings = _OperatorEnvironment(
+            nats=self._nats.settings,
+            object_store=self._store.settings,
+            logs=LogSettings(format="json"),
+            probes=ProbeSettings(host=LOOPBACK, port=self.ports["probes"]),
+            # The development node has no images and looks at none.
+            image="trimtab/development",
+        )
         return Command(
-            arguments=[sys.executable, "-P", "-m", OPERATOR_MODULE],
-            environment={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            arguments=[sys.executable, "-P", "-m", "trimtab.operator"],
+            environment={**os.environ, **environment_for(settings), "KUBECONFIG": str(kubeconfig)},
             log_file=self.log_file,
             folder=self.data_folder,
         )
 
     def probe(self) -> bool:
-        """It serves nobody: that it was started is all there is to wait for."""
-        return True
+        """Whether it works, or waits for the lease of one that was killed."""
+        connection = HTTPConnection(LOOPBACK, self.ports["probes"], timeout=2.0)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == HTTPStatus.OK
+        finally:
+            connection.close()

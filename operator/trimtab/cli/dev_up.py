@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,12 +9,14 @@ import click
 
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
-from trimtab.cli.dev_operator import OPERATOR_MODULE, DevelopmentOperator
+from trimtab.cli.dev_operator import DevelopmentOperator
 from trimtab.devnode.quantity import InvalidQuantity, parsed_capacity
 from trimtab.devnode.sandbox import find_sandbox
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 
 
 @click.command()
@@ -27,15 +28,18 @@ from trimtab.embedded.kube.control_plane import ControlPlane
     help="Declare other capacity than this machine has, such as cpu=64 or nvidia.com/gpu=8; may be repeated.",
 )
 @click.option("--allow-host-path", is_flag=True, help="Let pods mount any folder of this machine by hostPath.")
-@click.option("--operator/--no-operator", default=False, show_default=True, help="Run Trimtab's operator, too.")
+@click.option(
+    "--operator/--no-operator",
+    default=True,
+    show_default=True,
+    help="Run Trimtab's operator, too, and the NATS and S3 that its jobs use.",
+)
 def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, operator: bool) -> None:
-    """Run a Kubernetes API server and a node that runs its pods as processes, until Ctrl-C."""
+    """Run a Kubernetes API server, Trimtab's operator, and a node that runs pods as processes, until Ctrl-C."""
     try:
         parsed_capacity(capacity)
     except InvalidQuantity as error:
         raise click.BadParameter(str(error), param_hint="--capacity") from None
-    if operator and importlib.util.find_spec(f"{OPERATOR_MODULE}.__main__") is None:
-        raise click.ClickException(f"--operator: this installation cannot run `python -m {OPERATOR_MODULE}`")
     sandbox, problem = find_sandbox()
     if sandbox is None:
         click.echo(f"Pods with volumes will be refused: {problem}", err=True)
@@ -52,12 +56,16 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
             )
         )
         if operator:
-            stack.enter_context(DevelopmentOperator(data_folder / "operator", control_plane=plane))
+            nats = stack.enter_context(EmbeddedNats(data_folder / "nats"))
+            store = stack.enter_context(EmbeddedSeaweed(data_folder / "seaweedfs"))
+            stack.enter_context(
+                DevelopmentOperator(data_folder / "operator", control_plane=plane, nats=nats, store=store)
+            )
         click.echo(
             f"Kubernetes API at {plane.apiserver.url}, and a node that runs pods as processes. In another terminal:\n\n"
             f"  export KUBECONFIG={plane.kubeconfig()} PATH={plane.assets.kubectl.parent}:$PATH\n"
-            "  kubectl get nodes\n"
-            "  kubectl get pods -A\n\n"
+            "  kubectl apply -f job.yaml\n"
+            "  kubectl get rlj,rp,pods\n\n"
             f"The node's log is {node.log_file}. Ctrl-C stops everything and keeps the data."
         )
         stop.wait()
