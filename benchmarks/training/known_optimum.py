@@ -69,8 +69,10 @@ def lottery(*, seed: int, prompts: int = 4) -> KnownTask:
     """One token for an answer, each worth something random between 0 and 1."""
     chance = np.random.default_rng(seed)
     asked = _prompts(chance, prompts)
-    worth = tuple({(token,): float(chance.random()) for token in range(_VOCABULARY)} for _ in asked)
-    return KnownTask(prompts=asked, rewards=worth, longest=1)
+    worth: list[dict[Answer, float]] = [
+        {(token,): float(chance.random()) for token in range(_VOCABULARY)} for _ in asked
+    ]
+    return KnownTask(prompts=asked, rewards=tuple(worth), longest=1)
 
 
 def make_model(folder: Path, *, seed: int, spread: float = 0.1) -> None:

@@ -1,7 +1,7 @@
 """With a penalty the best policy is known to every probability: the Gibbs policy for k1 and k2, another one for k3.
 
-Compared with the mean of a group of n that it is itself part of, a reward counts (n - 1)/n of what it does compared with
-the mean of the others, which makes the penalty n/(n - 1) times as heavy.
+Compared with the mean of a group of n that it is itself part of, a reward counts (n - 1)/n of what it does compared
+with the mean of the others, which makes the penalty n/(n - 1) times as heavy.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trimtab.api.algorithm import AlgorithmName
 COEFFICIENT = 0.2
 GROUP = 4
 SELF_INCLUDED = GROUP / (GROUP - 1)
-ARRIVED = 0.05
-"""Total variation, of the worst prompt."""
+ARRIVED = 0.075
+"""Total variation, of the worst prompt. It is half of what lies between the policies with and without oneself."""
 FAR = 0.3
 
 
@@ -29,7 +29,7 @@ def settled(name: AlgorithmName, estimator: str, task: KnownTask, model: Path) -
         # Dividing by the deviation of a group would change what is optimal.
         "normalizeGroupRewards": False,
     }
-    setting = Setting(algorithm=algorithm, steps=100, learning_rate=3e-3, group_size=GROUP, groups=12)
+    setting = Setting(algorithm=algorithm, steps=70, learning_rate=4e-3, group_size=GROUP, groups=16)
     return learn(setting, task, model_path=model, seed=0)
 
 
@@ -44,7 +44,7 @@ def test_it_settles_on_the_gibbs_policy(name: AlgorithmName, lottery_task: Known
         right, wrong = wrong, right
     assert distance(run.begin, right) > FAR
     assert distance(run.end, right) < ARRIVED
-    assert distance(run.end, right) < distance(run.end, wrong)
+    assert distance(run.end, wrong) > ARRIVED
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])

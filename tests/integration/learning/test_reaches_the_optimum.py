@@ -14,8 +14,8 @@ from trimtab.api.algorithm import AlgorithmName
 from trimtab.trainer.batch import Row
 
 SEED = 1
-REGRET = 0.05
-"""Of a reward of 1. The bonus for entropy alone keeps a run 0.01 away."""
+REGRET = 0.12
+"""Of a reward of 1. One wrong letter of all twelve places costs 0.083, the bonus for entropy 0.01."""
 CHANCE = 0.2
 """The start has 0.12."""
 
