@@ -80,7 +80,7 @@ def figures(outcomes: Outcomes) -> dict[str, object]:
             "arrived": len(arrived),
             "median_steps_of_arrived": statistics.median(arrived) if arrived else None,
             "mean_regret": round(mean_regret(runs), 4),
-            "worst_regret": round(max(run.regret for run in runs), 4),
+            "regrets": [round(run.regret, 4) for run in runs],
         }
         note(f"{name}, {staleness} versions old: {by_algorithm[name][str(staleness)]}")
     setting = word_setting("grpo")

@@ -11,8 +11,8 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,10 +63,22 @@ class Clocked:
     """Seconds by step."""
 
     computing: dict[int, float] = field(default_factory=dict)
+    processor: dict[int, float] = field(default_factory=dict)
+    """What the computing thread took of a processor: neighbours that take it away for a while do not count."""
     blocked: dict[int, float] = field(default_factory=dict)
 
-    def add(self, to: dict[int, float], step: int, began: float) -> None:
-        to[step] = to.get(step, 0.0) + time.perf_counter() - began
+    @contextmanager
+    def computes(self, step: int) -> Iterator[None]:
+        began, taken = time.perf_counter(), time.thread_time()
+        yield
+        self.computing[step] = self.computing.get(step, 0.0) + time.perf_counter() - began
+        self.processor[step] = self.processor.get(step, 0.0) + time.thread_time() - taken
+
+    @contextmanager
+    def blocks(self, step: int) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.blocked[step] = self.blocked.get(step, 0.0) + time.perf_counter() - began
 
 
 class ClockedLearner(Learner):
@@ -75,36 +87,26 @@ class ClockedLearner(Learner):
     clocked: Clocked
 
     def accumulate(self, rows: Sequence[Row]) -> None:
-        began = time.perf_counter()
-        super().accumulate(rows)
-        self.clocked.add(self.clocked.computing, self.step, began)
+        with self.clocked.computes(self.step):
+            super().accumulate(rows)
 
     def update(self, totals: StepTotals) -> StepOutcome:
-        began, step = time.perf_counter(), self.step
-        outcome = super().update(totals)
-        self.clocked.add(self.clocked.computing, step, began)
-        return outcome
+        with self.clocked.computes(self.step):
+            return super().update(totals)
 
     def weights(self) -> ModelWeights:
-        began = time.perf_counter()
-        weights = super().weights()
-        self.clocked.add(self.clocked.blocked, self.step - 1, began)
-        return weights
+        with self.clocked.blocks(self.step - 1):
+            return super().weights()
 
 
 class ClockedPublisher(WeightPublisher):
     """Notes how long it keeps the trainer waiting."""
 
     learner: ClockedLearner
-    versions: list[int]
 
     def capture(self, source: WeightSource) -> Captured:
-        began = time.perf_counter()
-        captured = super().capture(source)
-        clocked = self.learner.clocked
-        clocked.add(clocked.blocked, self.learner.step - 1, began)
-        self.versions.append(self.learner.step)
-        return captured
+        with self.learner.clocked.blocks(self.learner.step - 1):
+            return super().capture(source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,10 @@ class LoopFigures:
     blocked_s: float
     """A step that publishes stands still for this long, of the time that publication adds."""
     blocked_share: float
+    processor_s: dict[str, float]
+    """Of the computing thread, of a step: with one thread, what its wall time is when nobody else wants the core."""
+    processor_ratio: float
+    """Computing and standing still in a step that publishes, over computing in one that does not."""
     published_share: float
     """Of the steps, those whose version went out: one that is due while another is on its way is passed over."""
     waiting_s: float
@@ -181,9 +187,10 @@ class LoopTrainer:
         self._publisher = publisher
         self._background = background
         self._rows = rows
-        self._steps: dict[str, list[int]] = {BARE: [], SILENT: [], PUBLISHING: []}
+        self._steps: dict[str, list[int]] = {SILENT: [], PUBLISHING: []}
 
     def measured(self) -> LoopFigures:
+        self._steps = {SILENT: [], PUBLISHING: []}  # of the turns before only threads and buffers are kept
         medians = interleaved(
             {
                 BARE: self.bare_turn,
@@ -202,11 +209,17 @@ class LoopTrainer:
         ]
         blocked = [clocked.blocked[step] for step in publishing if step in clocked.blocked]
         blocked_s = statistics.median(blocked)
+        processor = {
+            name: statistics.median(clocked.processor[step] for step in self._steps[name])
+            for name in (SILENT, PUBLISHING)
+        }
         return LoopFigures(
             seconds={name: statistics.median(values) for name, values in medians.items()},
             publishing_over_silent=paired_share(medians[PUBLISHING], medians[SILENT]),
             blocked_s=blocked_s,
             blocked_share=blocked_s / statistics.median(medians[SILENT]),
+            processor_s=processor,
+            processor_ratio=(processor[PUBLISHING] + blocked_s) / processor[SILENT],
             published_share=len(blocked) / len(publishing),
             waiting_s=statistics.median(timings[step].wait_seconds for step in silent),
             packing_s=packing,
@@ -282,7 +295,7 @@ async def _connected(
         deadline_s=_DEADLINE_S,
     )
     assert isinstance(publisher, ClockedPublisher)
-    publisher.learner, publisher.versions = learner, []
+    publisher.learner = learner
     stack.push_async_callback(publisher.close)
     checkpoints = CheckpointStore(store, POLICY, keep=1)
     await checkpoints.claim(publisher.epoch)
