@@ -14,7 +14,7 @@ from trimtab.trainer.batch import Row
 
 
 class PaddedStep:
-    """`gradients` are those of the last step, before the optimiser's."""
+    """One model and its optimiser; gradients lie in the parameters between `accumulate` and `update`."""
 
     def __init__(self, model_path: Path) -> None:
         self.model = LlamaForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
