@@ -128,6 +128,15 @@ def idle_share(learner: Learner, rows: list[Row]) -> float:
 
 
 def measure() -> tuple[dict[str, object], dict[str, Bar]]:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711", "RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    try:
+        return _measured()
+    finally:
+        dist.destroy_process_group()
+
+
+def _measured() -> tuple[dict[str, object], dict[str, Bar]]:
     error = attention_error()
     with tempfile.TemporaryDirectory() as folder:
         learner = _learner(Path(folder))
@@ -204,11 +213,8 @@ def _step(learner: Learner, rows: list[Row]) -> None:
 
 def main() -> None:
     logs_to_stderr()
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711", "RANK": "0", "WORLD_SIZE": "1"}
-    dist.init_process_group("cpu:gloo,cuda:nccl")
     figures, bars = measure()
     report("trainer.gpu_step", figures, bars)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

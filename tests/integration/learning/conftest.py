@@ -1,0 +1,45 @@
+"""Starts that all algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.training.known_optimum import KnownTask, lottery, make_model, words
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Sums depend on how work is split over threads, and these runs are to be the same every time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def word_task() -> KnownTask:
+    return words(seed=1)
+
+
+@pytest.fixture(scope="session")
+def word_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("words")
+    make_model(folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lottery_task() -> KnownTask:
+    return lottery(seed=0)
+
+
+@pytest.fixture(scope="session")
+def opinionated_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reference that is far from uniform, so that leaving it out of the optimum would be seen."""
+    folder = tmp_path_factory.mktemp("lottery")
+    make_model(folder, seed=0, spread=0.3)
+    return folder
