@@ -33,9 +33,15 @@ class Changes:
         self._pending: dict[Key, None] = {}
         self._some = asyncio.Event()
 
-    def add(self, key: Key) -> None:
-        self._pending[key] = None
+    def add(self, *keys: Key) -> None:
+        self._pending.update(dict.fromkeys(keys))
         self._some.set()
+
+    def take_all(self) -> list[Key]:
+        """What has changed and was not taken yet; it does not wait."""
+        keys = list(self._pending)
+        self._pending.clear()
+        return keys
 
     async def next(self) -> Key:
         """Waits as long as nothing changes; wrap it in asyncio.timeout to do something else meanwhile."""
@@ -119,8 +125,7 @@ class Reflector(Mapping[Key, Object]):
     def changes(self) -> Changes:
         """Keys that change from now on, and first those that are here already."""
         changes = Changes()
-        for key in self._objects:
-            changes.add(key)
+        changes.add(*self._objects)
         self.listen(lambda key, before, after: changes.add(key))
         return changes
 
