@@ -18,11 +18,8 @@ TIMEOUT_S = 20.0
 Seen = TypeVar("Seen")
 
 
-def container(
-    name: str = "main", *, shell: str | None = None, python: str | None = None, **fields: Any
-) -> dict[str, Any]:
-    command = ["sh", "-c", shell] if shell is not None else ["python", "-u", "-c", python]
-    return {"name": name, "image": "not-used", "command": command, **fields}
+def container(shell: str, *, name: str = "main", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "image": "not-used", "command": ["sh", "-c", shell], **fields}
 
 
 def pod(name: str, *containers: dict[str, Any], labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
