@@ -11,24 +11,11 @@ from pathlib import Path
 import click
 
 from trimtab.devnode.node import NodeSettings, run_node
-from trimtab.devnode.quantity import InvalidQuantity, quantity
+from trimtab.devnode.quantity import parsed_capacity
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.settings import LogSettings
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-def parsed_capacity(entries: tuple[str, ...]) -> dict[str, str]:
-    """RESOURCE=QUANTITY as given on a command line."""
-    capacity = {}
-    for entry in entries:
-        name, _, amount = entry.partition("=")
-        try:
-            quantity(amount)
-        except InvalidQuantity as error:
-            raise click.BadParameter(f"--capacity {entry}: {error}; write for instance cpu=64") from None
-        capacity[name] = amount
-    return capacity
 
 
 @click.command()

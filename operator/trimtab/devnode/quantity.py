@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?")
@@ -26,3 +27,15 @@ def quantity(text: str | int) -> Decimal:
     if suffix.endswith("i"):
         return Decimal(number) * Decimal(1024) ** (_BINARY.index(suffix[0]) + 1)
     return Decimal(number).scaleb(_DECIMAL[suffix])
+
+
+def parsed_capacity(entries: Iterable[str]) -> dict[str, str]:
+    """RESOURCE=QUANTITY as given on a command line."""
+    capacity = {}
+    for entry in entries:
+        name, separator, amount = entry.partition("=")
+        if not (name and separator):
+            raise InvalidQuantity(f"{entry!r} is not of the form RESOURCE=QUANTITY, such as cpu=64")
+        quantity(amount)
+        capacity[name] = amount
+    return capacity

@@ -41,7 +41,8 @@ class DevelopmentNode(EmbeddedServer):
     def command(self) -> Command:
         certificate, key = self._control_plane.serving_certificate(node=NODE_NAME, folder=self.data_folder)
         arguments = [
-            sys.executable, "-m", "trimtab.devnode",
+            # -P: the working folder is no place for modules, and pods must not be shown it as one.
+            sys.executable, "-P", "-m", "trimtab.devnode",
             "--name", NODE_NAME,
             "--folder", str(self.data_folder),
             "--kubeconfig", str(self._control_plane.kubeconfig(user="development-node")),

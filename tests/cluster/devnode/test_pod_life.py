@@ -142,6 +142,6 @@ def test_a_program_that_is_not_there_is_a_failed_start(bench: Bench) -> None:
 
 
 def test_a_process_killed_by_a_signal_has_its_number(bench: Bench) -> None:
-    bench.apply(pod("killed", container("kill -9 $$"), restartPolicy="Never"))
+    bench.apply(pod("killed", container("kill -9 $$$$"), restartPolicy="Never"))
     bench.phase("killed", "Failed")
     assert bench.state("killed")["state"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
