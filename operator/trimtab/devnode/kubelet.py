@@ -96,6 +96,7 @@ class Kubelet:
         await asyncio.to_thread(_remove, folders)
 
     async def _leave(self) -> None:
+        _log.info("ending_processes", pods=len(self._workers))
         for worker in self._workers.values():
             worker.stop(grace_s=_LEAVING_GRACE_S, keeps_object=True)
         waits = {*self._lives.values(), *self._clearing}

@@ -118,6 +118,7 @@ async def run_node(settings: NodeSettings) -> None:
                 for part in (kubelet, binder, collector, namespace_lifecycle, events, node):
                     group.create_task(part.run())
         finally:
+            _log.info("node_stopping", node=settings.name)
             await api.stop()
             with suppress(KubeError, TimeoutError):
                 async with asyncio.timeout(2.0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any, TypeVar
 
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.kube.access import ClusterAccess
+from trimtab.kube.resources import EVENTS, PODS, Resource
 
 TIMEOUT_S = 20.0
 Seen = TypeVar("Seen")
@@ -36,6 +39,7 @@ class Bench:
     plane: ControlPlane
     namespace: str = field(kw_only=True)
     node: DevelopmentNode = field(kw_only=True)
+    access: ClusterAccess = field(kw_only=True)
     mark: str = field(default_factory=lambda: uuid.uuid4().hex, kw_only=True)
     """In the command line of processes that tests look for."""
 
@@ -46,8 +50,17 @@ class Bench:
     def apply(self, *objects: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
-    def get(self, name: str, kind: str = "pod") -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+    def get(self, name: str, resource: Resource = PODS) -> dict[str, Any]:
+        """Asked directly: a kubectl for every look would take most of the tests' time."""
+        return self._read(resource.path(namespace=self.namespace if resource.namespaced else None, name=name))
+
+    def listed(self, resource: Resource) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self._read(resource.path(namespace=self.namespace))["items"]
+        return items
+
+    def _read(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(self.access.server + path, context=self.access.tls, timeout=TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
         return found
 
     def state(self, name: str, container: str = "main") -> dict[str, Any]:
@@ -61,7 +74,7 @@ class Bench:
         while not holds(seen := look()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {timeout_s} s; last seen: {json.dumps(seen, indent=1, default=str)}")
-            time.sleep(0.1)
+            time.sleep(0.05)
         return seen
 
     def phase(self, name: str, *phases: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
@@ -83,8 +96,7 @@ class Bench:
 
     def reasons(self, name: str) -> list[str]:
         """Reasons of the pod's events."""
-        listed = json.loads(self.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
-        return [event["reason"] for event in listed["items"]]
+        return [event["reason"] for event in self.listed(EVENTS) if event["involvedObject"]["name"] == name]
 
     def processes(self) -> list[int]:
         """Processes of this machine whose command line has the mark."""

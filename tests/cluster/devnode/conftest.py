@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.devnode.bench import Bench
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.kube.access import load_access
 
 CAPACITY = ("cpu=64", "memory=64Gi", "example.com/widget=2")
 
@@ -22,5 +22,6 @@ def node(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def bench(node: DevelopmentNode, control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Bench:
-    return Bench(control_plane, namespace=namespace, node=node)
+def bench(node: DevelopmentNode, control_plane: ControlPlane, namespace: str) -> Bench:
+    access = load_access(control_plane.kubeconfig())
+    return Bench(control_plane, namespace=namespace, node=node, access=access)

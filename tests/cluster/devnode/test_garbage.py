@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cluster.devnode.bench import Bench, container, pod
+from trimtab.kube.resources import CONFIG_MAPS
 
 
 def _owned(bench: Bench, name: str, *owners: str, block: bool = False) -> dict[str, Any]:
@@ -20,12 +21,11 @@ def _owner(name: str) -> dict[str, Any]:
 
 
 def _uid(bench: Bench, name: str) -> str:
-    return str(bench.get(name, "configmap")["metadata"]["uid"])
+    return str(bench.get(name, CONFIG_MAPS)["metadata"]["uid"])
 
 
 def _names(bench: Bench) -> set[str]:
-    listed = bench.kubectl("get", "configmaps", "-o", "name").split()
-    return {name.split("/")[1] for name in listed} - {"kube-root-ca.crt"}
+    return {item["metadata"]["name"] for item in bench.listed(CONFIG_MAPS)} - {"kube-root-ca.crt"}
 
 
 def test_dependants_of_dependants_go_too(bench: Bench) -> None:
@@ -47,7 +47,7 @@ def test_who_has_another_owner_stays(bench: Bench) -> None:
     bench.apply(_owned(bench, "shared", "one", "other"))
     bench.kubectl("delete", "configmap", "one")
     kept = bench.until(
-        lambda: bench.get("shared", "configmap")["metadata"]["ownerReferences"], lambda owners: len(owners) == 1
+        lambda: bench.get("shared", CONFIG_MAPS)["metadata"]["ownerReferences"], lambda owners: len(owners) == 1
     )
     assert kept[0]["name"] == "other"
 
@@ -58,8 +58,8 @@ def test_in_the_foreground_the_owner_goes_last(bench: Bench) -> None:
     held["metadata"]["finalizers"] = ["example.com/wait"]
     bench.apply(held)
     bench.kubectl("delete", "configmap", "top", "--cascade=foreground", "--wait=false")
-    bench.until(lambda: bench.get("held", "configmap")["metadata"], lambda metadata: "deletionTimestamp" in metadata)
-    assert "deletionTimestamp" in bench.get("top", "configmap")["metadata"]
+    bench.until(lambda: bench.get("held", CONFIG_MAPS)["metadata"], lambda metadata: "deletionTimestamp" in metadata)
+    assert "deletionTimestamp" in bench.get("top", CONFIG_MAPS)["metadata"]
     bench.kubectl("patch", "configmap", "held", "--type=merge", '-p={"metadata": {"finalizers": null}}')
     bench.gone("top", "configmap")
 
@@ -70,7 +70,7 @@ def test_orphans_stay_without_their_owner(bench: Bench) -> None:
     bench.kubectl("delete", "configmap", "top", "--cascade=orphan")
     bench.gone("top", "configmap")
     orphan = bench.until(
-        lambda: bench.get("orphan", "configmap")["metadata"], lambda metadata: not metadata.get("ownerReferences")
+        lambda: bench.get("orphan", CONFIG_MAPS)["metadata"], lambda metadata: not metadata.get("ownerReferences")
     )
     assert "deletionTimestamp" not in orphan
 
