@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+import structlog
+
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.sandbox import Sandbox
 from trimtab.embedded.reaper import Reaper
 
+_log = structlog.get_logger(__name__)
 _REAPER = Reaper()
 _OUTPUT_LEFT_S = 2.0
-_INFO_TIMEOUT_S = 10.0
 
 
 class Output(Protocol):
@@ -66,50 +68,33 @@ class Launch:
 class ContainerProcess:
     """Started in the loop's own thread, because the sandbox dies with the thread that made it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, *, pump: asyncio.Task[None], first: int | None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, *, pump: asyncio.Task[None], sandboxed: bool) -> None:
         self._process = process
         self._pump = pump
-        self._first = first
+        self._sandboxed = sandboxed
         self._killed = False
 
     @classmethod
     async def start(cls, launch: Launch, *, sandbox: Sandbox | None, output: Output) -> ContainerProcess:
         command = list(launch.command)
-        folder: Path | None = launch.folder
-        reading: int | None = None
-        writing: int | None = None
         if sandbox is not None:
-            reading, writing = os.pipe()
             command = sandbox.command(
-                command,
-                mounts=launch.mounts,
-                folder=launch.folder,
-                read_only_root=launch.read_only_root,
-                info_fd=writing,
+                command, mounts=launch.mounts, folder=launch.folder, read_only_root=launch.read_only_root
             )
-            folder = None
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 env=dict(launch.environment),
-                cwd=folder,
+                cwd=launch.folder if sandbox is None else None,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=() if writing is None else (writing,),
             )
         except (OSError, ValueError) as error:
-            if reading is not None:
-                os.close(reading)
             raise StartError(f"{command[0]}: {error}") from None
-        finally:
-            if writing is not None:
-                os.close(writing)
         _REAPER.watch(process.pid)
-        pump = asyncio.create_task(_pump(process.stdout, output))
-        first = None if reading is None else await _first_process(reading)
-        return cls(process, pump=pump, first=first)
+        return cls(process, pump=asyncio.create_task(_pump(process.stdout, output)), sandboxed=sandbox is not None)
 
     @property
     def pid(self) -> int:
@@ -133,7 +118,7 @@ class ContainerProcess:
         children do so themselves, and a second one would tell them not to wait."""
         if not self.alive:
             return
-        target = self.pid if self._first is None else _only_child(self._first)
+        target = _inside(self.pid) if self._sandboxed else self.pid
         if target is None:
             self.kill()
         else:
@@ -155,29 +140,20 @@ async def _pump(stream: asyncio.StreamReader | None, output: Output) -> None:
     assert stream is not None
     try:
         while piece := await stream.read(65_536):
-            output.write(piece)
+            try:
+                output.write(piece)
+            except OSError as error:
+                # A full disk loses lines; a pipe that nobody reads would stop the container.
+                _log.warning("output_lost", error=str(error))
     finally:
         output.close()
 
 
-async def _first_process(reading: int) -> int | None:
-    """The number of the sandbox's inner init, which bubblewrap tells on a pipe; None when it failed before."""
-    told = b""
+def _inside(bwrap: int) -> int | None:
+    """The container's first process: bubblewrap has one child, the init of its process namespace, whose oldest child it
+    is. None: it is not there yet, or no longer."""
     try:
-        async with asyncio.timeout(_INFO_TIMEOUT_S):
-            while piece := await asyncio.to_thread(os.read, reading, 4096):
-                told += piece
-    except TimeoutError:
+        (init,) = psutil.Process(bwrap).children()
+        return int(min(init.children(), key=lambda process: process.create_time()).pid)
+    except (psutil.NoSuchProcess, ValueError):
         return None
-    finally:
-        os.close(reading)
-    return int(json.loads(told)["child-pid"]) if told else None
-
-
-def _only_child(init: int) -> int | None:
-    """The container's first process is the only child of the sandbox's init that was not adopted: the oldest."""
-    try:
-        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
-    except OSError:
-        return None
-    return min(map(int, children)) if children else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,9 @@ class ContainerRunner:
             )
             self._site.record("Warning", "BackOff", f"Back-off restarting container {self.name}")
             await self._pause(delay)
+        if self._state.last is not None and not self._state.running:
+            # Stopped while it waited to be started again: its last end is its end.
+            self._set(state=self._state.last)
 
     async def started(self) -> None:
         """Returns when it has been started, its startup probe included, or is being stopped."""
@@ -135,6 +139,8 @@ class ContainerRunner:
                 message = str(error)
             except KubeError as error:
                 message = f"what it refers to cannot be read: {error}"
+            except OSError as error:
+                message = f"its folders cannot be made: {error}"
             attempt += 1
             waiting = Waiting(reason="CreateContainerConfigError", message=message)
             if waiting != self._state.state:
@@ -248,7 +254,9 @@ class ContainerRunner:
         if not hook or left <= 0:
             return
         if "sleep" in hook:
-            await asyncio.wait({asyncio.create_task(self._idle.wait())}, timeout=min(left, hook["sleep"]["seconds"]))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, float(hook["sleep"]["seconds"]))):
+                    await self._idle.wait()
             return
         problem = await self._site.prober.attempt(hook, timeout_s=left, execute=self._execute)
         if problem is not None:
@@ -287,11 +295,9 @@ class ContainerRunner:
 
     async def _pause(self, seconds: float) -> None:
         """Cut short when it is stopped."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-        except TimeoutError:
-            pass
 
     def _set(self, **fields: Any) -> None:
         self._state = replace(self._state, **fields)

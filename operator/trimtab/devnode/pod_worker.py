@@ -102,7 +102,9 @@ class PodWorker:
 
     def stop(self, *, grace_s: float, keeps_object: bool = False) -> None:
         """`keeps_object`: the processes end, and nothing is said about it: the node leaves, or the object has left."""
-        self._keeps_object = self._keeps_object or keeps_object
+        if keeps_object:
+            self._keeps_object = True
+            self._status.close()
         loop = asyncio.get_running_loop()
         self._grace_s = min(self._grace_s, grace_s) if self._stop.is_set() else grace_s
         self._stop.set()
@@ -140,7 +142,7 @@ class PodWorker:
                     reason="DeadlineExceeded", message="Pod was active on the node longer than the specified deadline"
                 )
             if story in done:
-                await story  # a fault of ours is not to be lost
+                story.result()
         finally:
             for task in (story, refreshing, stop):
                 task.cancel()
@@ -171,17 +173,18 @@ class PodWorker:
                 return
         for container in of_role(self.pod, Role.MAIN):
             self._begin(Role.MAIN, container)
-        await asyncio.wait({self._lives[container["name"]] for container in of_role(self.pod, Role.MAIN)})
+        mains = {self._lives[container["name"]] for container in of_role(self.pod, Role.MAIN)}
+        ended, _ = await asyncio.wait(mains, return_when=asyncio.FIRST_EXCEPTION)
+        for life in ended:
+            life.result()  # a fault of ours is not to be lost
 
     async def _volumes_are_there(self) -> bool:
         """False: they never will be, and the pod has failed."""
-        refusal = volumes.refusal_of(self.pod, host_paths_allowed=self._node.host_paths_allowed)
-        if (
-            refusal is None
-            and self._node.sandbox is None
-            and any(container.get("volumeMounts") for _, container in containers(self.pod))
-        ):
-            refusal = f"pods with volumes cannot run on this node: {self._node.sandbox_problem}"
+        refusal = volumes.refusal_of(
+            self.pod,
+            host_paths_allowed=self._node.host_paths_allowed,
+            sandbox_problem=self._node.sandbox_problem,
+        )
         if refusal is not None:
             self._failure = PodFailure(reason="VolumeNotSupported", message=refusal)
             self._record("Warning", "FailedMount", refusal)
@@ -274,7 +277,7 @@ class PodWorker:
         await asyncio.gather(*(runner.stop(deadline=deadline) for runner in first))
         for name in reversed([name for name in self._runners if name in last]):
             await self._runners[name].stop(deadline=deadline)
-        await asyncio.gather(*self._lives.values())
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
 
     def _kill_all(self) -> None:
         for runner in self._runners.values():

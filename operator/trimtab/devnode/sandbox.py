@@ -31,13 +31,10 @@ class Sandbox:
         mounts: Sequence[Mount],
         folder: Path,
         read_only_root: bool,
-        info_fd: int | None,
     ) -> list[str]:
-        """The command inside its view, in `folder`. The number of its first process is written to `info_fd`."""
+        """The command inside its view, in `folder`."""
         arguments = [str(self.bwrap), "--die-with-parent", "--unshare-pid"]
         arguments += view_arguments([*_own_installation(), *mounts], read_only_root=read_only_root)
-        if info_fd is not None:
-            arguments += ["--info-fd", str(info_fd)]
         return [*arguments, "--chdir", str(folder), "--", *command]
 
 

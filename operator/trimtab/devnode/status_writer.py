@@ -28,10 +28,16 @@ class StatusWriter:
         self._dirty.set()
         self._clean = asyncio.Event()
         self._last: dict[str, Any] | None = None
+        self._closed = False
 
     def touch(self) -> None:
         self._clean.clear()
         self._dirty.set()
+
+    def close(self) -> None:
+        """Nothing more is to be said: what was written last stands."""
+        self._closed = True
+        self._clean.set()
 
     def observed(self, pod: Object) -> None:
         # What was watched may be older than the answer to our own last write.
@@ -69,7 +75,7 @@ class StatusWriter:
 
     async def _write(self) -> None:
         status = self._compute(self._pod)
-        if status == self._last:
+        if self._closed or status == self._last:
             return
         metadata = self._pod["metadata"]
         # The uid makes it a Conflict where another pod has taken the name; the strategic merge leaves the conditions

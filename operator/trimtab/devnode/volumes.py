@@ -13,6 +13,7 @@ from trimtab.devnode.expansion import expanded
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.pod_fields import PodFacts
 from trimtab.devnode.pod_sources import PodSources
+from trimtab.devnode.pod_spec import containers
 from trimtab.devnode.projections import PROJECTED, files_of, sources_of, tokens_of, write_files
 from trimtab.kube.resources import Object
 
@@ -38,8 +39,10 @@ class VolumeFolders:
         return self.memory / "..shm"
 
 
-def refusal_of(pod: Object, *, host_paths_allowed: bool) -> str | None:
-    """Why the pod's volumes can never be had here; None if they can."""
+def refusal_of(pod: Object, *, host_paths_allowed: bool, sandbox_problem: str) -> str | None:
+    """Why the pod's volumes can never be had here; None if they can. Without a sandbox nothing can be mounted."""
+    if sandbox_problem and any(container.get("volumeMounts") for _, container in containers(pod)):
+        return f"pods with volumes cannot run on this node: {sandbox_problem}"
     for volume in pod["spec"].get("volumes") or ():
         kind = next((name for name in volume if name != "name"), "emptyDir")
         if kind == "hostPath" and not host_paths_allowed:

@@ -8,34 +8,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from tests.cluster.devnode.bench import Bench, container, pod
+from trimtab.cli.main import main
 from trimtab.embedded.kube.assets import ControlPlaneAssets
-
-
-def _trimtab(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "trimtab.cli.main", *arguments]
 
 
 def test_a_preempted_pod_says_so_and_goes(bench: Bench) -> None:
     slow = container("trap 'sleep 1; exit 0' TERM; while true; do sleep 0.05; done")
     bench.apply(pod("spot", slow))
     bench.ready("spot")
-    kubeconfig = str(bench.plane.kubeconfig())
-    command = _trimtab("dev", "preempt", "spot", "-n", bench.namespace, "--kubeconfig", kubeconfig)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    arguments = ["dev", "preempt", "spot", "-n", bench.namespace, "--kubeconfig", str(bench.plane.kubeconfig())]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
     leaving = bench.get("spot")
     conditions = {condition["type"]: condition["status"] for condition in leaving["status"]["conditions"]}
     assert conditions["DisruptionTarget"] == "True"
     assert "deletionTimestamp" in leaving["metadata"]
     bench.gone("spot")
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert again.returncode == 1
-    assert "not found" in again.stderr
+    again = CliRunner().invoke(main, arguments)
+    assert (again.exit_code, 'pods "spot" not found' in again.output) == (1, True)
 
 
 def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_path: Path) -> None:
-    command = _trimtab("dev", "up", "--data-folder", str(tmp_path), "--capacity", "cpu=3")
+    arguments = ("dev", "up", "--data-folder", str(tmp_path), "--capacity", "cpu=3")
+    command = [sys.executable, "-m", "trimtab.cli.main", *arguments]
     with (tmp_path / "err").open("w") as errors:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
@@ -64,7 +62,6 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
 
 
 def test_capacity_that_is_none_is_refused(tmp_path: Path) -> None:
-    command = _trimtab("dev", "up", "--data-folder", str(tmp_path), "--capacity", "cpu=many")
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2
-    assert "'many' is no quantity" in refused.stderr
+    refused = CliRunner().invoke(main, ["dev", "up", "--data-folder", str(tmp_path), "--capacity", "cpu=many"])
+    assert refused.exit_code == 2
+    assert "'many' is no quantity" in refused.output
