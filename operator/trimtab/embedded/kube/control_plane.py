@@ -15,6 +15,7 @@ from trimtab.embedded.kube.apiserver import EmbeddedApiServer
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.certificates import CertificateAuthority, KeyPair
 from trimtab.embedded.kube.etcd import EmbeddedEtcd
+from trimtab.embedded.ports import LOOPBACK
 
 _KUBECTL_TIMEOUT_S = 120.0
 
@@ -83,6 +84,17 @@ class ControlPlane:
         )
         path.write_text(yaml.safe_dump(content))
         return path
+
+    def serving_certificate(self, *, node: str, folder: Path) -> tuple[Path, Path]:
+        """A node's certificate and key for the API that the API server fetches logs from."""
+        if self._authority is None:
+            raise RuntimeError("the control plane is not started")
+        pair = self._authority.server(LOOPBACK, user=f"system:node:{node}", groups=("system:nodes",))
+        return pair.write(folder, "serving")
+
+    @property
+    def authority_file(self) -> Path:
+        return self.data_folder / "ca.crt"
 
     def kubectl(
         self, *arguments: str, stdin: str | None = None, check: bool = True, kubeconfig: Path | None = None

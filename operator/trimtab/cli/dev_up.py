@@ -1,0 +1,64 @@
+"""`trimtab dev up`: a whole cluster on one machine, its pods run as processes."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from trimtab.api.crd import custom_resource_definitions
+from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
+from trimtab.cli.dev_operator import OPERATOR_MODULE, DevelopmentOperator
+from trimtab.devnode.quantity import InvalidQuantity, parsed_capacity
+from trimtab.devnode.sandbox import find_sandbox
+from trimtab.devnode.server import DevelopmentNode
+from trimtab.embedded.kube.assets import control_plane_assets
+from trimtab.embedded.kube.control_plane import ControlPlane
+
+
+@click.command()
+@data_folder_option
+@click.option(
+    "--capacity",
+    multiple=True,
+    metavar="RESOURCE=QUANTITY",
+    help="Declare other capacity than this machine has, such as cpu=64 or nvidia.com/gpu=8; may be repeated.",
+)
+@click.option("--allow-host-path", is_flag=True, help="Let pods mount any folder of this machine by hostPath.")
+@click.option("--operator/--no-operator", default=False, show_default=True, help="Run Trimtab's operator, too.")
+def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, operator: bool) -> None:
+    """Run a Kubernetes API server and a node that runs its pods as processes, until Ctrl-C."""
+    try:
+        parsed_capacity(capacity)
+    except InvalidQuantity as error:
+        raise click.BadParameter(str(error), param_hint="--capacity") from None
+    if operator and importlib.util.find_spec(f"{OPERATOR_MODULE}.__main__") is None:
+        raise click.ClickException(f"--operator: this installation has no {OPERATOR_MODULE}")
+    sandbox, problem = find_sandbox()
+    if sandbox is None:
+        click.echo(f"Pods with volumes will be refused: {problem}", err=True)
+    stop = told_to_stop()
+    with ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(data_folder, assets=control_plane_assets()))
+        plane.install(custom_resource_definitions())
+        node = stack.enter_context(
+            DevelopmentNode(
+                data_folder / "node",
+                control_plane=plane,
+                capacity=capacity,
+                host_paths_allowed=allow_host_path,
+            )
+        )
+        if operator:
+            stack.enter_context(DevelopmentOperator(data_folder / "operator", control_plane=plane))
+        click.echo(
+            f"Kubernetes API at {plane.apiserver.url}, and a node that runs pods as processes. In another terminal:\n\n"
+            f"  export KUBECONFIG={plane.kubeconfig()} PATH={plane.assets.kubectl.parent}:$PATH\n"
+            "  kubectl get nodes\n"
+            "  kubectl get pods -A\n\n"
+            f"The node's log is {node.log_file}. Ctrl-C stops everything and keeps the data."
+        )
+        stop.wait()
+        click.echo("stopping")

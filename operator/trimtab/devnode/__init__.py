@@ -1,0 +1,1 @@
+"""A development node: bound pods of a real API server run as local processes, without containers."""

@@ -1,0 +1,143 @@
+"""The development node as a whole: a node, its scheduler and the controllers that a lone API server lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import psutil
+import structlog
+
+from trimtab.devnode.binder import Binder
+from trimtab.devnode.events import EventRecorder
+from trimtab.devnode.garbage_collector import COLLECTED, GarbageCollector
+from trimtab.devnode.gpus import RESOURCE, GpuBook, host_gpus
+from trimtab.devnode.kubelet import Kubelet
+from trimtab.devnode.kubelet_api import KubeletApi, server_tls
+from trimtab.devnode.launches import host_environment
+from trimtab.devnode.namespace_lifecycle import NamespaceLifecycle
+from trimtab.devnode.node_object import NodeObject, node_labels
+from trimtab.devnode.pod_worker import NodeSite
+from trimtab.devnode.ports import PortBook
+from trimtab.devnode.quantity import quantity
+from trimtab.devnode.sandbox import find_sandbox
+from trimtab.kube.access import load_access
+from trimtab.kube.client import KubeClient
+from trimtab.kube.errors import KubeError
+from trimtab.kube.reflector import Reflector
+from trimtab.kube.resources import NAMESPACES, PODS
+
+_log = structlog.get_logger(__name__)
+_COMPONENT = "trimtab-devnode"
+_PODS = 250
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders of our own in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    name: str
+    folder: Path
+    kubeconfig: Path
+    authority: Path
+    certificate: Path
+    key: Path
+    port: int
+    capacity: Mapping[str, str]
+    """Over what the machine has; also resources that it does not have."""
+    host_paths_allowed: bool = False
+
+
+async def run_node(settings: NodeSettings) -> None:
+    """Until it is cancelled; then all processes are ended, and the pods stay for the next start."""
+    access = load_access(settings.kubeconfig)
+    async with (
+        KubeClient(access, user_agent=_COMPONENT) as client,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0)) as session,
+    ):
+        capacity = machine_capacity(os.environ) | dict(settings.capacity)
+        allocatable = {name: quantity(amount) for name, amount in capacity.items()}
+        labels = node_labels(settings.name)
+        sandbox, problem = find_sandbox()
+        if sandbox is None:
+            _log.warning("no_sandbox", problem=problem, effect="pods with volumes are refused")
+        events = EventRecorder(client, component=_COMPONENT, host=settings.name, clock=time.time)
+        server = urlsplit(access.server)
+        site = NodeSite(
+            name=settings.name,
+            client=client,
+            session=session,
+            folder=settings.folder,
+            memory=_memory_folder(settings.folder),
+            sandbox=sandbox,
+            sandbox_problem=problem,
+            host_paths_allowed=settings.host_paths_allowed,
+            environment=host_environment(os.environ)
+            | {"KUBERNETES_SERVICE_HOST": server.hostname or "", "KUBERNETES_SERVICE_PORT": str(server.port)},
+            allocatable=allocatable,
+            ports=PortBook(),
+            gpus=GpuBook(host_gpus(os.environ)),
+            events=events,
+            clock=time.time,
+        )
+        own_pods = Reflector(client, PODS, field_selector=f"spec.nodeName={settings.name}")
+        collected = {resource: Reflector(client, resource) for resource in COLLECTED}
+        namespaces = Reflector(client, NAMESPACES)
+        kubelet = Kubelet(own_pods, node=site)
+        binder = Binder(
+            client,
+            collected[PODS],
+            node=settings.name,
+            labels=labels,
+            allocatable=allocatable,
+            events=events,
+            clock=time.time,
+        )
+        tls = server_tls(certificate=settings.certificate, key=settings.key, client_authority=settings.authority)
+        api = KubeletApi(kubelet, tls=tls, port=settings.port)
+        node = NodeObject(
+            client, name=settings.name, capacity=capacity, labels=labels, kubelet_port=settings.port, clock=time.time
+        )
+        namespace_lifecycle = NamespaceLifecycle(client, namespaces, authority=settings.authority.read_text())
+        collector = GarbageCollector(client, list(collected.values()))
+        await node.register()
+        await api.start()
+        _log.info("node_ready", node=settings.name, sandbox=sandbox is not None, capacity=capacity)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for store in (own_pods, namespaces, *collected.values()):
+                    group.create_task(store.run())
+                for part in (kubelet, binder, collector, namespace_lifecycle, events, node):
+                    group.create_task(part.run())
+        finally:
+            _log.info("node_stopping", node=settings.name)
+            await api.stop()
+            with suppress(KubeError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await node.report(ready=False, reason="NodeStopped", message="the development node was stopped")
+
+
+def machine_capacity(host: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "cpu": str(os.cpu_count() or 1),
+        "memory": str(psutil.virtual_memory().total),
+        "pods": str(_PODS),
+        RESOURCE: str(len(host_gpus(host))),
+    }
+
+
+def _memory_folder(folder: Path) -> Path:
+    """Volumes of medium Memory; one name for one data folder, so that a node finds what a killed one left."""
+    mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    memory = parent / f"trimtab-node-{mark}"
+    memory.mkdir(mode=0o700, exist_ok=True)
+    return memory

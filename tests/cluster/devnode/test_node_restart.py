@@ -1,0 +1,32 @@
+"""A node that is killed takes every process along; started again it goes on with the pods it finds."""
+
+from __future__ import annotations
+
+from tests.cluster.devnode.bench import Bench, container, pod
+
+
+def test_pods_outlive_their_node_by_their_policy(bench: Bench) -> None:
+    stubborn = f"trap '' TERM; echo life >>/data/lives; cat /data/lives; while true; do sleep 0.1; done # {bench.mark}"
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    volumes = [{"name": "data", "emptyDir": {}}]
+    bench.apply(
+        pod("always", container(stubborn, volumeMounts=mounts), volumes=volumes, terminationGracePeriodSeconds=0),
+        pod("never", container(stubborn, volumeMounts=mounts), volumes=volumes, restartPolicy="Never"),
+        pod("done", container("echo said"), restartPolicy="Never"),
+    )
+    bench.ready("always")
+    bench.ready("never")
+    bench.phase("done", "Succeeded")
+    before = set(bench.processes())
+    assert len(before) >= 2
+    bench.node.kill()
+    bench.until(lambda: before & set(bench.processes()), lambda left: not left)
+    failed = bench.phase("never", "Failed")
+    assert failed["status"]["reason"] == "NodeRestarted"
+    again = bench.until(lambda: bench.state("always"), lambda state: state["restartCount"] == 1 and state["ready"])
+    assert again["lastState"]["terminated"]["reason"] == "NodeRestarted"
+    assert bench.says("always", "life\nlife\n") == "life\nlife\n"  # what was in its volume is still there
+    assert bench.logs("done") == "said\n"
+    assert bench.state("done")["restartCount"] == 0
+    bench.kubectl("delete", "pod", "--all")
+    assert bench.until(bench.processes, lambda found: not found) == []
