@@ -32,7 +32,7 @@ def engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
 
 def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
     engine = pool.engine
-    serve = (f"--model-path=$(JOB_FOLDER)/{policy.model.uri}", f"--port=$({_port(policy)})")
+    serve = (f"--model-path={_beside_the_manifest(policy.model.uri)}", f"--port=$({_port(policy)})")
     if engine.name == "builtin":
         return ("python", "-m", "trimtab.rollout.engines.builtin", *serve)
     return (

@@ -43,6 +43,8 @@ class Observed:
     pods: Sequence[ObservedPod] = ()
     """Those of the dataflow."""
     report: JobReport = field(default_factory=JobReport)
+    refusal: str | None = None
+    """Why this executor cannot run the job as it is written, in a sentence with the fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class JobPlan:
 
 def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     """Level-triggered: the same world gives the same plan, and a world that fits gives an empty one."""
-    refused = unsupported(job.spec)
+    refused = _refusal(job, observed)
     end = None if refused else _end(job, observed)
     statements = _statements(job, observed, refused=refused, end=end)
     actions: tuple[Action, ...]
@@ -72,6 +74,12 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
         status=_status(job, observed, statements, now=now),
         look_again_at=delete if delete is not None and now < delete else None,
     )
+
+
+def _refusal(job: RLJob, observed: Observed) -> str | None:
+    """Why the job is not accepted; None when it is."""
+    beyond = unsupported(job.spec)
+    return f"this version does not do {', '.join(beyond)}" if beyond else observed.refusal
 
 
 def _end(job: RLJob, observed: Observed) -> Statement | None:
@@ -159,12 +167,12 @@ def _wind_down(observed: Observed) -> tuple[Action, ...]:
     return (*stops, *(RemovePod(pod.name) for pod in observed.pods if pod.ended))
 
 
-def _statements(job: RLJob, observed: Observed, *, refused: Sequence[str], end: Statement | None) -> list[Statement]:
+def _statements(job: RLJob, observed: Observed, *, refused: str | None, end: Statement | None) -> list[Statement]:
     accepted = Statement(
         type=ConditionType.ACCEPTED,
         holds=not refused,
         reason="NotSupported" if refused else "Accepted",
-        message=f"this version does not do {', '.join(refused)}" if refused else "",
+        message=refused or "",
     )
     running = any(pod.alive for pod in observed.pods)
     suspended = Statement(
@@ -178,7 +186,7 @@ def _statements(job: RLJob, observed: Observed, *, refused: Sequence[str], end: 
     return [accepted, suspended, end or _progress(job, observed, refused=refused)]
 
 
-def _progress(job: RLJob, observed: Observed, *, refused: Sequence[str]) -> Statement:
+def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Statement:
     """The summary of a job that has not ended: its reason says what the job is doing, or waits for."""
 
     def said(reason: str, message: str = "") -> Statement:

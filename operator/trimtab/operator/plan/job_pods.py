@@ -31,6 +31,7 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
         containers=(container,),
         restart=Restart.ALWAYS,
         grace_s=_DATAFLOW_GRACE_S,
+        template=job.spec.data.template or {},
     )
     return [replace(pod, revision=revision_of(pod, reads=job.spec.data.model_dump(mode="json")))]
 

@@ -26,6 +26,8 @@ _NESTING = "__"
 # Kubernetes tells a pod of every Service in its namespace in variables like these; one called trimtab-nats is not ours.
 _SERVICE_LINK = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$"
+    # and the operator of the ports it chose.
+    r"|^TRIMTAB_(PORT|HOST)_"
 )
 _MAX_FILE_BYTES = 1 << 20
 

@@ -1,0 +1,98 @@
+"""Everything a look at one object needs: the API server, what is known of it, and whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trimtab.api import labels
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.kube.client import KubeClient
+from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
+from trimtab.operator.apply.kubernetes.credentials import JobCredentials
+from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
+from trimtab.operator.apply.kubernetes.ownership import controller_uid
+from trimtab.operator.events import EventRecorder
+from trimtab.operator.job_reports import JobReports
+from trimtab.operator.settings import OperatorSettings
+
+FIELD_MANAGER = "trimtab-operator"
+KINDS: dict[str, Resource] = {resource.kind: resource for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS)}
+
+
+class WorkKey(NamedTuple):
+    """One object to look after."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objection:
+    """Why what an object asks for cannot be done as it stands."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What is left after a look."""
+
+    look_again_at: float | None = None
+    more: bool = False
+    """There is more to do, and others should have their turn first."""
+    objected: bool = False
+    """Something was refused; try again later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    client: KubeClient
+    settings: OperatorSettings
+    jobs: TypedView[RLJob]
+    pools: TypedView[RolloutPool]
+    trainers: TypedView[Trainer]
+    pods: FreshView
+    config_maps: FreshView
+    events: EventRecorder
+    reports: JobReports
+    clock: Callable[[], float]
+    objections: dict[WorkKey, Objection] = field(default_factory=dict)
+    credentials: dict[str, JobCredentials] = field(default_factory=dict)
+    """By the job's uid, once they are stored."""
+
+    def view_of(self, kind: str) -> FreshView:
+        views: dict[str, FreshView] = {
+            "RLJob": self.jobs,
+            "RolloutPool": self.pools,
+            "Trainer": self.trainers,
+        }
+        return views[kind]
+
+
+def work_key(item: Object) -> WorkKey:
+    return WorkKey(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
+
+
+def by_job_ref(item: Object) -> Iterable[Hashable]:
+    """Pools and trainers, by the job they work for."""
+    return (Key(item["metadata"]["namespace"], item["spec"]["jobRef"]["name"]),)
+
+
+def by_owner_and_job(item: Object) -> Iterable[Hashable]:
+    """Pods and ConfigMaps, by the uid of their controller and by the job's name."""
+    job = (item["metadata"].get("labels") or {}).get(labels.JOB, "")
+    return (controller_uid(item), Key(item["metadata"]["namespace"], job))
+
+
+def by_name(item: Object) -> Iterable[Hashable]:
+    return ()

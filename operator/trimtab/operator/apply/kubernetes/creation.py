@@ -1,0 +1,52 @@
+"""Making an object that must not exist yet. Names are deterministic, so a name that is taken is either our own work of
+a moment ago, or somebody else's and none of our business.
+"""
+
+from __future__ import annotations
+
+from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid
+from trimtab.kube.resources import Object, Resource
+from trimtab.operator import event_reasons as reasons
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
+from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
+
+
+class Objected(Exception):
+    """It cannot be made as things are; the objection says why."""
+
+    def __init__(self, objection: Objection) -> None:
+        super().__init__(objection.message)
+        self.objection = objection
+
+
+class NameBusy(Exception):
+    """What has the name is on its way out; try again soon."""
+
+
+async def create_own(cluster: Cluster, resource: Resource, body: Object, *, owner_uid: str) -> Object:
+    """The object as it is now, made by us just now or earlier. Raises Objected or NameBusy."""
+    metadata = body["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    try:
+        return await cluster.client.create(resource, body, namespace=namespace)
+    except AlreadyExists:
+        present = await cluster.client.get_or_none(resource, name, namespace=namespace)
+        if present is None:
+            raise NameBusy(f"{resource.kind} {name} was there a moment ago") from None
+        present = {"apiVersion": resource.api_version, "kind": resource.kind, **present}
+        if controller_uid(present) == owner_uid:
+            return present
+        if is_leaving(present):
+            raise NameBusy(f"an older {resource.kind} {name} is still being deleted") from None
+        raise Objected(
+            Objection(
+                reason=reasons.NAME_TAKEN,
+                message=f"{resource.kind} {name} exists and is not this object's: delete it, or choose another name",
+            )
+        ) from None
+    except (Invalid, Forbidden) as refusal:
+        # Forbidden is also what a quota and an admission webhook say.
+        reason = reasons.POD_REFUSED if resource.kind == "Pod" else reasons.NOT_ACCEPTED
+        raise Objected(
+            Objection(reason=reason, message=f"the API server refused {resource.kind} {name}: {refusal}")
+        ) from None

@@ -1,0 +1,132 @@
+"""What the pods of a job dial with: settings from the operator's own environment, secrets in one Secret per job.
+
+The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Files that the
+settings point to, such as certificates, travel in the Secret, because the pods have another file system than ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, SecretStr
+
+from trimtab.api import labels
+from trimtab.fabric.settings import (
+    LogSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    ProbeSettings,
+    WeightSettings,
+    environment_for,
+)
+from trimtab.fabric.signing import Signer
+from trimtab.kube.resources import Object
+from trimtab.operator.apply.kubernetes.ownership import owned_by
+
+SECRETS_FOLDER = "/trimtab/secrets"
+SEED_KEY = "weights__signing_seed"
+_UID_CHARACTERS = 8
+S = TypeVar("S", bound=BaseModel)
+
+
+class _Surroundings(BaseModel):
+    """The part of a pod's settings that is the same for all pods of a job."""
+
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    weights: WeightSettings
+    logs: LogSettings
+    probes: ProbeSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCredentials:
+    environment: Mapping[str, str]
+    """For every pod of the job; nothing in it is secret."""
+    secret: Object
+    """As it should be stored."""
+
+    @property
+    def secret_name(self) -> str:
+        return str(self.secret["metadata"]["name"])
+
+    @property
+    def shared_keys(self) -> list[str]:
+        """Keys of the Secret that every pod is shown."""
+        return sorted(key for key in self.secret["data"] if key != SEED_KEY)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.secret["data"], sort_keys=True).encode()).hexdigest()
+
+
+def secret_name(job: str) -> str:
+    return f"{job}-credentials"
+
+
+def kept_seed(secret: Object | None) -> str | None:
+    """The signing seed in the job's Secret, where there is one already."""
+    encoded = ((secret or {}).get("data") or {}).get(SEED_KEY)
+    return None if encoded is None else base64.b64decode(encoded).decode()
+
+
+def job_credentials(
+    job: Object, *, nats: NatsSettings, object_store: ObjectStoreSettings, logs: LogSettings, seed: str
+) -> JobCredentials:
+    """`job` is the RLJob. Files that the settings name are read now."""
+    metadata = job["metadata"]
+    files: dict[str, bytes] = {}
+    # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
+    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
+    prefix = f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
+    surroundings = _Surroundings(
+        nats=_with_files(nats, "nats", files),
+        object_store=_with_files(object_store, "object-store", files).model_copy(update={"prefix": prefix}),
+        weights=WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,)),
+        logs=logs,
+        probes=ProbeSettings(),
+    )
+    secrets = _secret_texts(surroundings)
+    data = {name: text.encode() for name, text in secrets.items()} | files
+    return JobCredentials(
+        environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
+        secret={
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": secret_name(metadata["name"]),
+                "namespace": metadata["namespace"],
+                "labels": {labels.JOB: metadata["name"]},
+                "ownerReferences": owned_by(job),
+            },
+            "type": "Opaque",
+            "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
+        },
+    )
+
+
+def _secret_texts(surroundings: _Surroundings) -> dict[str, str]:
+    """By the file name under which load_settings finds them."""
+    texts = {}
+    for section in type(surroundings).model_fields:
+        for field, value in getattr(surroundings, section):
+            if isinstance(value, SecretStr):
+                texts[f"{section}__{field}"] = value.get_secret_value()
+    return texts
+
+
+def _with_files(section: S, name: str, files: dict[str, bytes]) -> S:
+    """The settings with each path replaced by where the pod finds the file's content."""
+    moved = {}
+    for field, value in section:
+        if isinstance(value, Path):
+            key = f"{name}-{field.removesuffix('_file').replace('_', '-')}"
+            files[key] = value.read_bytes()
+            moved[field] = Path(SECRETS_FOLDER) / key
+    return section.model_copy(update=moved)

@@ -1,0 +1,254 @@
+"""One look at an object: what there is, what the plan says, the status first, then the actions. A short story for each
+of the three kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trimtab.api import labels
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.kube.resources import RLJOBS, Key, Object
+from trimtab.operator.apply.kubernetes.acting import Hand
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey, work_key
+from trimtab.operator.apply.kubernetes.fresh_view import M, TypedView, Unreadable
+from trimtab.operator.apply.kubernetes.job_deletion import ensure_finalizer, finish_deletion, has_finalizer
+from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
+from trimtab.operator.apply.kubernetes.ownership import controller_of, is_leaving
+from trimtab.operator.apply.kubernetes.pod_sites import ensure_credentials, remove_old_manifests
+from trimtab.operator.apply.kubernetes.refusals import refusal_of
+from trimtab.operator.apply.kubernetes.status_writing import (
+    is_current,
+    with_acceptance,
+    write_status,
+    write_unreadable,
+)
+from trimtab.operator.apply.kubernetes.transitions import Status, transitions
+from trimtab.operator.plan.actions import Action, PutPool, PutTrainer, StartPod
+from trimtab.operator.plan.conditions import find
+from trimtab.operator.plan.finishing import rest_reason
+from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.pool import plan_pool
+from trimtab.operator.plan.trainer import plan_trainer
+
+OURS = "rl.trimtab.dev/operator"
+
+
+class LeaveAlone(Exception):
+    """Something that the plan would need cannot be read by this version: what runs, runs on."""
+
+
+async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
+    item = cluster.pools.get(key.key)
+    if item is None or is_leaving(item):
+        # Its pods go with it: the garbage collector stops them, and they drain.
+        return _forgotten(cluster, key)
+    pool = cluster.pools.read(item)
+    job, typed_job = job_of(cluster, item, pool.spec.job_ref.name)
+    if typed_job is not None and typed_job.spec.managed_by != OURS:
+        return Turn()
+    now = cluster.clock()
+    plan = plan_pool(typed_job, pool, _pods_of(cluster, item, pool.spec.job_ref.name), now=now)
+    status = plan.status.model_copy(
+        update={
+            "selector": f"{labels.OWNER}={key.name},{labels.ROLE}=rollout",
+            "conditions": _conditions(cluster, key, plan.status, pool, now=now),
+        }
+    )
+    hand = Hand(cluster=cluster, owner=item, typed=pool, job=job, typed_job=typed_job)
+    return await _carry_out(hand, status, pool.status, plan.actions, look_again_at=plan.look_again_at)
+
+
+async def look_at_trainer(cluster: Cluster, key: WorkKey) -> Turn:
+    item = cluster.trainers.get(key.key)
+    if item is None or is_leaving(item):
+        return _forgotten(cluster, key)
+    trainer = cluster.trainers.read(item)
+    job, typed_job = job_of(cluster, item, trainer.spec.job_ref.name)
+    if typed_job is not None and typed_job.spec.managed_by != OURS:
+        return Turn()
+    now = cluster.clock()
+    plan = plan_trainer(typed_job, trainer, _pods_of(cluster, item, trainer.spec.job_ref.name), now=now)
+    status = plan.status.model_copy(
+        update={
+            **_progress_of(cluster, trainer),
+            "conditions": _conditions(cluster, key, plan.status, trainer, now=now),
+        }
+    )
+    hand = Hand(cluster=cluster, owner=item, typed=trainer, job=job, typed_job=typed_job)
+    # A gang that is started in part would be taken down again.
+    return await _carry_out(hand, status, trainer.status, plan.actions, look_again_at=plan.look_again_at, at_once=True)
+
+
+async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
+    item = cluster.jobs.get(key.key)
+    if item is None:
+        cluster.reports.stop(key.key)
+        return _forgotten(cluster, key)
+    job = cluster.jobs.read(item)
+    if job.spec.managed_by != OURS:
+        return Turn()
+    now = cluster.clock()
+    pods = _pods_of(cluster, item, key.name)
+    observed = Observed(
+        pools=[_read(cluster.pools, pool) for pool in cluster.pools.under(key.key) if _works_for(pool, item)],
+        trainers=[_read(cluster.trainers, one) for one in cluster.trainers.under(key.key) if _works_for(one, item)],
+        pods=pods,
+        report=cluster.reports.heard(key.key).report,
+        refusal=refusal_of(job.spec),
+    )
+    plan = plan_job(job, observed, now=now)
+    _follow(cluster, key.key, job, pods)
+    if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
+        item = await ensure_finalizer(cluster, item)
+        await ensure_credentials(cluster, item)
+    status = plan.status.model_copy(update={"conditions": _conditions(cluster, key, plan.status, job, now=now)})
+    hand = Hand(cluster=cluster, owner=item, typed=job, job=item, typed_job=job)
+    turn = await _carry_out(hand, status, job.status, plan.actions, look_again_at=plan.look_again_at)
+    if is_leaving(item) and has_finalizer(item):
+        return await finish_deletion(cluster, item, job)
+    return turn
+
+
+async def say_unreadable(cluster: Cluster, key: WorkKey, problem: str) -> Turn:
+    """An object that this version cannot read is told so, and otherwise left alone."""
+    item = cluster.view_of(key.kind).get(key.key)
+    if item is None:
+        return Turn()
+    if is_leaving(item) and has_finalizer(item):
+        return await finish_deletion(cluster, item, None)
+    message = f"this version of the operator cannot read the object: {problem}"
+    await write_unreadable(cluster, item, message, now=cluster.clock())
+    return Turn()
+
+
+async def _carry_out(
+    hand: Hand,
+    status: Status,
+    before: Status | None,
+    actions: Sequence[Action],
+    *,
+    look_again_at: float | None,
+    at_once: bool = False,
+) -> Turn:
+    cluster, key = hand.cluster, work_key(hand.owner)
+    fresh = await write_status(cluster, hand.owner, status, before=before)
+    if fresh:
+        for transition in transitions(before, status):
+            cluster.events.record(hand.owner, transition.type, transition.reason, transition.message)
+    if not actions:
+        withdrawn = cluster.objections.pop(key, None)
+        if hand.typed_job is not None:
+            await remove_old_manifests(cluster, job=hand.typed_job, owner=hand.owner, typed=hand.typed)
+        return Turn(look_again_at=look_again_at, more=withdrawn is not None)
+    if not fresh and not await is_current(cluster, hand.owner):
+        return Turn(more=True)
+    if hand.job is None and not await _is_absent(hand):
+        return Turn(more=True)
+    outcome = await hand.do(actions, at_once=at_once)
+    known = cluster.objections.pop(key, None)
+    if outcome.objection is not None:
+        cluster.objections[key] = outcome.objection
+    return Turn(
+        look_again_at=look_again_at,
+        more=outcome.left or outcome.objection != known,
+        objected=outcome.objection is not None,
+    )
+
+
+async def _is_absent(hand: Hand) -> bool:
+    """Pods are stopped because their job is gone: that had better be true."""
+    assert not isinstance(hand.typed, RLJob)
+    name, namespace = hand.typed.spec.job_ref.name, hand.owner["metadata"]["namespace"]
+    live = await hand.cluster.client.get_or_none(RLJOBS, name, namespace=namespace)
+    if live is None or not _works_for(hand.owner, live):
+        return True
+    hand.cluster.jobs.note(live)
+    return False
+
+
+def job_of(cluster: Cluster, item: Object, name: str) -> tuple[Object | None, RLJob | None]:
+    """The job that a pool or trainer works for. One that a former job of the name has made does not work for this
+    one."""
+    job = cluster.jobs.get(Key(item["metadata"]["namespace"], name))
+    if job is None or not _works_for(item, job):
+        return None, None
+    return job, _read(cluster.jobs, job)
+
+
+def _read(view: TypedView[M], item: Object) -> M:
+    """An object beside the one that is looked at."""
+    try:
+        return view.read(item)
+    except Unreadable as problem:
+        raise LeaveAlone(f"{item['kind']} {item['metadata']['name']}: {problem}") from None
+
+
+def _works_for(item: Object, job: Object) -> bool:
+    controller = controller_of(item)
+    return controller is None or controller["uid"] == job["metadata"]["uid"]
+
+
+def _pods_of(cluster: Cluster, owner: Object, job: str) -> list[ObservedPod]:
+    heard = cluster.reports.heard(Key(owner["metadata"]["namespace"], job))
+    pods = []
+    for pod in cluster.pods.under(owner["metadata"]["uid"]):
+        name = pod["metadata"]["name"]
+        pods.append(
+            observed_pod(pod, suspect=name in heard.silent, tokens_per_second=heard.tokens_per_second.get(name, 0.0))
+        )
+    return pods
+
+
+def _conditions(
+    cluster: Cluster,
+    key: WorkKey,
+    planned: Status,
+    typed: RLJob | RolloutPool | Trainer,
+    *,
+    now: float,
+) -> object:
+    said = find(planned.conditions, ConditionType.ACCEPTED)
+    if isinstance(typed, RLJob) and said is not None and said.status == "False":
+        # Its plan has refused it. Plans of pools and trainers accept whatever they are given.
+        return planned.conditions
+    return with_acceptance(
+        planned.conditions,
+        before=() if typed.status is None else typed.status.conditions,
+        objection=cluster.objections.get(key),
+        generation=typed.metadata.generation,
+        now=now,
+    )
+
+
+def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
+    """What the trainer itself reports, as far as it has been heard."""
+    job = Key(trainer.metadata.namespace or "", trainer.spec.job_ref.name)
+    heard = cluster.reports.heard(job).report.policies.get(trainer.spec.policy)
+    if heard is None:
+        return {}
+    return {
+        "step": heard.step,
+        "version": heard.version,
+        "reward": heard.reward,
+        "waiting_fraction": heard.waiting_fraction,
+        "staleness": heard.staleness,
+    }
+
+
+def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
+    """On the bus, while there is somebody to hear."""
+    if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in dataflow):
+        policies = tuple(policy.name for policy in job.spec.policies)
+        cluster.reports.follow(key, policies=policies, window=job.spec.autoscaling.window_steps)
+    elif not any(not pod.ended for pod in dataflow):
+        cluster.reports.stop(key)
+
+
+def _forgotten(cluster: Cluster, key: WorkKey) -> Turn:
+    cluster.objections.pop(key, None)
+    return Turn()

@@ -1,0 +1,117 @@
+"""What pods of an owner need around them before they can start: the job's Secret, the manifest, a meeting point."""
+
+from __future__ import annotations
+
+from trimtab.api import labels
+from trimtab.api.job import RLJob
+from trimtab.api.pod_template import template_command
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.api.validation import InvalidManifestError, parse
+from trimtab.fabric.signing import Signer
+from trimtab.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Key, Object
+from trimtab.operator import event_reasons as reasons
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
+from trimtab.operator.apply.kubernetes.creation import Objected, create_own
+from trimtab.operator.apply.kubernetes.credentials import JobCredentials, job_credentials, kept_seed, secret_name
+from trimtab.operator.apply.kubernetes.manifests import manifest_config_map, manifest_for, manifests_in_use
+from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
+from trimtab.operator.apply.kubernetes.pod_rendering import PodSite
+from trimtab.operator.apply.kubernetes.rendezvous import rendezvous_service
+
+_ROLES = {"RLJob": "dataflow", "RolloutPool": "rollout", "Trainer": "trainer"}
+
+
+async def prepare_site(
+    cluster: Cluster, *, job: Object, typed_job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+) -> PodSite:
+    """Makes what is missing. Raises Objected when it cannot be had."""
+    credentials = await ensure_credentials(cluster, job)
+    name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
+    manifest = await _ensure_manifest(cluster, typed_job, owner, typed)
+    ranks, own_command, own = 1, False, {}
+    if isinstance(typed, Trainer):
+        ranks = typed.spec.replicas
+        own_command = template_command(typed.spec.template, container="trainer") is not None
+        own = {labels.POLICY: typed.spec.policy}
+        if ranks > 1:
+            await create_own(cluster, SERVICES, rendezvous_service(owner, job=name), owner_uid=uid)
+    elif isinstance(typed, RolloutPool) and labels.POOL in typed.metadata.labels:
+        own = {labels.POOL: typed.metadata.labels[labels.POOL]}
+    source = typed_job.spec.workflow.source
+    return PodSite(
+        owner=owner,
+        job=name,
+        image=cluster.settings.image,
+        environment=credentials.environment,
+        secret=credentials.secret_name,
+        secret_keys=tuple(credentials.shared_keys),
+        manifest=manifest,
+        code=source.config_map.name if source is not None and source.config_map is not None else None,
+        ranks=ranks,
+        labels=own,
+        own_command=own_command,
+    )
+
+
+async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
+    """The job's Secret, made or brought up to date once in the life of this operator; the seed in it stays."""
+    metadata = job["metadata"]
+    known = cluster.credentials.get(metadata["uid"])
+    if known is not None:
+        return known
+    namespace, name = metadata["namespace"], secret_name(metadata["name"])
+    present = await cluster.client.get_or_none(SECRETS, name, namespace=namespace)
+    ours = present is not None and controller_uid(present) == metadata["uid"]
+    seed = (kept_seed(present) if ours else None) or Signer.generate().reveal_seed()
+    settings = cluster.settings
+    wanted = job_credentials(job, nats=settings.nats, object_store=settings.object_store, logs=settings.logs, seed=seed)
+    if present is not None and ours:
+        if present.get("data") != wanted.secret["data"]:
+            body = {**present, "data": wanted.secret["data"]}
+            await cluster.client.replace(SECRETS, name, body, namespace=namespace)
+    else:
+        stored = await create_own(cluster, SECRETS, wanted.secret, owner_uid=metadata["uid"])
+        if stored.get("data") != wanted.secret["data"]:
+            # Another operator was faster, with a seed of its own: its seed counts.
+            return await ensure_credentials(cluster, job)
+    cluster.credentials[metadata["uid"]] = wanted
+    return wanted
+
+
+async def _ensure_manifest(cluster: Cluster, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer) -> str:
+    """The name of its ConfigMap."""
+    manifest = manifest_for(job, typed)
+    wanted = manifest_config_map(manifest, owner=owner, job=job.metadata.name, role=_ROLES[owner["kind"]])
+    name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+    present = cluster.config_maps.get(Key(namespace, name))
+    if present is not None and controller_uid(present) == owner["metadata"]["uid"] and not is_leaving(present):
+        return str(name)
+    try:
+        parse(manifest)
+    except InvalidManifestError as invalid:
+        message = f"pods would not accept the manifest: {invalid}"
+        raise Objected(Objection(reason=reasons.NOT_ACCEPTED, message=message)) from None
+    made = await create_own(cluster, CONFIG_MAPS, wanted, owner_uid=owner["metadata"]["uid"])
+    cluster.config_maps.note(made)
+    return str(name)
+
+
+async def remove_old_manifests(
+    cluster: Cluster, *, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+) -> None:
+    """ConfigMaps that no pod has mounted and no new one would."""
+    uid = owner["metadata"]["uid"]
+    present = [item for item in cluster.config_maps.under(uid) if not is_leaving(item)]
+    if len(present) <= 1:
+        return
+    role = _ROLES[owner["kind"]]
+    current = manifest_config_map(manifest_for(job, typed), owner=owner, job=job.metadata.name, role=role)
+    needed = manifests_in_use(cluster.pods.under(uid)) | {current["metadata"]["name"]}
+    for item in present:
+        metadata = item["metadata"]
+        if metadata["name"] not in needed:
+            await cluster.client.delete(
+                CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+            )
+            cluster.config_maps.note_gone(item)

@@ -1,0 +1,53 @@
+"""What a job may ask for on one machine and not in a cluster: paths relative to a manifest's folder, which no pod
+has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trimtab.api.job import RLJobSpec
+from trimtab.api.prompts import PromptInput
+
+_OBJECT_STORE = "s3://"
+
+
+def relative_paths(spec: RLJobSpec) -> list[str]:
+    """Fields with such a path, as Kubernetes writes them, each with the path."""
+    found: list[str] = []
+    for number, policy in enumerate(spec.policies):
+        found += _relative(f"spec.policies[{number}].model.uri", policy.model.uri)
+    for number, source in enumerate(spec.data.prompts):
+        found += _prompts(f"spec.data.prompts[{number}]", source)
+    for number, benchmark in enumerate(spec.evaluation.benchmarks if spec.evaluation else ()):
+        found += _prompts(f"spec.evaluation.benchmarks[{number}]", benchmark)
+    for number, pool in enumerate(spec.pools):
+        found += _relative(f"spec.pools[{number}].engine.interpreter", pool.engine.interpreter)
+    if spec.workflow.source is not None:
+        found += _relative("spec.workflow.source.path", spec.workflow.source.path)
+    return found
+
+
+def refusal_of(spec: RLJobSpec) -> str | None:
+    """Why the job cannot run in a cluster, in a sentence with the fix; None when it can."""
+    found = relative_paths(spec)
+    if not found:
+        return None
+    return (
+        f"{', '.join(found)}: relative to a manifest's folder, which pods do not have; give an absolute path in the "
+        "pods, such as one on a volume of the template"
+    )
+
+
+def _prompts(field: str, source: PromptInput) -> Iterator[str]:
+    for name, place in (
+        ("jsonl", source.jsonl),
+        ("parquet", source.parquet),
+        ("huggingFace", source.hugging_face),
+    ):
+        if place is not None and not place.uri.startswith(_OBJECT_STORE):
+            yield from _relative(f"{field}.{name}.uri", place.uri)
+
+
+def _relative(field: str, path: str | None) -> Iterator[str]:
+    if path is not None and not path.startswith("/"):
+        yield f"{field} ({path})"

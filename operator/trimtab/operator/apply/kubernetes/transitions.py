@@ -1,0 +1,74 @@
+"""What is worth an event: the difference between two statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trimtab.api.conditions import Condition, ConditionType
+from trimtab.api.job import RLJobStatus
+from trimtab.api.pool import RolloutPoolStatus
+from trimtab.api.trainer import TrainerStatus
+from trimtab.operator import event_reasons as reasons
+from trimtab.operator.events import EventType
+from trimtab.operator.plan.conditions import find
+
+Status = RLJobStatus | RolloutPoolStatus | TrainerStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    type: EventType = "Normal"
+    reason: str
+    message: str
+
+
+def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
+    known = () if before is None else before.conditions
+    yield from _acceptance(known, after.conditions)
+    yield from _suspension(known, after.conditions)
+    yield from _end(known, after.conditions)
+    error = after.last_error
+    if error is not None and error != (None if before is None else before.last_error):
+        yield Transition(
+            type="Warning", reason=reasons.POD_FAILED, message=f"{error.pod}: {error.reason} {error.message}"
+        )
+    if isinstance(after, TrainerStatus) and after.restarts > (
+        before.restarts if isinstance(before, TrainerStatus) else 0
+    ):
+        yield Transition(
+            reason=reasons.TRAINER_RESTARTED,
+            message=f"attempt {after.attempt} begins; {after.restarts_counted} restarts count against maxRestarts",
+        )
+
+
+def _acceptance(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:
+    was, now = find(before, ConditionType.ACCEPTED), find(after, ConditionType.ACCEPTED)
+    if (
+        now is not None
+        and now.status == "False"
+        and (was is None or (was.status, was.message) != ("False", now.message))
+    ):
+        known = (reasons.NAME_TAKEN, reasons.POD_REFUSED, reasons.UNREADABLE)
+        reason = now.reason if now.reason in known else reasons.NOT_ACCEPTED
+        yield Transition(type="Warning", reason=reason, message=now.message)
+
+
+def _suspension(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:
+    was, now = find(before, ConditionType.SUSPENDED), find(after, ConditionType.SUSPENDED)
+    if was is None or now is None or was.status == now.status:
+        return
+    if now.status == "True":
+        yield Transition(reason=reasons.SUSPENDED, message=now.message or "all pods have ended")
+    else:
+        yield Transition(reason=reasons.RESUMED, message="pods are started again")
+
+
+def _end(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:
+    was, now = find(before, ConditionType.SUCCEEDED), find(after, ConditionType.SUCCEEDED)
+    if now is None or now.status == "Unknown" or (was is not None and was.status == now.status):
+        return
+    if now.status == "True":
+        yield Transition(reason=reasons.SUCCEEDED, message=now.message)
+    else:
+        yield Transition(type="Warning", reason=reasons.FAILED, message=f"{now.reason}: {now.message}")

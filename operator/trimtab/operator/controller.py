@@ -1,0 +1,162 @@
+"""Looks after every RLJob, RolloutPool and Trainer: changes put keys into a queue, workers look at them one by one.
+
+Reflectors are the source of truth for all kinds: they notice what vanished while a watch was down. kopf's handlers only
+wake keys, see kopf_shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from trimtab.api import labels
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.errors import BusError
+from trimtab.kube.errors import Conflict, KubeError
+from trimtab.kube.resources import Key, Object
+from trimtab.operator.apply.kubernetes.cluster import KINDS, Cluster, Turn, WorkKey
+from trimtab.operator.apply.kubernetes.fresh_view import Unreadable
+from trimtab.operator.apply.kubernetes.looking import (
+    LeaveAlone,
+    look_at_job,
+    look_at_pool,
+    look_at_trainer,
+    say_unreadable,
+)
+from trimtab.operator.apply.kubernetes.ownership import controller_of
+from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
+from trimtab.operator.metrics import OperatorMetrics
+
+_log = structlog.get_logger(__name__)
+_BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
+_LONGEST_LOOK_S = 300.0
+_RESYNC_SPREAD = 0.2
+
+Look = Callable[[Cluster, WorkKey], Awaitable[Turn]]
+_LOOKS: dict[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
+
+
+class Controller:
+    def __init__(self, cluster: Cluster, metrics: OperatorMetrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._failures: dict[WorkKey, int] = {}
+        self.queue: WorkQueue[WorkKey] = WorkQueue(clock=time.monotonic)
+        cluster.jobs.listen(self._job_changed)
+        cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
+        cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
+        cluster.pods.listen(self._pod_changed)
+        metrics.queue_depth.set_function(lambda: self.queue.depth)
+        metrics.queue_age.set_function(lambda: self.queue.oldest_s)
+        metrics.oldest_start.set_function(self._oldest_start)
+        metrics.watched_jobs.set_function(lambda: cluster.reports.count)
+
+    def wake(self, kind: str, key: Key) -> None:
+        self.queue.add(WorkKey(kind, *key))
+
+    def wake_job(self, key: Key) -> None:
+        """And all that works for it."""
+        self.wake("RLJob", key)
+        self._wake_children(key)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._cluster.settings.workers):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            try:
+                await self._look(key)
+            finally:
+                self.queue.done(key)
+
+    async def _look(self, key: WorkKey) -> None:
+        began = time.monotonic()
+        turn, result = Turn(), "done"
+        try:
+            async with asyncio.timeout(_LONGEST_LOOK_S):
+                turn = await self._reading(key)
+        except Conflict:
+            # Our copy was old. The newer one is on its way, and rings by itself.
+            result = "conflict"
+        except (KubeError, BusError, TimeoutError) as error:
+            result = "failed"
+            _log.warning("look_failed", **key._asdict(), error=str(error) or type(error).__name__)
+        except LeaveAlone as reason:
+            result = "left_alone"
+            _log.info("left_alone", **key._asdict(), reason=str(reason))
+        except Exception:  # noqa: BLE001 - a fault of ours with one object must not stop the work on all others
+            result = "fault"
+            _log.exception("look_faulted", **key._asdict())
+        if turn.objected:
+            result = "objected"
+        self._metrics.reconciled(key.kind, result=result, seconds=time.monotonic() - began)
+        self._plan_next(key, turn, failed=result not in ("done", "left_alone"))
+
+    async def _reading(self, key: WorkKey) -> Turn:
+        try:
+            return await _LOOKS[key.kind](self._cluster, key)
+        except Unreadable as problem:
+            return await say_unreadable(self._cluster, key, str(problem))
+
+    def _plan_next(self, key: WorkKey, turn: Turn, *, failed: bool) -> None:
+        if failed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            self.queue.add_later(key, _BACKOFF.delay_s(failures))
+            return
+        self._failures.pop(key, None)
+        if self._cluster.view_of(key.kind).get(key.key) is None:
+            self.queue.forget(key)
+            return
+        if turn.more:
+            self.queue.add(key)
+        if turn.look_again_at is not None:
+            self.queue.add_later(key, turn.look_again_at - self._cluster.clock())
+        spread = random.uniform(1 - _RESYNC_SPREAD, 1 + _RESYNC_SPREAD)  # noqa: S311 - not for secrets
+        self.queue.add_later(key, self._cluster.settings.resync_s * spread)
+
+    def _job_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
+        self.wake("RLJob", key)
+        if before is None or after is None or _matters_to_children(before) != _matters_to_children(after):
+            self._wake_children(key)
+
+    def _child_changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
+        self.wake(kind, key)
+        for item in (before, after):
+            if item is not None:
+                self.wake("RLJob", Key(key.namespace, item["spec"]["jobRef"]["name"]))
+
+    def _pod_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
+        pod = after or before
+        assert pod is not None
+        owner = controller_of(pod)
+        if owner is not None and owner["kind"] in KINDS:
+            self.wake(owner["kind"], Key(key.namespace, owner["name"]))
+        if after is None and (job := pod["metadata"].get("labels", {}).get(labels.JOB)):
+            # A job that is being deleted waits for the last of them.
+            self.wake("RLJob", Key(key.namespace, job))
+
+    def _wake_children(self, job: Key) -> None:
+        for kind, view in (("RolloutPool", self._cluster.pools), ("Trainer", self._cluster.trainers)):
+            for item in view.under(job):
+                self.wake(kind, Key(job.namespace, item["metadata"]["name"]))
+
+    def _oldest_start(self) -> float:
+        since = self.queue.busy_since
+        return 0.0 if since is None else time.time() - (time.monotonic() - since)
+
+
+def _matters_to_children(job: Object) -> tuple[object, ...]:
+    """What of a job decides about its pools and trainers; progress in its status does not."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    ends = [condition["status"] for condition in conditions if condition["type"] == "Succeeded"]
+    metadata = job["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), ends

@@ -1,0 +1,21 @@
+"""Reasons of the events that the operator posts. Programs rely on them: they are API."""
+
+from __future__ import annotations
+
+POD_STARTED = "PodStarted"
+POD_STOPPED = "PodStopped"
+POD_FAILED = "PodFailed"
+POD_REFUSED = "PodRefused"
+NAME_TAKEN = "NameTaken"
+NOT_ACCEPTED = "NotAccepted"
+UNREADABLE = "Unreadable"
+TRAINER_RESTARTED = "TrainerRestarted"
+POOL_CREATED = "PoolCreated"
+POOL_DELETED = "PoolDeleted"
+TRAINER_CREATED = "TrainerCreated"
+SUSPENDED = "Suspended"
+RESUMED = "Resumed"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+DELETED_AFTER_TTL = "DeletedAfterTtl"
+CLEANUP_INCOMPLETE = "CleanupIncomplete"

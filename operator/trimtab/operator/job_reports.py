@@ -1,0 +1,151 @@
+"""What running jobs say of themselves on the bus, for their statuses: one connection, one JobWatch per job.
+
+The bus may be away for as long as it likes: jobs are looked after without it, and keep what was last heard of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.streams import delete_stream
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.settings import NatsSettings
+from trimtab.kube.resources import Key
+from trimtab.operator.job_watch import JobWatch
+from trimtab.operator.plan.progress import JobReport
+
+_log = structlog.get_logger(__name__)
+_BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
+_ERASE_DEADLINE_S = 10.0
+_DIGITS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """A snapshot of one job. It changes at the reporting interval and not in between."""
+
+    report: JobReport = field(default_factory=JobReport)
+    tokens_per_second: dict[str, float] = field(default_factory=dict)
+    """By pod."""
+    silent: frozenset[str] = frozenset()
+    """Pods that were heard of and are not any more."""
+
+
+@dataclass
+class _Followed:
+    watch: JobWatch
+    window: int
+    task: asyncio.Task[None]
+    heard: Heard = field(default_factory=Heard)
+    ever_present: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    policies: tuple[str, ...]
+    window: int
+
+
+class JobReports:
+    def __init__(self, settings: NatsSettings, *, interval_s: float) -> None:
+        self._settings = settings
+        self._interval_s = interval_s
+        self._listeners: list[Callable[[Key], None]] = []
+        self._wishes: dict[Key, _Wish] = {}
+        self._followed: dict[Key, _Followed] = {}
+        self._bus: Bus | None = None
+
+    def listen(self, listener: Callable[[Key], None]) -> None:
+        """Told of jobs that have said something new, at most once in an interval."""
+        self._listeners.append(listener)
+
+    def follow(self, key: Key, *, policies: tuple[str, ...], window: int) -> None:
+        """From the next interval on."""
+        self._wishes[key] = _Wish(policies, window)
+
+    def stop(self, key: Key) -> None:
+        self._wishes.pop(key, None)
+        followed = self._followed.pop(key, None)
+        if followed is not None:
+            followed.task.cancel()
+
+    def heard(self, key: Key) -> Heard:
+        followed = self._followed.get(key)
+        return Heard() if followed is None else followed.heard
+
+    @property
+    def count(self) -> int:
+        return len(self._followed)
+
+    async def erase(self, key: Key) -> None:
+        """The job's streams and buckets. Raises BusError when that cannot be done now."""
+        self.stop(key)
+        if self._bus is None:
+            self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+        topology = JobTopology(key.namespace, key.name)
+        for stream in [spec.name for spec in topology.streams] + [bucket.stream for bucket in topology.buckets]:
+            await delete_stream(self._bus, stream, deadline_s=_ERASE_DEADLINE_S)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        failures = 0
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                if not self._wishes:
+                    continue
+                try:
+                    await self._catch_up()
+                    failures = 0
+                except BusError as error:
+                    _log.warning("bus_away", error=str(error))
+                    await asyncio.sleep(_BACKOFF.delay_s(failures))
+                    failures += 1
+        finally:
+            for key in list(self._followed):
+                self.stop(key)
+            if self._bus is not None:
+                await self._bus.close()
+
+    async def _catch_up(self) -> None:
+        if self._bus is None:
+            self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+        for key, wish in list(self._wishes.items()):
+            followed = self._followed.get(key)
+            if followed is None or followed.task.done():
+                self._begin(self._bus, key, wish)
+            else:
+                heard = _heard(followed)
+                if heard != followed.heard:
+                    followed.heard = heard
+                    for listener in self._listeners:
+                        listener(key)
+
+    def _begin(self, bus: Bus, key: Key, wish: _Wish) -> None:
+        watch = JobWatch(bus, JobTopology(key.namespace, key.name), list(wish.policies))
+        task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
+        task.add_done_callback(lambda ended: _say_why(key, ended))
+        self._followed[key] = _Followed(watch=watch, window=wish.window, task=task)
+
+
+def _heard(followed: _Followed) -> Heard:
+    present = {member.member_id: member for member in followed.watch.members.present}
+    followed.ever_present |= present.keys()
+    return Heard(
+        report=followed.watch.report(window=followed.window),
+        # Rounded, because the last digits change all the time and say nothing.
+        tokens_per_second={name: float(f"{member.tokens_per_second:.{_DIGITS}g}") for name, member in present.items()},
+        silent=frozenset(followed.ever_present - present.keys()),
+    )
+
+
+def _say_why(key: Key, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("job_watch_died", namespace=key.namespace, job=key.name, error=repr(error))

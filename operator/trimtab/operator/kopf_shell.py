@@ -1,0 +1,71 @@
+"""kopf around the controller: signals, authentication, and watches whose events wake keys.
+
+kopf keeps nothing on our objects: no finalizers, no annotations, no progress, no events of its own. It is not the
+source of truth either, because it does not notice what was deleted while its watch was down; trimtab.kube's Reflectors
+are, and a key that kopf wakes is looked up there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+import kopf
+
+from trimtab.kube.access import ClusterAccess
+from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
+
+_TOKEN_LIFETIME = datetime.timedelta(minutes=5)
+_WATCH_S = 300
+
+Wake = Callable[[str, Key], None]
+
+
+async def run_kopf(
+    access: ClusterAccess, *, namespaces: Sequence[str], wake: Wake, started: Callable[[], None]
+) -> None:
+    """Until SIGTERM or SIGINT."""
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    where: dict[str, Any] = {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}
+    await kopf.operator(
+        registry=registry_for(access, wake=wake, started=started), settings=_settings(), standalone=True, **where
+    )
+
+
+def registry_for(access: ClusterAccess, *, wake: Wake, started: Callable[[], None]) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        headers = {} if access.token is None else {"Authorization": f"Bearer {access.token()}"}
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=access.tls, limit=0), headers=headers)
+        # A token in a file is renewed there; kopf asks again when this is over.
+        expires = None if access.token is None else datetime.datetime.now(datetime.UTC) + _TOKEN_LIFETIME
+        return kopf.AiohttpSession(
+            server=access.server, aiohttp_session=session, default_namespace=access.namespace, expiration=expires
+        )
+
+    @kopf.on.startup(registry=registry)
+    async def startup(**_: Any) -> None:
+        started()
+
+    for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS):
+        _wake_on_events(registry, resource, wake)
+    return registry
+
+
+def _wake_on_events(registry: kopf.OperatorRegistry, resource: Resource, wake: Wake) -> None:
+    @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"wake-{resource.plural}")
+    async def changed(namespace: str | None, name: str | None, **_: Any) -> None:
+        wake(resource.kind, Key(namespace or "", name or ""))
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = _WATCH_S
+    return settings

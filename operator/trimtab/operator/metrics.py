@@ -1,0 +1,52 @@
+"""What the operator says of itself to Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from trimtab.fabric.metrics import Metrics
+
+_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+
+
+class OperatorMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        self._duration = metrics.histogram(
+            "operator_reconcile_seconds", "Time of one look at an object.", ("kind", "result"), buckets=_SECONDS
+        )
+        self.queue_depth = metrics.gauge("operator_queue_depth", "Objects that wait for a look.")
+        self.queue_age = metrics.gauge("operator_queue_age_seconds", "How long the next of them has waited.")
+        self.oldest_start = metrics.gauge(
+            "operator_reconcile_start_seconds",
+            "Unix time at which the longest look now under way began, 0 when there is none: alert when it is old.",
+        )
+        self._requests = metrics.counter(
+            "operator_api_requests", "Answers of the API server.", ("verb", "resource", "code")
+        )
+        self.leader = metrics.gauge("operator_leader", "1 while this operator holds the lease.")
+        self.watched_jobs = metrics.gauge("operator_watched_jobs", "Jobs that are followed on the bus.")
+        build = metrics.gauge("operator_build_info", "Always 1.", ("version",))
+        build.labels(version=_version()).set(1)
+
+    def request(self, verb: str, resource: str, code: int) -> None:
+        self._requests.labels(verb=verb, resource=resource, code=str(code)).inc()
+
+    def reconciled(self, kind: str, *, result: str, seconds: float) -> None:
+        self._duration.labels(kind=kind, result=result).observe(seconds)
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        self.leader.set(1)
+        try:
+            yield
+        finally:
+            self.leader.set(0)
+
+
+def _version() -> str:
+    try:
+        return version("trimtab")
+    except PackageNotFoundError:
+        return "unknown"

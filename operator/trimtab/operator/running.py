@@ -1,0 +1,156 @@
+"""The operator as a whole: the lease first, then the watches, then the work, until a signal or the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+import structlog
+
+from trimtab.api import labels
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.fabric.logs import REDACTOR
+from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.probes import Probes
+from trimtab.kube.access import ClusterAccess
+from trimtab.kube.client import KubeClient
+from trimtab.kube.reflector import Reflector
+from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Object, Resource
+from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
+from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
+from trimtab.operator.controller import Controller
+from trimtab.operator.events import EventRecorder
+from trimtab.operator.job_reports import JobReports
+from trimtab.operator.kopf_shell import run_kopf
+from trimtab.operator.leadership import Leadership, LeadershipLost
+from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.settings import OperatorSettings
+
+_log = structlog.get_logger(__name__)
+_SYNC_TIMEOUT_S = 120.0
+_BEAT_S = 1.0
+_EXIT_LOST = 1
+
+Index = Callable[[Object], Iterable[Hashable]]
+
+
+async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> None:
+    """Returns after SIGTERM or SIGINT. Ends the process at once when the lease is lost."""
+    metrics = Metrics()
+    own = OperatorMetrics(metrics)
+    probes = Probes(settings.probes, metrics, REDACTOR, clock=time.monotonic)
+    async with KubeClient(access, user_agent="trimtab-operator", on_request=own.request) as client, probes:
+        beating = asyncio.create_task(_beat(probes))
+        leadership = Leadership(
+            client,
+            namespace=settings.lease.namespace or access.namespace,
+            name=settings.lease.name,
+            identity=settings.identity,
+            duration_s=settings.lease.duration_s,
+            wall=time.time,
+            monotonic=time.monotonic,
+        )
+        try:
+            await leadership.acquire()
+            _log.info("leading", identity=settings.identity)
+            with own.leading():
+                await _lead(settings, access, client, leadership, probes, own)
+            await leadership.release()
+        finally:
+            beating.cancel()
+
+
+async def _lead(
+    settings: OperatorSettings,
+    access: ClusterAccess,
+    client: KubeClient,
+    leadership: Leadership,
+    probes: Probes,
+    metrics: OperatorMetrics,
+) -> None:
+    holding = asyncio.create_task(leadership.hold(), name="lease")
+    holding.add_done_callback(_leave_at_once)
+    reports = JobReports(settings.nats, interval_s=settings.report_interval_s)
+    events = EventRecorder(client, instance=settings.identity, clock=time.time)
+    cluster = _cluster(settings, client, events=events, reports=reports)
+    controller = Controller(cluster, metrics)
+    reports.listen(controller.wake_job)
+    reflectors = [
+        reflector
+        for view in (cluster.jobs, cluster.pools, cluster.trainers, cluster.pods, cluster.config_maps)
+        for reflector in view.reflectors
+    ]
+    probes.add_check("watches", lambda: next((str(one.failure) for one in reflectors if one.failure), None))
+    tasks = [
+        asyncio.create_task(reflector.run(), name=f"watch {reflector.resource.plural}") for reflector in reflectors
+    ]
+    tasks += [asyncio.create_task(events.run(), name="events"), asyncio.create_task(reports.run(), name="reports")]
+    try:
+        for reflector in reflectors:
+            await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
+        tasks.append(asyncio.create_task(controller.run(), name="controller"))
+        shell = asyncio.create_task(
+            run_kopf(
+                access,
+                namespaces=settings.namespaces,
+                wake=controller.wake,
+                started=lambda: _log.info("operator_ready", namespaces=settings.namespaces or "all"),
+            ),
+            name="kopf",
+        )
+        done, _ = await asyncio.wait({shell, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if shell not in done:
+            shell.cancel()
+    finally:
+        holding.remove_done_callback(_leave_at_once)
+        for task in (holding, *tasks):
+            task.cancel()
+        await asyncio.gather(holding, *tasks, return_exceptions=True)
+
+
+def _leave_at_once(holding: asyncio.Task[None]) -> None:
+    """Another operator may be at work: no clean-up, no last request."""
+    if holding.cancelled():
+        return
+    error = holding.exception()
+    if isinstance(error, LeadershipLost):
+        _log.error("leadership_lost", reason=str(error))
+    else:
+        _log.error("lease_failed", error=repr(error))
+    os._exit(_EXIT_LOST)
+
+
+def _cluster(settings: OperatorSettings, client: KubeClient, *, events: EventRecorder, reports: JobReports) -> Cluster:
+    def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
+        places: tuple[str | None, ...] = settings.namespaces or (None,)
+        selector = labels.JOB if ours else None
+        return {place: Reflector(client, resource, namespace=place, label_selector=selector) for place in places}
+
+    clock = time.monotonic
+    return Cluster(
+        client=client,
+        settings=settings,
+        jobs=TypedView(RLJOBS, reflected(RLJOBS), RLJob, index=by_name, clock=clock),
+        pools=TypedView(ROLLOUT_POOLS, reflected(ROLLOUT_POOLS), RolloutPool, index=by_job_ref, clock=clock),
+        trainers=TypedView(TRAINERS, reflected(TRAINERS), Trainer, index=by_job_ref, clock=clock),
+        pods=FreshView(PODS, reflected(PODS, ours=True), index=by_owner_and_job, clock=clock),
+        config_maps=FreshView(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
+        events=events,
+        reports=reports,
+        clock=time.time,
+    )
+
+
+async def _beat(probes: Probes) -> None:
+    """The loop is alive as long as this task gets its turn."""
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            probes.beat()
+            await asyncio.sleep(_BEAT_S)

@@ -1,0 +1,60 @@
+"""What the operator is told: where to work, what the pods of jobs dial with, how fast to go.
+
+The same names as in a pod: TRIMTAB_NATS__… and TRIMTAB_OBJECT_STORE__… are handed on to the jobs' pods.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings
+
+
+class LeaseSettings(BaseModel):
+    """The Lease by which one of several operators works and the others wait."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "trimtab-operator"
+    namespace: str | None = None
+    """Absent, the namespace the operator runs in."""
+    duration_s: int = Field(default=15, ge=3)
+    """How long a silent holder keeps it. It is renewed five times as often."""
+
+
+class OperatorSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    image: str = Field(min_length=1)
+    """Image of the pods of jobs; a template may name others."""
+    namespaces: tuple[str, ...] = ()
+    """Empty: the whole cluster."""
+    logs: LogSettings = LogSettings()
+    probes: ProbeSettings = ProbeSettings()
+    lease: LeaseSettings = LeaseSettings()
+    identity: str = Field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
+    """Who holds the lease."""
+    workers: int = Field(default=8, ge=1, le=256)
+    """Objects that are looked after at once."""
+    calls_per_object: int = Field(default=16, ge=1, le=256)
+    """Requests for one object at once."""
+    actions_per_turn: int = Field(default=50, ge=1, le=10_000)
+    """Then others have their turn."""
+    resync_s: float = Field(default=600.0, gt=0)
+    """Every object is looked at again after about this time, without a request if all is well."""
+    report_interval_s: float = Field(default=5.0, gt=0)
+    """How often what jobs say on the bus may change their status."""
+    deletion_deadline_s: float = Field(default=120.0, ge=0)
+    """Beyond the pods' grace periods, how long a deleted job may wait for its pods and for the bus."""
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(item.strip() for item in value.split(",") if item.strip())
+        return value

@@ -1,0 +1,48 @@
+"""One operator for the session, under its own Role, and the servers that its jobs' pods dial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.scene import Scene
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.fabric.settings import environment_for
+from trimtab.kube.access import load_access
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The operator's environment: where NATS and object storage are."""
+    with (
+        EmbeddedNats(tmp_path_factory.mktemp("nats")) as nats,
+        EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
+    ):
+        sections = {"NATS": nats.settings, "OBJECT_STORE": store.settings}
+        yield {
+            name.replace("TRIMTAB_", f"TRIMTAB_{section}__", 1): value
+            for section, settings in sections.items()
+            for name, value in environment_for(settings).items()
+        }
+
+
+@pytest.fixture(scope="session")
+def operator(
+    control_plane: ControlPlane, servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    grant_cluster_role(control_plane)
+    process = OperatorProcess(tmp_path_factory.mktemp("operator"), plane=control_plane, environment=servers).start()
+    yield process
+    assert process.stop() == 0, process.log[-1500:]
+    faults = [line for line in process.log.splitlines() if "look_faulted" in line or "Traceback" in line]
+    assert faults == []
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str) -> Scene:
+    access = load_access(control_plane.kubeconfig())
+    return Scene(plane=control_plane, namespace=namespace, access=access, operator=operator)
