@@ -43,9 +43,7 @@ from trimtab.trainer.learner import Learner, StepOutcome
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.source import WeightSource
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 
@@ -99,18 +97,19 @@ class ClockedLearner(Learner):
             return super().update(totals)
 
     def weights(self) -> ModelWeights:
-        with self.clocked.blocks(self.step - 1):
-            return super().weights()
+        """Whatever waits for it afterwards counts too: the next update, until the weights have been read."""
+        published = self.step - 1
+        with self.clocked.blocks(published):
+            weights = super().weights()
+        unclocked = self.before_change
 
+        def before_change() -> None:
+            self.before_change = unclocked
+            with self.clocked.blocks(published):
+                unclocked()
 
-class ClockedPublisher(WeightPublisher):
-    """Notes how long it keeps the trainer waiting."""
-
-    learner: ClockedLearner
-
-    def capture(self, source: WeightSource) -> Captured:
-        with self.learner.clocked.blocks(self.learner.step - 1):
-            return super().capture(source)
+        self.before_change = before_change
+        return weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +179,7 @@ class LoopTrainer:
         desk: LeaseDesk,
         stream: BatchStream,
         checkpoints: CheckpointStore,
-        publisher: ClockedPublisher,
+        publisher: WeightPublisher,
         background: Background,
         rows: Sequence[Row],
     ) -> None:
@@ -290,7 +289,7 @@ async def _connected(
     store = await stack.enter_async_context(ObjectStore(prefixed))
     desk = LeaseDesk(bus, topology, rows)
     await stack.enter_async_context(await desk.open())
-    publisher = await ClockedPublisher.open(
+    publisher = await WeightPublisher.open(
         store,
         KeyValue(bus, topology.weights),
         job=topology.job,
@@ -301,8 +300,6 @@ async def _connected(
         clock=time.time,
         deadline_s=_DEADLINE_S,
     )
-    assert isinstance(publisher, ClockedPublisher)
-    publisher.learner = learner
     stack.push_async_callback(publisher.close)
     place = ObjectPlace(store, f"checkpoints/{POLICY}", workshop=folder / topology.job / "checkpoints")
     checkpoints = CheckpointStore(place, keep=1)

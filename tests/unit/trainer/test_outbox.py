@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,9 @@ from trimtab.trainer import persistence
 from trimtab.trainer.background import Background
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
+from trimtab.trainer.weight_outbox import WeightOutbox
+from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.source import WeightSource
 
 
 def poll_until(condition: Callable[[], bool]) -> None:
@@ -85,3 +90,33 @@ async def test_past_the_deadline_and_for_refusals_the_error_is_raised(monkeypatc
         await persistently(away, what="x", deadline_s=0.02)
     with pytest.raises(StoreRefused):
         await persistently(refused, what="x", deadline_s=60.0)
+
+
+class SlowPublisher:
+    """Reads when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_read = threading.Event()
+        self.published: dict[int, list[int]] = {}
+
+    def capture(self, source: list[int]) -> list[int]:
+        assert self.may_read.wait(10.0)
+        return list(source)
+
+    async def publish(self, version: int, captured: list[int], *, deadline_s: float) -> None:
+        self.published[version] = captured
+
+
+def test_weights_are_read_beside_the_next_step_and_before_its_update() -> None:
+    publisher = SlowPublisher()
+    weights = [1, 2, 3]
+    with Background() as background:
+        outbox = WeightOutbox(cast(WeightPublisher, publisher), background)
+        outbox.send(7, cast(WeightSource, weights))
+        assert outbox.busy, "computing goes on meanwhile"
+        threading.Timer(0.05, publisher.may_read.set).start()
+        outbox.wait_until_read()
+        weights[0] = 9
+        outbox.flush()
+        outbox.wait_until_read()
+    assert publisher.published == {7: [1, 2, 3]}

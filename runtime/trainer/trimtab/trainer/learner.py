@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Learner:
             fused=self._device.type == "cuda",
         )
         self.step = 0
+        self.before_change: Callable[[], None] = lambda: None
+        """Called before an update changes the weights, for those who still read them."""
         self._sums = TokenSums()
         self._held: list[Row] = []
         self._seen = 0
@@ -122,7 +124,7 @@ class Learner:
         return outcome
 
     def weights(self) -> ModelWeights:
-        """The weights as pools load them, to be read before the next step."""
+        """The weights as pools load them, to be read before the next update."""
         return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
 
     @property
@@ -208,6 +210,7 @@ class Learner:
             factor = rate_factor(self._policy.algorithm.schedule, self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = self._policy.algorithm.optimizer.learning_rate * factor
+            self.before_change()
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with_entropy = self._policy.algorithm.entropy_coefficient > 0

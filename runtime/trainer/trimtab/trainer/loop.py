@@ -17,15 +17,11 @@ from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Traine
 from trimtab.trainer.checkpoints.saving import CheckpointSaver
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.outbox import Outbox
-from trimtab.trainer.persistence import persistently
 from trimtab.trainer.rows_ahead import RowsAhead
-from trimtab.weights.baseline import Captured
+from trimtab.trainer.weight_outbox import WeightOutbox
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
-# The first version of a large model is uploaded whole, and nobody waits for it but the pools.
-_PUBLISH_DEADLINE_S = 1800.0
 
 
 class TrainingLoop:
@@ -46,14 +42,14 @@ class TrainingLoop:
         self._learner = learner
         self._stream = stream
         self._saver = saver
-        self._publisher = publisher
-        self._background = background
         self._metrics = metrics
         self._policy = policy
         self._stopping = stopping
         self._rows = RowsAhead(stream, background, stopping=stopping)
         self._waited_s = 0.0
-        self._published = Outbox(background)
+        self._weights = None if publisher is None else WeightOutbox(publisher, background)
+        if self._weights is not None:
+            learner.before_change = self._weights.wait_until_read
         self._saved_step = learner.step
         self._checkpoint_due = False
         self._published_version: int | None = None
@@ -67,9 +63,9 @@ class TrainingLoop:
         finally:
             self._rows.close()
         self._last_checkpoint()
-        self._published.flush()
+        self._flush_weights()
         self._publish()
-        self._published.flush()
+        self._flush_weights()
         if self._refusal is not None:
             raise self._refusal
 
@@ -146,22 +142,18 @@ class TrainingLoop:
         version = self._learner.step
         if version == self._published_version:
             return
-        (busy,) = ranks.maxima(self._publisher is not None and self._published.busy)
+        (busy,) = ranks.maxima(self._weights is not None and self._weights.busy)
         self._passed_over = bool(busy)
         if self._passed_over:
             return
         self._published_version = version
         weights = self._learner.weights()
-        if self._publisher is not None:
-            captured = self._publisher.capture(weights)
-            self._published.send(self._send_weights(self._publisher, version, captured))
+        if self._weights is not None:
+            self._weights.send(version, weights)
 
-    async def _send_weights(self, publisher: WeightPublisher, version: int, captured: Captured) -> None:
-        await persistently(
-            lambda: publisher.publish(version, captured, deadline_s=_PUBLISH_DEADLINE_S),
-            what=f"weights of version {version}",
-            deadline_s=_PUBLISH_DEADLINE_S,
-        )
+    def _flush_weights(self) -> None:
+        if self._weights is not None:
+            self._weights.flush()
 
     def _checkpoint_when_due(self) -> None:
         """While one is under way the next is put off until the first step after it: training never waits for storage,
