@@ -51,9 +51,10 @@ class PolicyView:
         return PolicyReport(
             step=last[-1].step + 1,
             version=self.weights.version if self.weights else 0,
-            reward=fmean(step.reward for step in last),
-            waiting_fraction=last[-1].wait_fraction,
-            staleness=fmean(step.staleness for step in last),
+            # Rounded, because people read them in columns.
+            reward=round(fmean(step.reward for step in last), 4),
+            waiting_fraction=round(last[-1].wait_fraction, 3),
+            staleness=round(fmean(step.staleness for step in last), 2),
             evaluation=tuple(
                 Score(
                     benchmark=result.benchmark,

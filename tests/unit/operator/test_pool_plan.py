@@ -83,6 +83,17 @@ def test_a_pod_that_ends_at_once_is_not_replaced_at_once() -> None:
     assert said(plan_pool(JOB, fleet, [gone], now=1009.0).actions) == ["remove local-0", "start local-1"]
 
 
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    fleet = pool(JOB, replicas=1)
+    long = "worker exited with 1: " + "line\n" * 1000 + "ValueError: out of luck"
+    gone = worker(JOB, fleet, 0, phase=Phase.FAILED, finished_at=1000.0, message=long)
+    error = plan_pool(JOB, fleet, [gone], now=1000.0).status.last_error
+    assert error is not None
+    assert len(error.message) == 1024
+    assert error.message.startswith("worker exited with 1: ")
+    assert error.message.endswith("ValueError: out of luck")
+
+
 @pytest.mark.parametrize(
     ("update", "replicas", "expected"),
     [

@@ -9,6 +9,7 @@ from trimtab.operator.plan.conditions import moment
 from trimtab.operator.plan.pods import ObservedPod, Phase
 
 _MAX_MESSAGE = 1024
+_HEAD = 128
 
 
 def latest_error(pods: Sequence[ObservedPod], *, now: float) -> LastError | None:
@@ -21,10 +22,17 @@ def latest_error(pods: Sequence[ObservedPod], *, now: float) -> LastError | None
     return LastError(
         time=moment(_ended(pod, now=now)),
         reason=reason,
-        message=pod.message[-_MAX_MESSAGE:],
+        message=_shortened(pod.message),
         pod=pod.name,
         exit_code=pod.exit_code,
     )
+
+
+def _shortened(message: str) -> str:
+    """What happened is said at the beginning, and why at the end of a log."""
+    if len(message) <= _MAX_MESSAGE:
+        return message
+    return f"{message[:_HEAD]} … {message[len(message) - _MAX_MESSAGE + _HEAD + 3 :]}"
 
 
 def _ended(pod: ObservedPod, *, now: float) -> float:

@@ -70,7 +70,7 @@ def pool_statuses(pools: Sequence[RolloutPool]) -> tuple[PoolStatus, ...]:
 def mean(values: Iterable[float | None]) -> float | None:
     """Over the policies of which something is known."""
     known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    return round(fmean(known), 4) if known else None
 
 
 def largest(values: Iterable[float | None]) -> float | None:
