@@ -32,7 +32,7 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
 # The rest starts whole jobs, kills servers and measures links: it wants the machine for itself.
-SIDE_BY_SIDE := dataflow operator rollout trainer
+SIDE_BY_SIDE := dataflow learning operator rollout trainer
 
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
@@ -61,8 +61,8 @@ format: $(INSTALLED)  ## format the code and fix what ruff can fix
 crds: $(INSTALLED)  ## generate crds/*.yaml and docs/reference/api.md from trimtab.api
 	$(BIN)/python -m trimtab.api.generate
 
-cluster: $(INSTALLED)  ## run a real Kubernetes API server with the CRDs, and print how to reach it
-	$(BIN)/trimtab dev cluster
+cluster: $(INSTALLED)  ## a Kubernetes cluster on this machine, with the operator: prints how to reach it
+	$(BIN)/trimtab dev up
 
 bench: $(INSTALLED)  ## run every benchmark and print the table of results
 	$(BIN)/python -m benchmarks.table $(BENCHMARKS)
