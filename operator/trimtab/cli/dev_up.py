@@ -35,7 +35,7 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
     except InvalidQuantity as error:
         raise click.BadParameter(str(error), param_hint="--capacity") from None
     if operator and importlib.util.find_spec(f"{OPERATOR_MODULE}.__main__") is None:
-        raise click.ClickException(f"--operator: this installation has no {OPERATOR_MODULE}")
+        raise click.ClickException(f"--operator: this installation cannot run `python -m {OPERATOR_MODULE}`")
     sandbox, problem = find_sandbox()
     if sandbox is None:
         click.echo(f"Pods with volumes will be refused: {problem}", err=True)

@@ -60,6 +60,8 @@ class ContainerRunner:
         self._state = state
         self._changed = changed
         self._restarts = state.restarts
+        self.instance: int | None = None
+        """The number of the instance that is being started or runs: while it is set, its log may grow."""
         self._process: ContainerProcess | None = None
         self._last_launch: Launch | None = None
         self._starting = asyncio.Lock()
@@ -79,11 +81,9 @@ class ContainerRunner:
         crashes = 0
         while not self._stopping.is_set():
             launch = await self._launch_when_possible()
-            if launch is None:
-                return
-            end = await self._one_instance(launch)
+            end = None if launch is None else await self._one_instance(launch)
             if end is None:
-                return
+                break
             if self._stopping.is_set() or not starts_again(self._policy, exit_code=end.exit_code):
                 self._set(state=end, ready=False, started=False)
                 return
@@ -151,7 +151,13 @@ class ContainerRunner:
 
     async def _one_instance(self, launch: Launch) -> Terminated | None:
         """How it ended; None: it was stopped before it began."""
-        number = self._restarts
+        self.instance = self._restarts
+        try:
+            return await self._from_start_to_end(launch, number=self.instance)
+        finally:
+            self.instance = None
+
+    async def _from_start_to_end(self, launch: Launch, *, number: int) -> Terminated | None:
         forget_older_instances(self._site.log_folder, restarts=number)
         self._site.message_file.write_bytes(b"")
         log = LogWriter(instance_file(self._site.log_folder, number), clock=self._site.clock)

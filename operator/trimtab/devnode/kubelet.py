@@ -40,9 +40,9 @@ class Kubelet:
         finally:
             await asyncio.shield(self._leave())
 
-    def is_alive(self, pod: Object, container: str) -> bool:
+    def runs(self, pod: Object, container: str, *, instance: int) -> bool:
         worker = self._workers.get(pod["metadata"]["uid"])
-        return worker is not None and worker.is_alive(container)
+        return worker is not None and worker.runs(container, instance=instance)
 
     def log_folder(self, pod: Object, container: str) -> Path:
         return self._node.log_folder(pod) / container

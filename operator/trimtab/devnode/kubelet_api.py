@@ -6,12 +6,14 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
 
 from trimtab.devnode.container_log import LogOptions, instance_file, read_log
 from trimtab.devnode.kubelet import Kubelet
+from trimtab.devnode.pod_spec import containers
 from trimtab.devnode.timestamps import epoch
 from trimtab.embedded.kube.certificates import KUBELET_CLIENT
 from trimtab.embedded.ports import LOOPBACK
@@ -48,10 +50,12 @@ class KubeletApi:
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[part] for part in ("namespace", "pod", "container"))
         pod = self._kubelet.pods.get(Key(namespace, name))
-        if pod is None:
-            raise web.HTTPNotFound(text=f'pod "{name}" is not on this node')
-        previous = request.query.get("previous") == "true"
-        path = self._log_file(pod, container, previous=previous)
+        if pod is None or container not in {own["name"] for _, own in containers(pod)}:
+            raise web.HTTPNotFound(text=f'container "{container}" of pod "{name}" is not on this node')
+        instance = _instance(pod, container) - (request.query.get("previous") == "true")
+        path = instance_file(self._kubelet.log_folder(pod, container), instance)
+        if not path.exists():
+            raise web.HTTPBadRequest(text=_why_no_log(pod, container, request))
         try:
             options = _options(request)
         except ValueError as error:
@@ -60,7 +64,7 @@ class KubeletApi:
         await response.prepare(request)
 
         def alive() -> bool:
-            return not previous and self._kubelet.is_alive(pod, container)
+            return self._kubelet.runs(pod, container, instance=instance)
 
         try:
             async for piece in read_log(path, options, alive=alive):
@@ -69,25 +73,23 @@ class KubeletApi:
             _log.debug("log_reader_left", pod=name)
         return response
 
-    def _log_file(self, pod: Object, container: str, *, previous: bool) -> Path:
-        status = pod.get("status") or {}
-        statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
-        folder = self._kubelet.log_folder(pod, container)
-        current = next((entry for entry in statuses if entry["name"] == container), None)
-        restarts = 0 if current is None else int(current["restartCount"])
-        if previous:
-            path = instance_file(folder, restarts - 1)
-            missing = f'previous terminated container "{container}" in pod "{pod["metadata"]["name"]}" not found'
-        else:
-            path = instance_file(folder, restarts)
-            waiting = ((current or {}).get("state") or {}).get("waiting") or {}
-            missing = (
-                f'container "{container}" in pod "{pod["metadata"]["name"]}" is waiting to start:'
-                f" {waiting.get('message') or waiting.get('reason') or 'ContainerCreating'}"
-            )
-        if not path.exists():
-            raise web.HTTPBadRequest(text=missing)
-        return path
+
+def _status(pod: Object, container: str) -> dict[str, Any]:
+    status = pod.get("status") or {}
+    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    return next((entry for entry in statuses if entry["name"] == container), {})
+
+
+def _instance(pod: Object, container: str) -> int:
+    return int(_status(pod, container).get("restartCount") or 0)
+
+
+def _why_no_log(pod: Object, container: str, request: web.Request) -> str:
+    which = f'container "{container}" in pod "{pod["metadata"]["name"]}"'
+    if request.query.get("previous") == "true":
+        return f"previous terminated {which} not found"
+    waiting = (_status(pod, container).get("state") or {}).get("waiting") or {}
+    return f"{which} is waiting to start: {waiting.get('message') or waiting.get('reason') or 'ContainerCreating'}"
 
 
 def _options(request: web.Request) -> LogOptions:

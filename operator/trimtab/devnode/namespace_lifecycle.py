@@ -15,6 +15,7 @@ from trimtab.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS, Ob
 
 _log = structlog.get_logger(__name__)
 _FINALIZER = "kubernetes"
+_AGAIN_S = 2.0
 ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
 
 
@@ -27,24 +28,27 @@ class NamespaceLifecycle:
         self._furnished: set[str] = set()
 
     async def run(self) -> None:
+        changes = self._namespaces.changes()
+        loop = asyncio.get_running_loop()
         try:
-            async for key in self._namespaces.changes():
+            async for key in changes:
                 namespace = self._namespaces.get(key)
                 if namespace is None:
                     self._emptying.pop(key.name, None)
                     self._furnished.discard(key.name)
                 elif "deletionTimestamp" not in namespace["metadata"]:
-                    await self._furnish(key.name)
+                    if not await self._furnished_now(key.name):
+                        loop.call_later(_AGAIN_S, changes.add, key)
                 elif key.name not in self._emptying:
                     self._emptying[key.name] = asyncio.create_task(self._end(key.name))
         finally:
             for task in self._emptying.values():
                 task.cancel()
 
-    async def _furnish(self, name: str) -> None:
-        """The default service account, and the authority that pods check the API server against."""
+    async def _furnished_now(self, name: str) -> bool:
+        """The default service account, and the authority that pods check the API server against. False: not yet."""
         if name in self._furnished:
-            return
+            return True
         bodies: list[tuple[Resource, Object]] = [
             (SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}),
             (CONFIG_MAPS, {"metadata": {"name": ROOT_CA_CONFIG_MAP}, "data": {"ca.crt": self._authority}}),
@@ -56,11 +60,12 @@ class NamespaceLifecycle:
                 except AlreadyExists:
                     continue
         except (NotFound, Forbidden):
-            return  # the namespace is going already
+            return True  # the namespace is going already, and needs nothing
         except KubeError as error:
             _log.warning("namespace_not_furnished", namespace=name, error=str(error))
-            return
+            return False
         self._furnished.add(name)
+        return True
 
     async def _end(self, name: str) -> None:
         """Everything in it is deleted; when nothing is left, the namespace may go."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -119,6 +120,7 @@ async def run_node(settings: NodeSettings) -> None:
                     group.create_task(part.run())
         finally:
             _log.info("node_stopping", node=settings.name)
+            shutil.rmtree(site.memory, ignore_errors=True)
             await api.stop()
             with suppress(KubeError, TimeoutError):
                 async with asyncio.timeout(2.0):
@@ -135,7 +137,8 @@ def machine_capacity(host: Mapping[str, str]) -> dict[str, str]:
 
 
 def _memory_folder(folder: Path) -> Path:
-    """Volumes of medium Memory; one name for one data folder, so that a node finds what a killed one left."""
+    """Volumes of medium Memory, gone with the node. One name for one data folder, so that a node clears what a killed
+    one left."""
     mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     memory = parent / f"trimtab-node-{mark}"

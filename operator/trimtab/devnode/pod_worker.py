@@ -26,7 +26,7 @@ from trimtab.devnode.pod_fields import PodFacts
 from trimtab.devnode.pod_sources import PodSources
 from trimtab.devnode.pod_spec import Role, containers, is_finished, of_role
 from trimtab.devnode.pod_status import PodFailure, status_of
-from trimtab.devnode.ports import PortBook, variables_of
+from trimtab.devnode.ports import PortBook, shared_host_of, variables_of
 from trimtab.devnode.probes import Prober
 from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of
 from trimtab.devnode.resumption import resumed
@@ -111,25 +111,34 @@ class PodWorker:
         if self._deadline is not None and loop.time() + grace_s < self._deadline:
             loop.call_later(grace_s, self._kill_all)
 
-    def is_alive(self, container: str) -> bool:
+    def runs(self, container: str, *, instance: int) -> bool:
+        """Whether this very instance of the container is there, and not one before or after it."""
         runner = self._runners.get(container)
-        return runner is not None and runner.state.running
+        return runner is not None and runner.instance == instance
 
     async def live(self) -> None:
-        publishing = asyncio.create_task(self._status.run())
         try:
             if not is_finished(self.pod):
-                if not self._stop.is_set():
-                    await self._run_until_stopped()
-                await self._say_how_it_ended()
+                await self._run_and_report()
             if not self._stop.is_set():
                 await self._stop.wait()
             if not self._keeps_object:
                 await self._delete_object()
         finally:
-            publishing.cancel()
             self._node.ports.release(self.pod)
             self._node.gpus.release(uid=self.pod["metadata"]["uid"])
+
+    async def _run_and_report(self) -> None:
+        publishing = asyncio.create_task(self._status.run())
+        try:
+            if not self._stop.is_set():
+                await self._run_until_stopped()
+            self._stopped = True
+            if not self._keeps_object:
+                self._status.touch()
+                await self._status.written()
+        finally:
+            publishing.cancel()
 
     async def _run_until_stopped(self) -> None:
         story = asyncio.create_task(self._story())
@@ -148,12 +157,6 @@ class PodWorker:
                 task.cancel()
             # Shielded, because a cancelled worker must not leave processes behind either.
             await asyncio.shield(self._stop_containers())
-
-    async def _say_how_it_ended(self) -> None:
-        self._stopped = True
-        if not self._keeps_object:
-            self._status.touch()
-            await self._status.written()
 
     async def _story(self) -> None:
         if self._failure is not None:
@@ -242,15 +245,14 @@ class PodWorker:
     async def _launch(self, container: dict[str, Any]) -> Launch:
         check_supported(container)
         sources = await self._sources.read(environment.sources_of(container))
-        variables = environment.resolved(
-            container, facts=self._facts(), sources=sources, overrides=variables_of(self._ports)
-        )
+        own = variables_of(self._ports) | shared_host_of(self.pod)
+        variables = environment.resolved(container, facts=self._facts(), sources=sources, overrides=own)
         command = command_of(container, variables)
         folder = self._folder / "containers" / container["name"]
         private = folder / "tmp"
         await asyncio.to_thread(_emptied, private)
-        own = self._node.gpus.take(container, uid=self.pod["metadata"]["uid"])
-        whole = {**self._node.environment, **own, "HOSTNAME": self.pod["metadata"]["name"], **variables}
+        gpus = self._node.gpus.take(container, uid=self.pod["metadata"]["uid"])
+        whole = {**self._node.environment, **gpus, "HOSTNAME": self.pod["metadata"]["name"], **variables}
         sandboxed = self._node.sandbox is not None
         if not sandboxed:
             whole.setdefault("TMPDIR", str(private))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.cluster.devnode.bench import Bench, container, pod
 
 
@@ -30,3 +32,23 @@ def test_pods_outlive_their_node_by_their_policy(bench: Bench) -> None:
     assert bench.state("done")["restartCount"] == 0
     bench.kubectl("delete", "pod", "--all")
     assert bench.until(bench.processes, lambda found: not found) == []
+
+
+def test_pods_do_not_notice_a_crash_of_the_api_server(bench: Bench) -> None:
+    steady = container(f"while true; do sleep 0.1; done # {bench.mark}")
+    bench.apply(pod("steady", steady, terminationGracePeriodSeconds=0))
+    bench.ready("steady")
+    before = bench.processes()
+    bench.plane.apiserver.kill()
+    after = pod("after", container("echo served"), restartPolicy="Never")
+
+    def applied() -> str:
+        return bench.kubectl("apply", "-f", "-", stdin=json.dumps(after), check=False)
+
+    bench.until(applied, lambda said: "pod/after" in said)
+    bench.phase("after", "Succeeded")
+    assert bench.logs("after") == "served\n"
+    assert bench.processes() == before
+    assert bench.state("steady")["restartCount"] == 0
+    bench.kubectl("delete", "pod", "steady")
+    bench.until(bench.processes, lambda found: not found)
