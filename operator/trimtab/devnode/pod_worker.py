@@ -26,7 +26,7 @@ from trimtab.devnode.pod_fields import PodFacts
 from trimtab.devnode.pod_sources import PodSources
 from trimtab.devnode.pod_spec import Role, containers, is_finished, of_role
 from trimtab.devnode.pod_status import PodFailure, status_of
-from trimtab.devnode.ports import PortBook, variables_of
+from trimtab.devnode.ports import PortBook, shared_host_of, variables_of
 from trimtab.devnode.probes import Prober
 from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of
 from trimtab.devnode.resumption import resumed
@@ -245,15 +245,14 @@ class PodWorker:
     async def _launch(self, container: dict[str, Any]) -> Launch:
         check_supported(container)
         sources = await self._sources.read(environment.sources_of(container))
-        variables = environment.resolved(
-            container, facts=self._facts(), sources=sources, overrides=variables_of(self._ports)
-        )
+        own = variables_of(self._ports) | shared_host_of(self.pod)
+        variables = environment.resolved(container, facts=self._facts(), sources=sources, overrides=own)
         command = command_of(container, variables)
         folder = self._folder / "containers" / container["name"]
         private = folder / "tmp"
         await asyncio.to_thread(_emptied, private)
-        own = self._node.gpus.take(container, uid=self.pod["metadata"]["uid"])
-        whole = {**self._node.environment, **own, "HOSTNAME": self.pod["metadata"]["name"], **variables}
+        gpus = self._node.gpus.take(container, uid=self.pod["metadata"]["uid"])
+        whole = {**self._node.environment, **gpus, "HOSTNAME": self.pod["metadata"]["name"], **variables}
         sandboxed = self._node.sandbox is not None
         if not sandboxed:
             whole.setdefault("TMPDIR", str(private))

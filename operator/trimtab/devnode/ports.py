@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trimtab.devnode.pod_spec import containers
-from trimtab.embedded.ports import free_ports
+from trimtab.embedded.ports import LOOPBACK, free_ports
 from trimtab.kube.resources import Object
 
 SHARED_PORTS_ANNOTATION = "rl.trimtab.dev/shared-ports"
 """Pods of a namespace with the same value here are given the same numbers: one listens, the others dial it."""
+SHARED_HOST_VARIABLE = "TRIMTAB_HOST_SHARED"
+"""In such pods, where they find each other: there is no DNS here, and all pods have the host's address."""
 
 
 def variable_of(port_name: str) -> str:
@@ -23,6 +25,11 @@ def variable_of(port_name: str) -> str:
 
 def variables_of(ports: Mapping[str, int]) -> dict[str, str]:
     return {variable_of(name): str(number) for name, number in ports.items()}
+
+
+def shared_host_of(pod: Object) -> dict[str, str]:
+    shared = SHARED_PORTS_ANNOTATION in (pod["metadata"].get("annotations") or {})
+    return {SHARED_HOST_VARIABLE: LOOPBACK} if shared else {}
 
 
 def declared(pod: Object) -> list[dict[str, Any]]:

@@ -34,6 +34,29 @@ def test_dataflow_is_one_pod_that_always_comes_back() -> None:
     }
 
 
+def test_the_dataflow_is_replaced_when_what_it_reads_has_changed() -> None:
+    desired = job("sums")
+
+    def revision(**changes: Any) -> str:
+        changed = desired.model_copy(update={"spec": desired.spec.model_copy(update=changes)})
+        return dataflow_pods(changed)[0].revision
+
+    assert revision() == revision(suspend=True)
+    assert revision() != revision(max_steps=12345)
+    assert revision() != revision(target_reward=0.5)
+
+
+def test_a_model_with_an_absolute_path_is_not_looked_for_beside_the_manifest() -> None:
+    desired = job("sums")
+    (policy,) = desired.spec.policies
+    for uri, place in (("/models/tiny", "/models/tiny"), ("tiny", "$(JOB_FOLDER)/tiny")):
+        model = policy.model.model_copy(update={"uri": uri})
+        policies = (policy.model_copy(update={"model": model}),)
+        changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
+        (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
+        assert f"--model-path={place}" in pod.containers[0].command
+
+
 def test_ranks_are_a_group_that_knows_its_attempt() -> None:
     desired = job("sums", trainer={"replicas": 2, "gracePeriodSeconds": 7})
     pods = trainer_pods(desired, trainer_of(desired, desired.spec.policies[0]), attempt=3)

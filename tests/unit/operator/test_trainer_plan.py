@@ -14,6 +14,7 @@ from tests.unit.operator.objects import rank, said, trainer
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
+from trimtab.operator.plan.conditions import moment
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.restart_budget import backoff_s
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome, plan_trainer
@@ -137,6 +138,9 @@ def test_done_when_every_rank_is_and_the_pods_stay_for_their_logs() -> None:
     assert outcome(done) == COMPLETED
     assert plan_trainer(JOB, done, pods, now=1.0).actions == ()
     assert plan_trainer(JOB, done, [], now=1.0).actions == (), "and it does not begin again when they are gone"
+    leaving = JOB.metadata.model_copy(update={"deletion_timestamp": moment(1.0)})
+    deleted = JOB.model_copy(update={"metadata": leaving})
+    assert said(plan_trainer(deleted, done, pods, now=1.0).actions) == ["remove solver-0", "remove solver-1"]
 
 
 def test_suspended_it_stops_and_clears_and_begins_anew_with_the_next_attempt() -> None:

@@ -33,7 +33,17 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
         grace_s=_DATAFLOW_GRACE_S,
         template=job.spec.data.template or {},
     )
-    return [replace(pod, revision=revision_of(pod, reads=job.spec.data.model_dump(mode="json")))]
+    reads = job.spec.model_dump(
+        mode="json",
+        include={
+            "data": True,
+            "evaluation": True,
+            "max_steps": True,
+            "target_reward": True,
+            "autoscaling": {"window_steps"},
+        },
+    )
+    return [replace(pod, revision=revision_of(pod, reads=reads))]
 
 
 def trained_policy(job: RLJob, trainer: Trainer) -> Policy:

@@ -69,9 +69,10 @@ def _decide(
         return _Decision(reason="JobNotFound", message=missing, actions=_clear(pods, reason="its job is gone"))
     ended = outcome(trainer)
     if ended is not None:
-        # The last pods stay, for their logs.
         said = find(status.conditions, ConditionType.READY)
-        return _Decision(reason=ended, message=said.message if said else "", actions=_stop(pods, reason="it has ended"))
+        # The last pods stay as long as the job, for their logs.
+        leave = _clear if job.metadata.deletion_timestamp is not None else _stop
+        return _Decision(reason=ended, message=said.message if said else "", actions=leave(pods, reason="it has ended"))
     if all(policy.name != trainer.spec.policy for policy in job.spec.policies):
         return _Decision(reason="PolicyNotFound", message=f"the job has no policy {trainer.spec.policy}")
     rest = ("Suspended", "spec.suspend is true") if trainer.spec.suspend else rest_reason(job)

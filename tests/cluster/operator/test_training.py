@@ -1,0 +1,118 @@
+"""A tiny job on the development node: `kubectl apply` trains a real model with real NATS and object storage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.operator.scene import Scene
+from tests.quickstart_job import make_quickstart
+from trimtab.devnode.server import DevelopmentNode
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.settings import NatsSettings
+from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
+
+_ENDLESS = 1_000_000
+_STEP_S = 90.0
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
+    with DevelopmentNode(tmp_path / "node", control_plane=control_plane, host_paths_allowed=True) as node:
+        yield node
+
+
+def _in_a_cluster(file: Path) -> dict[str, Any]:
+    """The quickstart's manifest with its files on a volume, and threads that leave room for others."""
+    job: dict[str, Any] = yaml.safe_load(file.read_text())
+    spec = job["spec"]
+    few_threads = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
+    mount = [{"name": "files", "mountPath": "/quickstart", "readOnly": True}]
+
+    def template(*containers: str) -> dict[str, Any]:
+        entries = [{"name": name, "env": few_threads, "volumeMounts": mount} for name in containers]
+        return {"spec": {"containers": entries, "volumes": [{"name": "files", "hostPath": {"path": str(file.parent)}}]}}
+
+    spec["data"]["batchSize"] = 32
+    spec["data"]["prompts"] = [{"name": "train", "jsonl": {"uri": "/quickstart/prompts.jsonl"}}]
+    spec["data"]["template"] = template("dataflow")
+    policy = spec["policies"][0]
+    policy["model"]["uri"] = "/quickstart/model"
+    policy["trainer"] |= {"checkpoint": {"everySteps": 2}, "template": template("trainer")}
+    spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
+    return job
+
+
+def _status(scene: Scene) -> dict[str, Any]:
+    return dict((scene.get(RLJOBS, "learns") or {}).get("status") or {})
+
+
+def _version(status: dict[str, Any]) -> int:
+    return max((policy["version"] for policy in status.get("policies") or ()), default=0)
+
+
+def test_a_job_trains_scales_survives_and_leaves_nothing(
+    scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
+) -> None:
+    scene.apply(_in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS)))
+    status = scene.until(
+        lambda: _status(scene), lambda seen: _version(seen) >= 1 or "completionTime" in seen, timeout_s=_STEP_S
+    )
+    assert "completionTime" not in status, status
+    assert status["readyReplicas"] == 1
+    assert status["step"] >= 1
+    assert scene.condition(TRAINERS, "learns-solver", "Ready")["reason"] == "RanksReady"
+
+    scene.kubectl("scale", "rolloutpool/learns-local", "--replicas=2")
+    scene.until(
+        lambda: (scene.get(ROLLOUT_POOLS, "learns-local") or {}).get("status", {}),
+        lambda seen: seen.get("readyReplicas") == 2,
+        timeout_s=_STEP_S,
+    )
+    # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
+    last = _status(scene)["step"] + 60
+    scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
+    killed = scene.pods("trainer")["learns-solver-trainer-0"]["metadata"]["uid"]
+    scene.kubectl("delete", "pod", "learns-solver-trainer-0", "--grace-period=0", "--force")
+    replaced = scene.until(
+        lambda: scene.pods("trainer"),
+        lambda pods: [pod["metadata"]["uid"] for pod in pods.values()] not in ([], [killed]),
+        timeout_s=_STEP_S,
+    )
+    assert replaced["learns-solver-trainer-0"]["metadata"]["labels"]["rl.trimtab.dev/attempt"] == "2"
+    # It goes on where the checkpoint was, and ends when it should.
+    scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
+    assert _status(scene)["step"] >= last
+    assert _status(scene)["restartsCounted"] == 0
+    scene.until(lambda: scene.pods("rollout"), lambda pods: not pods)
+    scene.until(lambda: scene.reasons("learns"), lambda reasons: "Succeeded" in reasons)
+
+    scene.kubectl("delete", "rljob", "learns", "--wait=true", "--timeout=60s")
+    for resource in (TRAINERS, ROLLOUT_POOLS, SECRETS):
+        scene.until(lambda: scene.listed(resource), lambda left: left == [])  # noqa: B023 - called in this turn
+    scene.until(scene.pods, lambda pods: not pods)
+    scene.until(
+        lambda: [entry["metadata"]["name"] for entry in scene.listed(CONFIG_MAPS)],
+        lambda left: left in ([], ["kube-root-ca.crt"]),
+    )
+    assert asyncio.run(_streams(servers)) == []
+
+
+async def _streams(servers: dict[str, str]) -> list[str]:
+    """Of this job, on the bus."""
+    settings = NatsSettings(
+        servers=servers["TRIMTAB_NATS__SERVERS"].split(","),
+        user=servers.get("TRIMTAB_NATS__USER"),
+        password=servers.get("TRIMTAB_NATS__PASSWORD"),
+    )
+    async with await Bus.connect(settings, name="test") as bus:
+        listed = await api_call(bus, "STREAM.NAMES", {}, deadline_s=10.0)
+    return [name for name in listed.get("streams") or () if "learns" in json.dumps(name)]
