@@ -80,6 +80,12 @@ class JobReports:
         followed = self._followed.get(key)
         return Heard() if followed is None else followed.heard
 
+    def look_now(self, key: Key) -> None:
+        """Before the interval is over, because the job ends and its last step should not go unnoticed."""
+        followed = self._followed.get(key)
+        if followed is not None:
+            self._take(key, followed)
+
     @property
     def count(self) -> int:
         return len(self._followed)
@@ -122,11 +128,14 @@ class JobReports:
             if followed is None or followed.task.done():
                 self._begin(self._bus, key, wish)
             else:
-                heard = _heard(followed)
-                if heard != followed.heard:
-                    followed.heard = heard
-                    for listener in self._listeners:
-                        listener(key)
+                self._take(key, followed)
+
+    def _take(self, key: Key, followed: _Followed) -> None:
+        heard = _heard(followed)
+        if heard != followed.heard:
+            followed.heard = heard
+            for listener in self._listeners:
+                listener(key)
 
     def _begin(self, bus: Bus, key: Key, wish: _Wish) -> None:
         watch = JobWatch(bus, JobTopology(key.namespace, key.name), list(wish.policies))

@@ -54,6 +54,7 @@ class OperatorProcess:
             "TRIMTAB_PROBES__PORT": "0",
             "TRIMTAB_LOGS__FORMAT": "json",
             "TRIMTAB_LEASE__DURATION_S": "3",
+            "TRIMTAB_REPORT_INTERVAL_S": "1",
             **environment,
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -78,7 +78,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         timeout_s=_STEP_S,
     )
     # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
-    last = _status(scene)["step"] + 60
+    last = _status(scene)["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
     killed = scene.pods("trainer")["learns-solver-trainer-0"]["metadata"]["uid"]
     scene.kubectl("delete", "pod", "learns-solver-trainer-0", "--grace-period=0", "--force")

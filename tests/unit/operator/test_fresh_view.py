@@ -15,7 +15,7 @@ class _Watched(Reflector):
     """A Reflector whose watch is the test."""
 
     def __init__(self) -> None:
-        super().__init__(None, PODS)  # type: ignore[arg-type] - nothing is asked of the server
+        super().__init__(None, PODS)  # type: ignore[arg-type]  # nothing is asked of the server
 
     def says(self, item: dict[str, Any] | None) -> None:
         self._put(_KEY, item)

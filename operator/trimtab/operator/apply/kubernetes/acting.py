@@ -36,7 +36,9 @@ from trimtab.operator.plan.pods import PodPlan
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     left: bool
-    """Not all was done; look again."""
+    """Not all was done, as others should have their turn."""
+    busy: bool
+    """A name was not free yet."""
     objection: Objection | None
 
 
@@ -61,6 +63,9 @@ class Hand:
         except Objected as objected:
             objections.append(objected.objection)
             site = None
+        except NameBusy:
+            busy, site = True, None
+        if site is None:
             turn = [action for action in turn if not isinstance(action, StartPod)]
         gate = asyncio.Semaphore(settings.calls_per_object)
 
@@ -78,7 +83,8 @@ class Hand:
                 case BaseException():
                     raise outcome
         return Outcome(
-            left=busy or len(turn) < len(actions),
+            left=len(actions) > settings.actions_per_turn and not at_once,
+            busy=busy,
             objection=min(objections, key=lambda objection: objection.message, default=None),
         )
 

@@ -51,7 +51,7 @@ class Turn:
     more: bool = False
     """There is more to do, and others should have their turn first."""
     objected: bool = False
-    """Something was refused; try again later."""
+    """Something was refused, or a name is not free yet; try again later."""
 
 
 @dataclass(frozen=True, kw_only=True)

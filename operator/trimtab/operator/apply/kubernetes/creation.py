@@ -8,7 +8,7 @@ from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid
 from trimtab.kube.resources import Object, Resource
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
-from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
+from trimtab.operator.apply.kubernetes.ownership import controller_of, controller_uid, is_leaving
 
 
 class Objected(Exception):
@@ -36,7 +36,7 @@ async def create_own(cluster: Cluster, resource: Resource, body: Object, *, owne
         present = {"apiVersion": resource.api_version, "kind": resource.kind, **present}
         if controller_uid(present) == owner_uid:
             return present
-        if is_leaving(present):
+        if is_leaving(present) or _is_predecessors(present, body):
             raise NameBusy(f"an older {resource.kind} {name} is still being deleted") from None
         raise Objected(
             Objection(
@@ -50,3 +50,11 @@ async def create_own(cluster: Cluster, resource: Resource, body: Object, *, owne
         raise Objected(
             Objection(reason=reason, message=f"the API server refused {resource.kind} {name}: {refusal}")
         ) from None
+
+
+def _is_predecessors(present: Object, wanted: Object) -> bool:
+    """Made by a former object of our owner's name: the garbage collector is on its way."""
+    theirs, ours = controller_of(present), controller_of(wanted)
+    if theirs is None or ours is None:
+        return False
+    return (theirs["kind"], theirs["name"]) == (ours["kind"], ours["name"])

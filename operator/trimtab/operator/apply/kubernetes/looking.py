@@ -14,6 +14,7 @@ from trimtab.api.trainer import Trainer
 from trimtab.kube.resources import RLJOBS, Key, Object
 from trimtab.operator.apply.kubernetes.acting import Hand
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey, work_key
+from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected
 from trimtab.operator.apply.kubernetes.fresh_view import M, TypedView, Unreadable
 from trimtab.operator.apply.kubernetes.job_deletion import ensure_finalizer, finish_deletion, has_finalizer
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
@@ -94,18 +95,15 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
         return Turn()
     now = cluster.clock()
     pods = _pods_of(cluster, item, key.name)
-    observed = Observed(
-        pools=[_read(cluster.pools, pool) for pool in cluster.pools.under(key.key) if _works_for(pool, item)],
-        trainers=[_read(cluster.trainers, one) for one in cluster.trainers.under(key.key) if _works_for(one, item)],
-        pods=pods,
-        report=cluster.reports.heard(key.key).report,
-        refusal=refusal_of(job.spec),
-    )
-    plan = plan_job(job, observed, now=now)
+    plan = plan_job(job, _observed(cluster, key.key, item, job, pods), now=now)
+    if plan.status.completion_time is not None and (job.status is None or job.status.completion_time is None):
+        cluster.reports.look_now(key.key)
+        plan = plan_job(job, _observed(cluster, key.key, item, job, pods), now=now)
     _follow(cluster, key.key, job, pods)
     if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
         item = await ensure_finalizer(cluster, item)
-        await ensure_credentials(cluster, item)
+    if has_finalizer(item) and rest_reason(job) is None:
+        await _renew_credentials(cluster, item)
     status = plan.status.model_copy(update={"conditions": _conditions(cluster, key, plan.status, job, now=now)})
     hand = Hand(cluster=cluster, owner=item, typed=job, job=item, typed_job=job)
     turn = await _carry_out(hand, status, job.status, plan.actions, look_again_at=plan.look_again_at)
@@ -156,7 +154,7 @@ async def _carry_out(
     return Turn(
         look_again_at=look_again_at,
         more=outcome.left or outcome.objection != known,
-        objected=outcome.objection is not None,
+        objected=outcome.objection is not None or outcome.busy,
     )
 
 
@@ -169,6 +167,16 @@ async def _is_absent(hand: Hand) -> bool:
         return True
     hand.cluster.jobs.note(live)
     return False
+
+
+def _observed(cluster: Cluster, key: Key, item: Object, job: RLJob, pods: Sequence[ObservedPod]) -> Observed:
+    return Observed(
+        pools=[_read(cluster.pools, pool) for pool in cluster.pools.under(key) if _works_for(pool, item)],
+        trainers=[_read(cluster.trainers, one) for one in cluster.trainers.under(key) if _works_for(one, item)],
+        pods=pods,
+        report=cluster.reports.heard(key).report,
+        refusal=refusal_of(job.spec),
+    )
 
 
 def job_of(cluster: Cluster, item: Object, name: str) -> tuple[Object | None, RLJob | None]:
@@ -247,6 +255,14 @@ def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedP
         cluster.reports.follow(key, policies=policies, window=job.spec.autoscaling.window_steps)
     elif not any(not pod.ended for pod in dataflow):
         cluster.reports.stop(key)
+
+
+async def _renew_credentials(cluster: Cluster, job: Object) -> None:
+    """An operator that was started with others tells the jobs that run already."""
+    try:
+        await ensure_credentials(cluster, job)
+    except (Objected, NameBusy):
+        return  # whoever needs them to start a pod objects, and says so in its status
 
 
 def _forgotten(cluster: Cluster, key: WorkKey) -> Turn:

@@ -1,0 +1,147 @@
+"""Jobs that are scaled, suspended, deleted and made again at random, and what must be true of them all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster.operator.scene import tiny_job
+from tests.polling import eventually
+from trimtab.api import labels
+from trimtab.kube.client import KubeClient
+from trimtab.kube.errors import KubeError
+from trimtab.kube.reflector import Reflector
+from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS, Key, Object
+
+MOST_REPLICAS = 4
+
+
+@dataclass
+class Witness:
+    """Watches every pod that ever is."""
+
+    pods: Reflector
+    attempts: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
+    """Pods by trainer, rank and attempt; there may be one each."""
+    broken: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pods.listen(self._seen)
+
+    def _seen(self, key: Key, before: Object | None, after: Object | None) -> None:
+        if after is None or before is not None:
+            return
+        metadata = after["metadata"]
+        own = metadata["labels"]
+        if own[labels.ROLE] == "trainer":
+            uids = self.attempts.setdefault(
+                (metadata["ownerReferences"][0]["uid"], key.name, own[labels.ATTEMPT]), set()
+            )
+            uids.add(metadata["uid"])
+            if len(uids) > 1:
+                self.broken.append(f"attempt {own[labels.ATTEMPT]} of {key.name} was started twice")
+        self._count(own[labels.OWNER], own[labels.ROLE])
+
+    def _count(self, owner: str, role: str) -> None:
+        alive = [pod for pod in self.pods.values() if _belongs(pod, owner, role)]
+        most = {"rollout": MOST_REPLICAS, "trainer": 1, "dataflow": 1}[role]
+        if len(alive) > most:
+            self.broken.append(f"{owner} has {len(alive)} {role} pods, never more than {most} were asked for")
+
+
+def _belongs(pod: Object, owner: str, role: str) -> bool:
+    own = pod["metadata"]["labels"]
+    return (own[labels.OWNER], own[labels.ROLE]) == (owner, role) and "deletionTimestamp" not in pod["metadata"]
+
+
+@dataclass
+class Churn:
+    client: KubeClient
+    namespace: str
+    jobs: tuple[str, ...]
+    chance: random.Random
+
+    async def run(self) -> None:
+        """Until cancelled. What the server refuses now may go the next time."""
+        while True:
+            try:
+                await self._disturb(self.chance.choice(self.jobs))
+            except KubeError:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(self.chance.uniform(0.0, 0.2))
+
+    async def settle(self, wanted: dict[str, int | None]) -> None:
+        """The last word on each job: as many rollout pods, or no job at all."""
+        for name, replicas in wanted.items():
+            if replicas is None:
+                if await self._job(name) is not None:
+                    await self.client.delete(RLJOBS, name, namespace=self.namespace)
+                continue
+            async with asyncio.timeout(60):
+                while (job := await self._job(name)) is None or "deletionTimestamp" in job["metadata"]:
+                    if job is None:
+                        await self._create(name)
+                    await asyncio.sleep(0.2)
+                await self._patch(RLJOBS, name, {"spec": {"suspend": False}})
+            await eventually(lambda: self._has_pool(name), timeout_s=60)  # noqa: B023 - called in this turn
+            await self._patch(ROLLOUT_POOLS, f"{name}-home", {"spec": {"replicas": replicas}})
+
+    async def collect_garbage(self) -> None:
+        """What a cluster's garbage collector does: children of jobs that are gone go."""
+        while True:
+            alive = {job["metadata"]["uid"] for job in await self._listed(RLJOBS)}
+            for resource in (ROLLOUT_POOLS, TRAINERS):
+                for item in await self._listed(resource):
+                    if item["metadata"]["ownerReferences"][0]["uid"] not in alive:
+                        await self._delete(resource, item)
+            owners = alive | {
+                item["metadata"]["uid"]
+                for resource in (ROLLOUT_POOLS, TRAINERS)
+                for item in await self._listed(resource)
+            }
+            for resource in (PODS, CONFIG_MAPS, SECRETS):
+                for item in await self._listed(resource):
+                    if item["metadata"]["ownerReferences"][0]["uid"] not in owners:
+                        await self._delete(resource, item)
+            await asyncio.sleep(0.3)
+
+    async def _disturb(self, name: str) -> None:
+        dice = self.chance.random()
+        if dice < 0.1:
+            await self.client.delete(RLJOBS, name, namespace=self.namespace)
+        elif dice < 0.3:
+            await self._create(name)
+        elif dice < 0.45:
+            await self._patch(RLJOBS, name, {"spec": {"suspend": self.chance.random() < 0.3}})
+        elif dice < 0.6:
+            pods = await self._listed(PODS)
+            if pods:
+                victim = self.chance.choice(pods)["metadata"]["name"]
+                await self.client.delete(PODS, victim, namespace=self.namespace)
+        else:
+            replicas = self.chance.randint(0, MOST_REPLICAS)
+            await self._patch(ROLLOUT_POOLS, f"{name}-home", {"spec": {"replicas": replicas}})
+
+    async def _create(self, name: str) -> None:
+        await self.client.create(RLJOBS, tiny_job(name), namespace=self.namespace)
+
+    async def _job(self, name: str) -> Object | None:
+        return await self.client.get_or_none(RLJOBS, name, namespace=self.namespace)
+
+    async def _has_pool(self, job: str) -> bool:
+        return await self.client.get_or_none(ROLLOUT_POOLS, f"{job}-home", namespace=self.namespace) is not None
+
+    async def _patch(self, resource: Any, name: str, body: dict[str, Any]) -> None:
+        await self.client.patch(resource, name, body, namespace=self.namespace)
+
+    async def _listed(self, resource: Any) -> list[Object]:
+        return (await self.client.list(resource, namespace=self.namespace)).items
+
+    async def _delete(self, resource: Any, item: Object) -> None:
+        metadata = item["metadata"]
+        try:
+            await self.client.delete(resource, metadata["name"], namespace=self.namespace, uid=metadata["uid"])
+        except KubeError:
+            return

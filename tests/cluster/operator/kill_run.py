@@ -1,0 +1,88 @@
+"""One run of kills during churn, as long as the caller likes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.cluster.operator.churn import Churn, Witness
+from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
+from tests.polling import eventually
+from trimtab.api import labels
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.kube.access import load_access
+from trimtab.kube.client import KubeClient
+from trimtab.kube.reflector import Reflector
+from trimtab.kube.resources import NAMESPACES, PODS, RLJOBS
+
+_NAMESPACE = "churn"
+_WANTED: dict[str, int | None] = {"a": 3, "b": 0, "c": None, "d": 1}
+_SETTLES_IN_S = 60.0
+
+
+async def run_kills(
+    plane: ControlPlane,
+    servers: dict[str, str],
+    *,
+    folder: Path,
+    kills: int,
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    async with KubeClient(load_access(plane.kubeconfig())) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": _NAMESPACE}})
+        user = grant_namespaced_role(plane, _NAMESPACE)
+        operator = OperatorProcess(
+            folder / "operator",
+            plane=plane,
+            # The same name each time, as otherwise each restart waits for the lease to run out.
+            environment={**servers, "TRIMTAB_IDENTITY": "one"},
+            user=user,
+            home=_NAMESPACE,
+        )
+        pods = Reflector(client, PODS, namespace=_NAMESPACE, label_selector=labels.JOB)
+        witness = Witness(pods)
+        churn = Churn(client, _NAMESPACE, tuple(_WANTED), chance)
+        watching = asyncio.create_task(pods.run())
+        collecting = asyncio.create_task(churn.collect_garbage())
+        churning = asyncio.create_task(churn.run())
+        try:
+            for _ in range(kills):
+                ready = operator.log.count("operator_ready") if operator.log_file.exists() else 0
+                operator.start("--namespace", _NAMESPACE)
+                await eventually(lambda: operator.log.count("operator_ready") > ready, timeout_s=30)  # noqa: B023
+                await asyncio.sleep(chance.uniform(0.0, 1.5))
+                operator.kill()
+            churning.cancel()
+            await asyncio.gather(churning, return_exceptions=True)
+            operator.start("--namespace", _NAMESPACE)
+            await churn.settle(_WANTED)
+            expected = {
+                pod
+                for job, replicas in _WANTED.items()
+                if replicas is not None
+                for pod in (f"{job}-dataflow-0", f"{job}-solver-trainer-0")
+            }
+
+            def as_asked() -> bool:
+                names = {key.name for key in pods}
+                others = sorted(name.split("-rollout-")[0] for name in names - expected)
+                return expected <= names and others == ["a-home"] * 3 + ["d-home"]
+
+            await eventually(as_asked, timeout_s=_SETTLES_IN_S)
+
+            async def gone() -> bool:
+                return await client.get_or_none(RLJOBS, "c", namespace=_NAMESPACE) is None
+
+            await eventually(gone, timeout_s=_SETTLES_IN_S)
+            assert witness.broken == []
+            assert any(len(uids) == 1 for uids in witness.attempts.values())
+            assert operator.stop() == 0
+            assert "look_faulted" not in operator.log
+        finally:
+            if operator.ended() is None:
+                operator.kill()
+            for task in (watching, collecting, churning):
+                task.cancel()
+            await asyncio.gather(watching, collecting, churning, return_exceptions=True)
