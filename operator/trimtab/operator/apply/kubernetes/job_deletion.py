@@ -12,6 +12,7 @@ from trimtab.kube.errors import NotFound
 from trimtab.kube.resources import RLJOBS, Object, key_of
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn
+from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
 from trimtab.operator.apply.kubernetes.times import epoch
 
 FINALIZER = "rl.trimtab.dev/cleanup"
@@ -37,7 +38,8 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
         epoch(job["metadata"]["deletionTimestamp"]) + _longest_grace_s(typed) + cluster.settings.deletion_deadline_s
     )
     late = now >= deadline
-    pods = cluster.pods.under(key)
+    # One that has ended keeps its logs for people, and goes with its owner.
+    pods = [pod for pod in cluster.pods.under(key) if not observed_pod(pod).ended]
     if pods and not late:
         return Turn(look_again_at=deadline)
     cluster.reports.stop(key)
