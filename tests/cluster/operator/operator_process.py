@@ -39,12 +39,15 @@ class OperatorProcess:
         environment: Mapping[str, str],
         user: str = ACCOUNT,
         home: str = HOME,
+        server: str | None = None,
     ) -> None:
         self.log_file = folder / "operator.log"
         folder.mkdir(parents=True, exist_ok=True)
         kubeconfig = folder / "kubeconfig"
         content = yaml.safe_load(plane.kubeconfig(user=user, groups=()).read_text())
         content["contexts"][0]["context"]["namespace"] = home
+        if server is not None:
+            content["clusters"][0]["cluster"]["server"] = server
         kubeconfig.write_text(yaml.safe_dump(content))
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},

@@ -21,7 +21,7 @@ from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 
 _ENDLESS = 1_000_000
-_STEP_S = 90.0
+_STEP_S = 180.0
 
 
 @pytest.fixture

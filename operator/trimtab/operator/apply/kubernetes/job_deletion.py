@@ -38,7 +38,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
         epoch(job["metadata"]["deletionTimestamp"]) + _longest_grace_s(typed) + cluster.settings.deletion_deadline_s
     )
     late = now >= deadline
-    # Those that have ended go with the job.
+    # One that has ended keeps its logs for people, and goes with its owner.
     pods = [pod for pod in cluster.pods.under(key) if not observed_pod(pod).ended]
     if pods and not late:
         return Turn(look_again_at=deadline)

@@ -1,0 +1,47 @@
+"""The operator behind a faulty API server, killed fifty times while jobs change: nothing is started twice, no deletion
+is lost, and in the end everything is as asked.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.fault_proxy import FaultProxy
+from tests.cluster.operator.kill_run import run_kills
+from trimtab.api.crd import custom_resource_definitions
+from trimtab.embedded.kube.assets import control_plane_assets
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.fabric.settings import environment_for
+from trimtab.kube.access import load_access
+
+_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "12"))
+_FAULTY_SHARE = 0.08
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with EmbeddedNats(tmp_path / "nats") as nats:
+        dialled = environment_for(nats.settings)
+        yield {
+            **{name.replace("TRIMTAB_", "TRIMTAB_NATS__", 1): value for name, value in dialled.items()},
+            "TRIMTAB_OBJECT_STORE__BUCKET": "none",
+        }
+
+
+@pytest.mark.timeout(900)
+async def test_kills_and_faults_leave_no_trace(servers: dict[str, str], tmp_path: Path) -> None:
+    with ControlPlane(tmp_path / "plane", assets=control_plane_assets()) as plane:
+        plane.install(custom_resource_definitions())
+        user = "system:serviceaccount:churn:trimtab-operator"
+        access = load_access(plane.kubeconfig(user=user, groups=()))
+        chance = random.Random(2)
+        proxy = FaultProxy(plane, access, folder=tmp_path / "proxy", share=_FAULTY_SHARE, chance=chance)
+        async with proxy:
+            await run_kills(plane, servers, folder=tmp_path, kills=_KILLS, seed=3, server=proxy.server)
+        assert {"409", "410", "429", "500", "lost answer", "cut watch"} <= proxy.faults.keys()
