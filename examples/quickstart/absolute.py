@@ -1,6 +1,6 @@
 """Prints the quickstart's manifest with absolute paths: pods of a cluster have no folder that a manifest lies in.
 
-    python -m examples.quickstart.absolute | kubectl apply -f -
+python -m examples.quickstart.absolute | kubectl apply -f -
 """
 
 from __future__ import annotations
