@@ -30,7 +30,9 @@ class Kl(ApiModel):
     coefficient: NonNegative = 0.0
     """Weight in the loss; 0 keeps no reference model in memory."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """k3 is unbiased and never negative; k1 is unbiased with more variance; k2 is biased with less."""
+    """How the divergence is estimated. k3, the common choice, is never negative, and its gradient is that of the
+    divergence the other way round: it stays nearer to what the reference liked. k1 and k2 have the gradient of the
+    divergence itself."""
     reference: Location | None = None
     """The reference model; absent, the policy's starting weights."""
 
