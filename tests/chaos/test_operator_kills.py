@@ -1,5 +1,5 @@
-"""The operator behind a faulty API server, killed fifty times while jobs change: nothing is started twice, no deletion
-is lost, and in the end everything is as asked.
+"""The operator behind a faulty API server, killed again and again while jobs change: nothing is started twice, no
+deletion is lost, and in the end everything is as asked. TRIMTAB_OPERATOR_KILLS says how often it is killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
-_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "12"))
+_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "8"))
 _FAULTY_SHARE = 0.08
 
 

@@ -34,6 +34,8 @@ class Heard:
     report: JobReport = field(default_factory=JobReport)
     tokens_per_second: dict[str, float] = field(default_factory=dict)
     """By pod."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """By pod, the oldest weights it has of any policy."""
     silent: frozenset[str] = frozenset()
     """Pods that were heard of and are not any more."""
 
@@ -61,6 +63,7 @@ class JobReports:
         self._wishes: dict[Key, _Wish] = {}
         self._followed: dict[Key, _Followed] = {}
         self._bus: Bus | None = None
+        self._dialling = asyncio.Lock()
 
     def listen(self, listener: Callable[[Key], None]) -> None:
         """Told of jobs that have said something new, at most once in an interval."""
@@ -93,11 +96,10 @@ class JobReports:
     async def erase(self, key: Key) -> None:
         """The job's streams and buckets. Raises BusError when that cannot be done now."""
         self.stop(key)
-        if self._bus is None:
-            self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+        bus = await self._connected()
         topology = JobTopology(key.namespace, key.name)
         for stream in [spec.name for spec in topology.streams] + [bucket.stream for bucket in topology.buckets]:
-            await delete_stream(self._bus, stream, deadline_s=_ERASE_DEADLINE_S)
+            await delete_stream(bus, stream, deadline_s=_ERASE_DEADLINE_S)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -121,14 +123,19 @@ class JobReports:
                 await self._bus.close()
 
     async def _catch_up(self) -> None:
-        if self._bus is None:
-            self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+        bus = await self._connected()
         for key, wish in list(self._wishes.items()):
             followed = self._followed.get(key)
             if followed is None or followed.task.done():
-                self._begin(self._bus, key, wish)
+                self._begin(bus, key, wish)
             else:
                 self._take(key, followed)
+
+    async def _connected(self) -> Bus:
+        async with self._dialling:
+            if self._bus is None:
+                self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+            return self._bus
 
     def _take(self, key: Key, followed: _Followed) -> None:
         heard = _heard(followed)
@@ -151,6 +158,7 @@ def _heard(followed: _Followed) -> Heard:
         report=followed.watch.report(window=followed.window),
         # Rounded, because the last digits change all the time and say nothing.
         tokens_per_second={name: float(f"{member.tokens_per_second:.{_DIGITS}g}") for name, member in present.items()},
+        versions={name: min(member.versions.values()) for name, member in present.items() if member.versions},
         silent=frozenset(followed.ever_present - present.keys()),
     )
 

@@ -39,7 +39,7 @@ async def run_kills(
             folder / "operator",
             plane=plane,
             # The same name each time, as otherwise each restart waits for the lease to run out.
-            environment={**servers, "TRIMTAB_IDENTITY": "one"},
+            environment={**servers, "TRIMTAB_IDENTITY": "one", "TRIMTAB_LEASE__DURATION_S": "15"},
             user=user,
             home=_NAMESPACE,
             server=server,

@@ -46,7 +46,7 @@ def _in_a_cluster(file: Path) -> dict[str, Any]:
     spec["data"]["template"] = template("dataflow")
     policy = spec["policies"][0]
     policy["model"]["uri"] = "/quickstart/model"
-    policy["trainer"] |= {"checkpoint": {"everySteps": 2}, "template": template("trainer")}
+    policy["trainer"] |= {"replicas": 2, "checkpoint": {"everySteps": 2}, "template": template("trainer")}
     spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
     return job
 
@@ -80,14 +80,15 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
     last = _status(scene)["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
-    killed = scene.pods("trainer")["learns-solver-trainer-0"]["metadata"]["uid"]
-    scene.kubectl("delete", "pod", "learns-solver-trainer-0", "--grace-period=0", "--force")
-    replaced = scene.until(
+    first = {pod["metadata"]["uid"] for pod in scene.pods("trainer").values()}
+    scene.kubectl("delete", "pod", "learns-solver-trainer-1", "--grace-period=0", "--force")
+    # The group goes down and comes back as one.
+    second = scene.until(
         lambda: scene.pods("trainer"),
-        lambda pods: [pod["metadata"]["uid"] for pod in pods.values()] not in ([], [killed]),
+        lambda pods: len(pods) == 2 and first.isdisjoint(pod["metadata"]["uid"] for pod in pods.values()),
         timeout_s=_STEP_S,
     )
-    assert replaced["learns-solver-trainer-0"]["metadata"]["labels"]["rl.trimtab.dev/attempt"] == "2"
+    assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"2"}
     # It goes on where the checkpoint was, and ends when it should.
     scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
     assert _status(scene)["step"] >= last

@@ -139,6 +139,7 @@ class TypedView(FreshView, Generic[M]):
         super().__init__(resource, reflectors, index=index, clock=clock)
         self._model = model
         self._read: dict[Key, tuple[str, str, M]] = {}
+        self.listen(self._forget)
 
     def read(self, item: Object) -> M:
         """Raises Unreadable."""
@@ -155,8 +156,9 @@ class TypedView(FreshView, Generic[M]):
         self._read[key] = (uid, version, typed)
         return typed
 
-    def forget(self, key: Key) -> None:
-        self._read.pop(key, None)
+    def _forget(self, key: Key, before: Object | None, after: Object | None) -> None:
+        if after is None:
+            self._read.pop(key, None)
 
 
 def _overtaken(note: _Note, before: Object | None, after: Object | None) -> bool:

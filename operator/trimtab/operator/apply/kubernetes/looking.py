@@ -53,9 +53,13 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
     if typed_job is not None and typed_job.spec.managed_by != OURS:
         return Turn()
     now = cluster.clock()
-    plan = plan_pool(typed_job, pool, _pods_of(cluster, item, pool.spec.job_ref.name), now=now)
+    pods = _pods_of(cluster, item, pool.spec.job_ref.name)
+    plan = plan_pool(typed_job, pool, pods, now=now)
+    heard = cluster.reports.heard(Key(key.namespace, pool.spec.job_ref.name))
+    served = [heard.versions[pod.name] for pod in pods if pod.ready and pod.name in heard.versions]
     status = plan.status.model_copy(
         update={
+            "version": min(served, default=plan.status.version),
             "selector": f"{labels.OWNER}={key.name},{labels.ROLE}=rollout",
             "conditions": _conditions(cluster, key, plan.status, pool, now=now),
         }
