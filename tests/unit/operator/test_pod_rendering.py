@@ -117,6 +117,13 @@ def test_one_rank_meets_itself_on_loopback_and_several_by_the_name_of_the_first(
     assert (several["spec"]["hostname"], several["spec"]["subdomain"]) == ("job-solver-trainer-1", "job-solver")
 
 
+def test_ranks_share_the_meeting_point_and_no_other_port() -> None:
+    names = {port["name"] for port in _rank(ranks=2)["spec"]["containers"][0]["ports"]}
+    assert names == {"rendezvous", "probes-1"}
+    probe = _rank(ranks=2)["spec"]["containers"][0]["readinessProbe"]
+    assert probe["httpGet"]["port"] == "probes-1"
+
+
 def test_each_attempt_has_a_meeting_point_of_its_own() -> None:
     def port(pod: dict[str, Any]) -> str:
         return _env(pod["spec"]["containers"][0])["TRIMTAB_PORT_RENDEZVOUS"]

@@ -84,16 +84,21 @@ def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
         if any(resources.values()):
             container["resources"] = {name: amounts for name, amounts in resources.items() if amounts}
         if not entry.sidecar and not site.own_command:
-            container |= _health()
+            container |= _health(_probes(plan, site))
         spec["initContainers" if entry.sidecar else "containers"].append(container)
     return spec
 
 
-def _health() -> dict[str, Any]:
+def _probes(plan: PodPlan, site: PodSite) -> str:
+    """The port's name. Ranks on the development node share ports of one name, and each needs its own of these."""
+    return f"{_PROBES}-{plan.name.rpartition('-')[2]}" if plan.gang and site.ranks > 1 else _PROBES
+
+
+def _health(port: str) -> dict[str, Any]:
     """Ten minutes to come up; then the main loop may be silent for a minute, as /healthz says it, and then some."""
 
     def probe(path: str, **limits: int) -> dict[str, Any]:
-        return {"httpGet": {"path": path, "port": _PROBES}, "timeoutSeconds": 5, **limits}
+        return {"httpGet": {"path": path, "port": port}, "timeoutSeconds": 5, **limits}
 
     return {
         "startupProbe": probe("/healthz", periodSeconds=2, failureThreshold=300),
@@ -146,7 +151,7 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
 def _ports(plan: PodPlan, site: PodSite) -> dict[str, int]:
     """Of all containers together, by name: they share one network."""
     engines = [port for entry in plan.containers for port in entry.ports]
-    ports = {_PROBES: int(_PROBE_PORT)}
+    ports = {_probes(plan, site): int(_PROBE_PORT)}
     ports |= {f"engine-{number}": _ENGINE_PORT + number for number in range(len(engines))}
     if plan.gang:
         ports[PORT_NAME] = rendezvous_port(site.owner["metadata"]["uid"], attempt=plan.attempt)
@@ -171,7 +176,7 @@ def _environment(entry: ContainerPlan, plan: PodPlan, site: PodSite, ports: Mapp
         values |= {_RENDEZVOUS_ADDRESS: f"$({SHARED_HOST})", "MASTER_PORT": f"$({_port_variable(PORT_NAME)})"}
     if not entry.sidecar:
         # An engine dials nobody.
-        values |= {**site.environment, "TRIMTAB_PROBES__PORT": f"$({_port_variable(_PROBES)})"}
+        values |= {**site.environment, "TRIMTAB_PROBES__PORT": f"$({_port_variable(_probes(plan, site))})"}
     values |= entry.environment
     listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
     return listed + [
