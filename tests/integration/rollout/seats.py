@@ -125,7 +125,7 @@ def own_part(settings: ObjectStoreSettings) -> ObjectStoreSettings:
 async def reset(url: str, models: Path) -> None:
     """As if the engine had just been started: an engine of a pod never works for two jobs."""
     async with EngineClient(url, request_timeout_s=D) as engine:
-        await engine.wait_healthy(timeout_s=60.0)
+        await engine.wait_healthy(timeout_s=180.0)
         await engine.resume(timeout_s=D)
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 

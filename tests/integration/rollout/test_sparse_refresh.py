@@ -121,7 +121,7 @@ async def test_an_engine_that_was_restarted_gets_the_whole_weights(
         await brought(weights, seat, publisher, 1, steps[1])
         engine_process.kill()
         engine_process.start()
-        await seat.engine.wait_healthy(timeout_s=60.0)
+        await seat.engine.wait_healthy(timeout_s=180.0)
         await brought(weights, seat, publisher, 2, steps[2])
         assert swaps(weights) == {"whole": 2}
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])
