@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,6 +13,12 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
+
+
+@pytest.fixture(scope="session")
+def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+    """One of our own: other tests' development node would run the pods that we want to see pending."""
+    return start_control_plane()
 
 
 @pytest.fixture(scope="session")
