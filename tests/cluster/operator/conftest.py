@@ -49,6 +49,10 @@ def operator(
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str) -> Scene:
+def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str) -> Iterator[Scene]:
     access = load_access(control_plane.kubeconfig())
-    return Scene(plane=control_plane, namespace=namespace, access=access, operator=operator)
+    scene = Scene(plane=control_plane, namespace=namespace, access=access, operator=operator)
+    yield scene
+    # What is left pending would be run by the node of a later test.
+    scene.kubectl("delete", "rljobs", "--all", "--wait=false")
+    scene.kubectl("delete", "pods", "--all", "--wait=false", "--grace-period=0", "--force")
