@@ -41,7 +41,9 @@ def operator(
     control_plane: ControlPlane, servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
     grant_cluster_role(control_plane)
-    process = OperatorProcess(tmp_path_factory.mktemp("operator"), plane=control_plane, environment=servers).start()
+    # A machine that is busy for a while must not cost it the lease.
+    environment = servers | {"TRIMTAB_LEASE__DURATION_S": "120"}
+    process = OperatorProcess(tmp_path_factory.mktemp("operator"), plane=control_plane, environment=environment).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]
     faults = [line for line in process.log.splitlines() if "look_faulted" in line or "Traceback" in line]
