@@ -57,8 +57,7 @@ async def run_kills(
                 await eventually(lambda: _is_up(operator, ready), timeout_s=60)  # noqa: B023 - called in this turn
                 await asyncio.sleep(chance.uniform(0.0, 1.5))
                 operator.kill()
-            churning.cancel()
-            await asyncio.gather(churning, return_exceptions=True)
+            await _ended(churning)
             operator.start("--namespace", _NAMESPACE)
             keeping = asyncio.create_task(_keep_running(operator))
             await churn.settle(_WANTED)
@@ -89,8 +88,14 @@ async def run_kills(
             if operator.ended() is None:
                 operator.kill()
             for task in (watching, collecting, churning):
-                task.cancel()
-            await asyncio.gather(watching, collecting, churning, return_exceptions=True)
+                await _ended(task)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancelled until it is: one cancellation can be lost to a call that ends at the same moment."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
 
 
 def _is_up(operator: OperatorProcess, before: int) -> bool:
