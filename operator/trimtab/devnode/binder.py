@@ -8,14 +8,14 @@ from decimal import Decimal
 
 import structlog
 
-from trimtab.devnode.events import EventRecorder
 from trimtab.devnode.fitting import Placement, placements
 from trimtab.devnode.restarts import backoff_s
-from trimtab.devnode.timestamps import timestamp
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
+from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, Object
+from trimtab.kube.timestamps import timestamp
 
 _log = structlog.get_logger(__name__)
 _SYNC_TIMEOUT_S = 60.0

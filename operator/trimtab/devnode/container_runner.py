@@ -13,7 +13,6 @@ from trimtab.devnode.container_log import LogWriter, forget_older_instances, ins
 from trimtab.devnode.container_process import CapturedOutput, ContainerProcess, Launch, StartError
 from trimtab.devnode.container_state import ContainerState, Running, Terminated, Waiting, end_of
 from trimtab.devnode.environment import SourceMissing
-from trimtab.devnode.events import EventType
 from trimtab.devnode.launches import CannotRun
 from trimtab.devnode.pod_fields import UnknownField
 from trimtab.devnode.probe_counter import ProbeCounter, ProbeTiming
@@ -22,6 +21,7 @@ from trimtab.devnode.restarts import STABLE_AFTER_S, RestartPolicy, backoff_s, s
 from trimtab.devnode.sandbox import Sandbox
 from trimtab.devnode.volumes import VolumeRefused
 from trimtab.kube.errors import KubeError
+from trimtab.kube.events import EventType
 
 _START_FAILED = 128
 _MESSAGE_BYTES = 4096

@@ -14,10 +14,10 @@ from aiohttp import web
 from trimtab.devnode.container_log import LogOptions, instance_file, read_log
 from trimtab.devnode.kubelet import Kubelet
 from trimtab.devnode.pod_spec import containers
-from trimtab.devnode.timestamps import epoch
 from trimtab.embedded.kube.certificates import KUBELET_CLIENT
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.kube.resources import Key, Object
+from trimtab.kube.timestamps import epoch
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,6 @@ import psutil
 import structlog
 
 from trimtab.devnode.binder import Binder
-from trimtab.devnode.events import EventRecorder
 from trimtab.devnode.garbage_collector import COLLECTED, GarbageCollector
 from trimtab.devnode.gpus import RESOURCE, GpuBook, host_gpus
 from trimtab.devnode.kubelet import Kubelet
@@ -34,6 +33,7 @@ from trimtab.devnode.sandbox import find_sandbox
 from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
+from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import NAMESPACES, PODS
 
@@ -70,7 +70,9 @@ async def run_node(settings: NodeSettings) -> None:
         sandbox, problem = find_sandbox()
         if sandbox is None:
             _log.warning("no_sandbox", problem=problem, effect="pods with volumes are refused")
-        events = EventRecorder(client, component=_COMPONENT, host=settings.name, clock=time.time)
+        events = EventRecorder(
+            client, component=_COMPONENT, instance=settings.name, host=settings.name, clock=time.time
+        )
         server = urlsplit(access.server)
         site = NodeSite(
             name=settings.name,

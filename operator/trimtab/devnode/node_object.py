@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from trimtab.devnode.timestamps import micro_timestamp, timestamp
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import LEASES, NODES
+from trimtab.kube.timestamps import micro_timestamp, timestamp
 
 _log = structlog.get_logger(__name__)
 _MANAGER = "trimtab-devnode"

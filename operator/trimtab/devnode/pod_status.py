@@ -9,9 +9,9 @@ from typing import Any
 from trimtab.devnode.container_state import AFTER_INIT, ContainerState, Running, Terminated, Waiting
 from trimtab.devnode.pod_spec import Role, containers, is_finished, of_role
 from trimtab.devnode.restarts import RestartPolicy
-from trimtab.devnode.timestamps import timestamp
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.kube.resources import Object
+from trimtab.kube.timestamps import timestamp
 
 
 @dataclass(frozen=True, kw_only=True)

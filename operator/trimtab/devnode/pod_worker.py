@@ -18,7 +18,6 @@ from trimtab.devnode.container_process import Launch
 from trimtab.devnode.container_runner import ContainerRunner, ContainerSite
 from trimtab.devnode.container_state import AFTER_INIT, CREATING, ContainerState
 from trimtab.devnode.environment import SourceMissing
-from trimtab.devnode.events import EventRecorder
 from trimtab.devnode.gpus import GpuBook
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.launches import check_supported, command_of
@@ -32,11 +31,12 @@ from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of
 from trimtab.devnode.resumption import resumed
 from trimtab.devnode.sandbox import Sandbox
 from trimtab.devnode.status_writer import StatusWriter
-from trimtab.devnode.timestamps import epoch
 from trimtab.devnode.volumes import VolumeFolders, VolumeRefused
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
+from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import PODS, Object
+from trimtab.kube.timestamps import epoch
 
 _log = structlog.get_logger(__name__)
 _TMP = Path("/tmp")  # noqa: S108 - the container's own

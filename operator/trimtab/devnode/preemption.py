@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trimtab.devnode.timestamps import timestamp
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import PODS
+from trimtab.kube.timestamps import timestamp
 
 
 async def preempt_pod(client: KubeClient, *, namespace: str, name: str, now: float) -> None:

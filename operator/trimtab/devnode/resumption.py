@@ -9,8 +9,8 @@ from trimtab.devnode.container_state import SIGKILLED, ContainerState, Terminate
 from trimtab.devnode.pod_spec import Role, containers
 from trimtab.devnode.pod_status import PodFailure
 from trimtab.devnode.restarts import RestartPolicy, starts_again
-from trimtab.devnode.timestamps import epoch
 from trimtab.kube.resources import Object
+from trimtab.kube.timestamps import epoch
 
 REASON = "NodeRestarted"
 _LOST = "the development node was stopped while it ran"

@@ -341,7 +341,9 @@ class KubeClient:
         if response.status < http.HTTPStatus.MULTIPLE_CHOICES:
             return
         try:
-            status = json.loads(await asyncio.wait_for(response.read(), self.deadline_s))
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes just as the body is complete.
+            async with asyncio.timeout(self.deadline_s):
+                status = json.loads(await response.read())
         except ValueError:
             status = {}
         raise api_error(

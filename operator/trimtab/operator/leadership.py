@@ -18,7 +18,7 @@ import structlog
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError
 from trimtab.kube.resources import LEASES, Object
-from trimtab.operator.apply.kubernetes.times import micro_timestamp
+from trimtab.kube.timestamps import micro_timestamp
 
 _log = structlog.get_logger(__name__)
 

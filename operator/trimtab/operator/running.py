@@ -19,12 +19,12 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
+from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Object, Resource
 from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.controller import Controller
-from trimtab.operator.events import EventRecorder
 from trimtab.operator.job_reports import JobReports
 from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
@@ -76,7 +76,7 @@ async def _lead(
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
     reports = JobReports(settings.nats, interval_s=settings.report_interval_s)
-    events = EventRecorder(client, instance=settings.identity, clock=time.time)
+    events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     cluster = _cluster(settings, client, events=events, reports=reports)
     controller = Controller(cluster, metrics)
     reports.listen(controller.wake_job)

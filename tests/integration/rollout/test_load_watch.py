@@ -75,7 +75,7 @@ async def test_a_worker_takes_fewer_tasks_where_its_engine_queues(job: Job, mode
 async def test_a_worker_takes_fewer_tasks_where_its_engine_refuses(job: Job, models: Path, tmp_path: Path) -> None:
     async with watched_worker(job, models, tmp_path, max_running=4, max_queued=6) as (worker, sampler):
         await job.issue(TASKS)
-        await eventually(lambda: worker.allowance <= 2, timeout_s=60.0)
+        await eventually(lambda: worker.allowance <= CEILING // 2, timeout_s=60.0)
         await eventually(lambda: worker.completed == TASKS * GROUP_SIZE, timeout_s=120.0)
         assert sampler.overloads > 0
         assert not worker.failures

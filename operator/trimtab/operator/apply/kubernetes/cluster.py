@@ -11,11 +11,11 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.kube.client import KubeClient
+from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
-from trimtab.operator.events import EventRecorder
 from trimtab.operator.job_reports import JobReports
 from trimtab.operator.settings import OperatorSettings
 

@@ -10,10 +10,10 @@ from trimtab.api.job import RLJob
 from trimtab.fabric.bus.errors import BusError
 from trimtab.kube.errors import NotFound
 from trimtab.kube.resources import RLJOBS, Object, key_of
+from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
-from trimtab.operator.apply.kubernetes.times import epoch
 
 FINALIZER = "rl.trimtab.dev/cleanup"
 _LOOK_AGAIN_S = 2.0

@@ -8,8 +8,8 @@ from typing import Any
 from trimtab.api import labels
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.kube.resources import Object
+from trimtab.kube.timestamps import epoch
 from trimtab.operator.apply.kubernetes.ownership import is_leaving
-from trimtab.operator.apply.kubernetes.times import epoch
 from trimtab.operator.plan.pods import ObservedPod, Phase
 
 _PHASES = {phase.value: phase for phase in Phase}

@@ -9,8 +9,8 @@ from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.job import RLJobStatus
 from trimtab.api.pool import RolloutPoolStatus
 from trimtab.api.trainer import TrainerStatus
+from trimtab.kube.events import EventType
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.events import EventType
 from trimtab.operator.plan.conditions import find
 
 Status = RLJobStatus | RolloutPoolStatus | TrainerStatus

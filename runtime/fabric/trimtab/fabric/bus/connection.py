@@ -180,7 +180,9 @@ class Bus:
         if self.state is BusState.CLOSED:
             raise BusClosed(f"bus {self._name!r} is closed")
         try:
-            await asyncio.wait_for(self._connected.wait(), deadline_s)
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes just as the connection is back.
+            async with asyncio.timeout(deadline_s):
+                await self._connected.wait()
         except TimeoutError:
             raise BusUnavailable(
                 f"no connection to NATS at {self._servers} within {deadline_s:.3g} s: {self._last_error}"

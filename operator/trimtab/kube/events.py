@@ -16,10 +16,9 @@ import structlog
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.resources import EVENTS, Object
-from trimtab.operator.apply.kubernetes.times import timestamp
+from trimtab.kube.timestamps import timestamp
 
 _log = structlog.get_logger(__name__)
-_COMPONENT = "trimtab-operator"
 _QUEUE = 1000
 _REMEMBERED = 5000
 _MESSAGE_LIMIT = 1000
@@ -55,9 +54,23 @@ class _Bucket:
 
 
 class EventRecorder:
-    def __init__(self, client: KubeClient, *, instance: str, clock: Callable[[], float]) -> None:
+    """`component` posts them, on `host` if that is what it stands for, as a node does."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        component: str,
+        instance: str,
+        host: str | None = None,
+        clock: Callable[[], float],
+    ) -> None:
         self._client = client
-        self._instance = instance
+        self._poster = {
+            "source": {"component": component} | ({} if host is None else {"host": host}),
+            "reportingComponent": component,
+            "reportingInstance": instance,
+        }
         self._clock = clock
         self._queue: asyncio.Queue[_Event] = asyncio.Queue(_QUEUE)
         self._posted: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
@@ -103,13 +116,13 @@ class EventRecorder:
             else:
                 return
         name = f"{metadata['name']}.{uuid.uuid4().hex[:16]}"
-        await self._client.create(EVENTS, _body(event, name, instance=self._instance), namespace=namespace)
+        await self._client.create(EVENTS, _body(event, name) | self._poster, namespace=namespace)
         self._posted[repeated] = (name, 1)
         while len(self._posted) > _REMEMBERED:
             self._posted.popitem(last=False)
 
 
-def _body(event: _Event, name: str, *, instance: str) -> Object:
+def _body(event: _Event, name: str) -> Object:
     metadata = event.about["metadata"]
     return {
         "metadata": {"name": name, "namespace": metadata.get("namespace") or "default"},
@@ -123,9 +136,6 @@ def _body(event: _Event, name: str, *, instance: str) -> Object:
         "type": event.type,
         "reason": event.reason,
         "message": event.message,
-        "source": {"component": _COMPONENT},
-        "reportingComponent": _COMPONENT,
-        "reportingInstance": instance,
         "firstTimestamp": timestamp(event.at),
         "lastTimestamp": timestamp(event.at),
         "count": 1,
