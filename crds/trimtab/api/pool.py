@@ -150,6 +150,8 @@ class RolloutPoolStatus(ApiModel):
     """Generated tokens per second, over all pods, in the last report."""
     preemptions: Count = 0
     """Pods lost to preemption or eviction; they are replaced free of charge."""
+    preempted: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=16_384)] = ()
+    """UIDs of pods that preemptions has counted and that are still there, so that none is counted twice."""
     last_error: LastError | None = None
     """The latest failure."""
 

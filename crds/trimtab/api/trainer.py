@@ -63,9 +63,9 @@ class TrainerStatus(ApiModel):
     staleness: NonNegative | None = None
     """Mean staleness, in versions, of the samples of the last window."""
     tokens_per_second: NonNegative | None = None
-    """Trained tokens per second, over all ranks, in the last window."""
+    """Trained tokens per second, over all ranks, in the last step."""
     skipped_steps: Count = 0
-    """Steps skipped for a NaN or exploding loss."""
+    """Steps of this attempt that were skipped because their loss or gradient was not finite."""
     last_error: LastError | None = None
     """The latest failure."""
 

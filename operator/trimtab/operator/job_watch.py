@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from statistics import fmean
 
@@ -23,6 +23,7 @@ from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.fabric.wire.member import SKIPPED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.operator.plan.progress import JobReport, PolicyReport
@@ -77,12 +78,29 @@ class JobWatch:
         self._topology = topology
         self.policies = {policy: PolicyView() for policy in policies}
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
+        self._quarantined: set[str] = set()
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
         self._report_keys = {topology.report_key(policy): policy for policy in policies}
 
     def report(self, *, window: int) -> JobReport:
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
-        return JobReport(policies={name: report for name, report in reports.items() if report is not None})
+        return JobReport(
+            policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
+            quarantined_tasks=len(self._quarantined),
+        )
+
+    def _with_ranks(self, policy: str, report: PolicyReport) -> PolicyReport:
+        """All ranks say the same, but for the checkpoint, of which the first one knows, and but for the moment."""
+        ranks = [member for member in self.members.present if member.role is Role.TRAINER and policy in member.versions]
+        if not ranks:
+            return report
+        saved = [rank.checkpoint_step for rank in ranks if rank.checkpoint_step is not None]
+        return replace(
+            report,
+            tokens_per_second=_rounded(max(rank.tokens_per_second for rank in ranks)),
+            skipped_steps=max(rank.failures.get(SKIPPED_STEPS, 0) for rank in ranks),
+            checkpoint_step=max(saved, default=None),
+        )
 
     async def run(self) -> None:
         """Until cancelled. The view may lag while the bus is away; the job goes on without it."""
@@ -98,7 +116,9 @@ class JobWatch:
         balance = await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DEADLINE_S)
         weights = await KeyValue.declare(self._bus, self._topology.weights, deadline_s=_DEADLINE_S)
         members = await KeyValue.declare(self._bus, self._topology.members, deadline_s=_DEADLINE_S)
+        quarantine = await KeyValue.declare(self._bus, self._topology.quarantine, deadline_s=_DEADLINE_S)
         async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._follow_quarantine(quarantine))
             loops.create_task(self._follow_balance(balance))
             loops.create_task(self._follow_weights(weights))
             loops.create_task(self.members.follow(members))
@@ -131,6 +151,13 @@ class JobWatch:
             if result.benchmark not in known or known[result.benchmark].version <= result.version:
                 known[result.benchmark] = result
 
+    async def _follow_quarantine(self, quarantine: KeyValue) -> None:
+        """Only how many: what went wrong is for `trimtab quarantine`."""
+        async with KvWatch(quarantine, headers_only=True) as watch:
+            async for change in watch:
+                if isinstance(change, Entry):
+                    self._quarantined.add(change.key)
+
     async def _follow_weights(self, weights: KeyValue) -> None:
         async with KvWatch(weights) as watch:
             async for change in watch:
@@ -142,3 +169,8 @@ class JobWatch:
             self.policies[entry.key].weights = decode(entry.value, WeightPointer)
         except WireError as error:
             _log.warning("weights_unreadable", key=entry.key, reason=str(error))
+
+
+def _rounded(rate: float) -> float:
+    """To three digits: the others change all the time and say nothing."""
+    return float(f"{rate:.3g}")

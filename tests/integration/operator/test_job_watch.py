@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from tests.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -11,6 +12,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.operator.job_watch import JobWatch
 
@@ -48,5 +50,39 @@ async def test_the_watch_survives_a_killed_server_and_nonsense(own_nats: Embedde
         await bucket.put(key, progress(2), deadline_s=20.0)
         await eventually(lambda: newest() == 2, timeout_s=20.0)
         assert [one.step for one in watch.policies["solver"].steps] == [0, 1, 2]
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def rank(number: int, **told: Any) -> MemberHeartbeat:
+    return MemberHeartbeat(
+        member_id=f"trainer-{number}", job="job", role=Role.TRAINER, state=State.READY, versions={"solver": 4},
+        started_at=1.0, sent_at=2.0, **told,
+    )  # fmt: skip
+
+
+async def test_what_ranks_and_the_quarantine_say_is_in_the_report(own_nats: EmbeddedNats) -> None:
+    topology = JobTopology("default", "job")
+    async with await Bus.connect(own_nats.settings, name="test") as bus:
+        await declare_job(bus, topology, deadline_s=10.0)
+        watch = JobWatch(bus, topology, ["solver"])
+        watching = asyncio.create_task(watch.run())
+        await KeyValue(bus, topology.balance).put(topology.progress_key("solver"), progress(3), deadline_s=10.0)
+        members = KeyValue(bus, topology.members)
+        for beat in (
+            rank(0, tokens_per_second=1234.5, checkpoint_step=2, failures={SKIPPED_STEPS: 1}),
+            rank(1, tokens_per_second=1230.0),
+        ):
+            await members.put(beat.member_id, encode(beat), deadline_s=10.0)
+        quarantine = KeyValue(bus, topology.quarantine)
+        for task in ("a", "b", "a"):
+            await quarantine.put(topology.quarantine_key(task), b"for people", deadline_s=10.0)
+        await eventually(lambda: watch.report(window=10).quarantined_tasks == 2, timeout_s=10.0)
+
+        def heard() -> tuple[float | None, int, int | None] | None:
+            report = watch.report(window=10).policies.get("solver")
+            return report and (report.tokens_per_second, report.skipped_steps, report.checkpoint_step)
+
+        await eventually(lambda: heard() == (1230.0, 1, 2), timeout_s=10.0)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

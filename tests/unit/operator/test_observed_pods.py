@@ -12,7 +12,7 @@ _SINCE = 1767225600.0
 
 
 def _observed(*, metadata: dict[str, Any] | None = None, node: str | None = "n", **status: Any) -> ObservedPod:
-    own = {"name": "p", "creationTimestamp": _CREATED, "labels": {"rl.trimtab.dev/owner": "pool"}}
+    own = {"uid": "u", "name": "p", "creationTimestamp": _CREATED, "labels": {"rl.trimtab.dev/owner": "pool"}}
     return observed_pod({"metadata": own | (metadata or {}), "spec": {"nodeName": node}, "status": status})
 
 

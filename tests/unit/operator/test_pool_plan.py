@@ -70,6 +70,18 @@ def test_a_preempted_pod_is_replaced_at_once_and_counted() -> None:
     decided = plan_pool(JOB, fleet, [gone], now=1000.0)
     assert said(decided.actions) == ["remove local-0", "start local-1"]
     assert decided.status.preemptions == 1
+    again = plan_pool(JOB, fleet.model_copy(update={"status": decided.status}), [gone], now=1001.0)
+    assert again.status.preemptions == 1, "the same pod was counted twice"
+    another = replace(gone, name="local-1", uid="another")
+    later = plan_pool(JOB, fleet.model_copy(update={"status": again.status}), [another], now=1002.0)
+    assert (later.status.preemptions, later.status.preempted) == (2, ("another",))
+
+
+def test_a_preempted_pod_that_drains_counts_and_one_that_is_spared_does_not() -> None:
+    fleet = pool(JOB, replicas=1)
+    told = worker(JOB, fleet, 0, disrupted=True)
+    assert plan_pool(JOB, fleet, [told], now=1000.0).status.preemptions == 0
+    assert plan_pool(JOB, fleet, [replace(told, stopping=True)], now=1000.0).status.preemptions == 1
 
 
 def test_a_pod_that_ends_at_once_is_not_replaced_at_once() -> None:

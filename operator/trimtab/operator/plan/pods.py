@@ -63,6 +63,7 @@ class ObservedPod:
     """What the executor sees of a pod it has."""
 
     name: str
+    uid: str = ""
     phase: Phase
     owner: str = ""
     attempt: int = 0

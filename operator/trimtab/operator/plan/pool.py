@@ -108,6 +108,8 @@ def _status(
     wanted = 0 if rest else pool.spec.replicas
     whole = len(ready) == wanted and len(current) == len(living) == wanted
     error = latest_error(pods, now=now)
+    # The condition alone may be withdrawn again: a pod is lost when it also ends or is told to.
+    preempted = {pod.uid for pod in pods if pod.disrupted and not pod.alive}
     statements = [
         _ready(rest, ready=len(ready), wanted=wanted),
         Statement(
@@ -133,7 +135,8 @@ def _status(
             "draining_replicas": len(there) - len(living),
             "updated_replicas": len(current),
             "tokens_per_second": sum(pod.tokens_per_second for pod in living),
-            "preemptions": before.preemptions + sum(pod.ended and pod.disrupted for pod in pods),
+            "preemptions": before.preemptions + len(preempted.difference(before.preempted)),
+            "preempted": tuple(sorted(preempted)),
             "last_error": error or before.last_error,
         }
     )

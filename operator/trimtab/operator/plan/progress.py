@@ -22,6 +22,11 @@ class PolicyReport:
     waiting_fraction: float | None
     staleness: float | None
     evaluation: tuple[EvaluationResult, ...] = ()
+    tokens_per_second: float | None = None
+    """Trained, over all ranks, in the last step."""
+    skipped_steps: int = 0
+    """In the present attempt."""
+    checkpoint_step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

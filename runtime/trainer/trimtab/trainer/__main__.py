@@ -28,7 +28,7 @@ from trimtab.fabric.pod import (
     pod_settings,
     running_pod,
 )
-from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
 from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
@@ -172,6 +172,8 @@ def _train(
         clock=time.time,
     )
     started = time.time()
+    metrics = TrainerMetrics(pod.metrics)
+    saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge)
 
     def heartbeat() -> MemberHeartbeat:
         return MemberHeartbeat(
@@ -180,6 +182,9 @@ def _train(
             role=Role.TRAINER,
             state=State.STOPPING if stop.is_set() else State.READY,
             versions={policy.name: learner.step},
+            tokens_per_second=metrics.tokens_per_second,
+            failures={SKIPPED_STEPS: metrics.skipped_steps} if metrics.skipped_steps else {},
+            checkpoint_step=saver.durable_step,
             started_at=started,
             sent_at=time.time(),
         )
@@ -188,10 +193,10 @@ def _train(
     loop = TrainingLoop(
         learner,
         stream,
-        CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge),
+        saver,
         publisher,
         background,
-        TrainerMetrics(pod.metrics),
+        metrics,
         policy=policy,
         stopping=stop.is_set,
     )

@@ -29,6 +29,10 @@ class TrainerMetrics:
         self._skipped = metrics.counter("trainer_skipped_steps", "Steps whose loss or gradient was not finite")
         self._wait_seconds = metrics.counter("trainer_wait_seconds", "Time this rank has waited for samples")
         self._step_seconds = metrics.counter("trainer_step_seconds", "Time of all steps, waiting included")
+        self.skipped_steps = 0
+        """Since this rank was started."""
+        self.tokens_per_second = 0.0
+        """Over all ranks, in the last step."""
 
     def step_done(self, step: int, outcome: StepOutcome, timing: StepTiming) -> None:
         """`step` counts those made. A measure that the step does not have keeps its last value."""
@@ -41,5 +45,7 @@ class TrainerMetrics:
                 gauge.set(measures[name])
         self._tokens.inc(outcome.measures.tokens)
         self._skipped.inc(outcome.skipped)
+        self.skipped_steps += outcome.skipped
+        self.tokens_per_second = outcome.measures.tokens / timing.step_seconds if timing.step_seconds > 0 else 0.0
         self._wait_seconds.inc(timing.wait_seconds)
         self._step_seconds.inc(timing.step_seconds)

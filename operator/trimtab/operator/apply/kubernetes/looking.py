@@ -13,7 +13,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.kube.resources import RLJOBS, Key, Object
 from trimtab.operator.apply.kubernetes.acting import Hand
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey, work_key
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Turn, WorkKey, work_key
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected
 from trimtab.operator.apply.kubernetes.fresh_view import M, TypedView, Unreadable
 from trimtab.operator.apply.kubernetes.job_deletion import ensure_finalizer, finish_deletion, has_finalizer
@@ -65,7 +65,8 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
         }
     )
     hand = Hand(cluster=cluster, owner=item, typed=pool, job=job, typed_job=typed_job)
-    return await _carry_out(hand, status, pool.status, plan.actions, look_again_at=plan.look_again_at)
+    actions = plan.actions if refusal_of(pool.spec) is None else ()
+    return await _carry_out(hand, status, pool.status, actions, look_again_at=plan.look_again_at)
 
 
 async def look_at_trainer(cluster: Cluster, key: WorkKey) -> Turn:
@@ -85,8 +86,9 @@ async def look_at_trainer(cluster: Cluster, key: WorkKey) -> Turn:
         }
     )
     hand = Hand(cluster=cluster, owner=item, typed=trainer, job=job, typed_job=typed_job)
+    actions = plan.actions if refusal_of(trainer.spec) is None else ()
     # A gang that is started in part would be taken down again.
-    return await _carry_out(hand, status, trainer.status, plan.actions, look_again_at=plan.look_again_at, at_once=True)
+    return await _carry_out(hand, status, trainer.status, actions, look_again_at=plan.look_again_at, at_once=True)
 
 
 async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
@@ -228,10 +230,12 @@ def _conditions(
     if isinstance(typed, RLJob) and said is not None and said.status == "False":
         # Its plan has refused it. Plans of pools and trainers accept whatever they are given.
         return planned.conditions
+    refusal = refusal_of(typed.spec)
+    objection = cluster.objections.get(key) if refusal is None else Objection(reason="NotSupported", message=refusal)
     return with_acceptance(
         planned.conditions,
         before=() if typed.status is None else typed.status.conditions,
-        objection=cluster.objections.get(key),
+        objection=objection,
         generation=typed.metadata.generation,
         now=now,
     )
@@ -249,6 +253,9 @@ def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
         "reward": heard.reward,
         "waiting_fraction": heard.waiting_fraction,
         "staleness": heard.staleness,
+        "tokens_per_second": heard.tokens_per_second,
+        "skipped_steps": heard.skipped_steps,
+        "checkpoint_step": heard.checkpoint_step,
     }
 
 

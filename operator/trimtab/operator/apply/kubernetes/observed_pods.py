@@ -28,6 +28,7 @@ def observed_pod(pod: Object, *, suspect: bool = False, tokens_per_second: float
     told = next(iter(misconfigured or failures), None)
     return ObservedPod(
         name=str(metadata["name"]),
+        uid=str(metadata["uid"]),
         phase=phase,
         owner=own.get(labels.OWNER, ""),
         attempt=_number(own.get(labels.ATTEMPT)),

@@ -1,12 +1,13 @@
-"""What a job may ask for on one machine and not in a cluster: paths relative to a manifest's folder, which no pod
-has."""
+"""What one may ask for on one machine and not in a cluster: paths relative to a manifest's folder, which no pod has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from trimtab.api.job import RLJobSpec
+from trimtab.api.pool import RolloutPoolSpec
 from trimtab.api.prompts import PromptInput
+from trimtab.api.trainer import TrainerSpec
 
 _OBJECT_STORE = "s3://"
 
@@ -27,9 +28,15 @@ def relative_paths(spec: RLJobSpec) -> list[str]:
     return found
 
 
-def refusal_of(spec: RLJobSpec) -> str | None:
-    """Why the job cannot run in a cluster, in a sentence with the fix; None when it can."""
-    found = relative_paths(spec)
+def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
+    """Why it cannot run in a cluster, in a sentence with the fix; None when it can."""
+    match spec:
+        case RLJobSpec():
+            found = relative_paths(spec)
+        case RolloutPoolSpec():
+            found = list(_relative("spec.engine.interpreter", spec.engine.interpreter))
+        case TrainerSpec():
+            found = list(_relative("spec.model.uri", spec.model.uri if spec.model else None))
     if not found:
         return None
     return (

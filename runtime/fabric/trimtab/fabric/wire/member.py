@@ -11,6 +11,9 @@ from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.values import Count, Name, Rate, Tally, Token, UnixSeconds, Versions
 
+SKIPPED_STEPS = "skipped_steps"
+"""The kind of failure under which a trainer counts steps whose loss or gradient was not finite."""
+
 
 class Role(StrEnum):
     """What a pod is."""
@@ -31,7 +34,8 @@ class State(StrEnum):
 
 
 class MemberHeartbeat(Message, frozen=True, kw_only=True):
-    """One sign of life. Counters run since started_at, rates over the time since the last heartbeat."""
+    """One sign of life. Counters run since started_at, rates over the time since the last heartbeat, or
+    for a trainer over its last step."""
 
     KIND: ClassVar[int] = 11
     MAX_BYTES: ClassVar[int] = 1 << 18
@@ -55,6 +59,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     completed: Count = 0
     failures: Tally = msgspec.field(default_factory=dict)
     """By kind of failure."""
+    checkpoint_step: Count | None = None
+    """Of a trainer: the step of its newest durable checkpoint, told by the rank that commits them."""
     started_at: UnixSeconds
     sent_at: UnixSeconds
 

@@ -62,6 +62,8 @@ class CheckpointSaver:
         self._staging = Staging()
         self._exchange = PartExchange()
         self._outbox = Outbox(background)
+        self.durable_step: int | None = learner.step if rank == 0 and learner.step else None
+        """Of the newest checkpoint; known on rank 0, which commits them."""
 
     @property
     def busy(self) -> bool:
@@ -99,6 +101,7 @@ class CheckpointSaver:
         await persistently(
             lambda: self._checkpoints.commit(index), what=f"checkpoint {moment.step}", deadline_s=_WRITE_DEADLINE_S
         )
+        self.durable_step = moment.step
         _log.info("checkpoint", step=moment.step, bytes=sum(file.size for file in files))
         await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
 

@@ -1,0 +1,84 @@
+"""Pods that are taken away cost a job nothing; pods that fail cost it a restart; jobs that have ended go on time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.operator.scene import Scene, tiny_job
+from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS
+
+DATAFLOW, TRAINER = "tiny-dataflow-0", "tiny-solver-trainer-0"
+NOW = "2026-01-01T00:00:00Z"
+TAKEN = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "lastTransitionTime": NOW}
+
+
+def _status(scene: Scene, name: str = "tiny-solver") -> dict[str, Any]:
+    return dict((scene.get(TRAINERS, name) or {}).get("status") or {})
+
+
+def _ended(scene: Scene, pod: str, *, exit_code: int, conditions: tuple[dict[str, Any], ...] = ()) -> None:
+    container = scene.pods()[pod]["spec"]["containers"][0]["name"]
+    ended = {"exitCode": exit_code, "finishedAt": NOW, "startedAt": NOW, "reason": "Completed"}
+    scene.patch_pod_status(
+        pod,
+        {
+            "phase": "Succeeded" if exit_code == 0 else "Failed",
+            "conditions": list(conditions),
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "image": "trimtab:test",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": ended},
+                }
+            ],
+        },
+    )
+
+
+def _attempt(scene: Scene, number: int) -> dict[str, Any]:
+    pods = scene.until(
+        lambda: scene.pods(TRAINER),
+        lambda pods: [pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in pods.values()] == [str(number)],
+    )
+    return pods[TRAINER]
+
+
+def test_a_preempted_rollout_pod_is_replaced_at_once_and_counted_once(scene: Scene) -> None:
+    scene.apply(tiny_job())
+    scene.has_pods(DATAFLOW, TRAINER, "tiny-home-rollout-0")
+    scene.make_ready("tiny-home-rollout-0")
+    scene.patch_pod_status("tiny-home-rollout-0", {"phase": "Failed", "conditions": [TAKEN]})
+    scene.has_pods(DATAFLOW, TRAINER, "tiny-home-rollout-1")
+    scene.make_ready("tiny-home-rollout-1")
+    status = scene.until(
+        lambda: dict((scene.get(ROLLOUT_POOLS, "tiny-home") or {}).get("status") or {}),
+        lambda status: status.get("readyReplicas") == 1,
+    )
+    assert status["preemptions"] == 1
+
+
+@pytest.mark.parametrize(("conditions", "counted"), [((TAKEN,), 0), ((), 1)], ids=["preempted", "failed"])
+def test_what_a_lost_rank_costs(scene: Scene, conditions: tuple[dict[str, Any], ...], counted: int) -> None:
+    scene.apply(tiny_job(failurePolicy={"backoffSeconds": 1}))
+    first = _attempt(scene, 1)
+    _ended(scene, TRAINER, exit_code=1, conditions=conditions)
+    second = _attempt(scene, 2)
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    status = scene.until(lambda: _status(scene), lambda status: status.get("restarts") == 1)
+    assert status["restartsCounted"] == counted
+
+
+def test_a_job_that_has_ended_is_deleted_when_its_time_is_over(scene: Scene) -> None:
+    scene.apply(tiny_job(ttlSecondsAfterFinished=1), tiny_job("stays"))
+    _attempt(scene, 1)
+    _ended(scene, TRAINER, exit_code=0)
+    scene.until(lambda: "stays-solver-trainer-0" in scene.pods(), bool)
+    _ended(scene, "stays-solver-trainer-0", exit_code=0)
+    scene.says(RLJOBS, "stays", "Succeeded", "PoliciesTrained")
+    scene.job_gone("tiny")
+    assert scene.get(RLJOBS, "stays") is not None
