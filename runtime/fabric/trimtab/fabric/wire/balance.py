@@ -62,6 +62,10 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     replayed: Count = 0
     """Samples of those consumed that had been consumed before."""
     stale_skipped: Count = 0
+    buffered: Count | None = None
+    """Samples that wait for the trainer at the end of the window."""
+    room: Count | None = None
+    """The most that may wait or be in the making: the staleness bound."""
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
     branch: Branch
     current: Count
