@@ -17,3 +17,7 @@ APPLIED_REPLICAS = f"{GROUP}/applied-replicas"
 """An annotation on a job's RolloutPool: what the manifest said when replicas were last set from it. Whoever scaled the
 pool since then is not overruled.
 """
+AUTOSCALED_REPLICAS = f"{GROUP}/autoscaled-replicas"
+"""An annotation on a job's RolloutPool: the size that the autoscaler has given it last. Another size is somebody
+else's.
+"""

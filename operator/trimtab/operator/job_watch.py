@@ -86,6 +86,7 @@ class JobWatch:
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
         return JobReport(
             policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
+            balance={name: view.report for name, view in self.policies.items() if view.report is not None},
             quarantined_tasks=len(self._quarantined),
         )
 

@@ -8,10 +8,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.operator.autoscale.history import History
 from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.finishing import verdict
@@ -19,7 +22,10 @@ from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.plan.progress import JobReport
+from trimtab.operator.plan.scaling import with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
+
+_log = structlog.get_logger(__name__)
 
 
 class LocalObjects:
@@ -29,6 +35,7 @@ class LocalObjects:
         self.job = job
         self.pools: dict[str, RolloutPool] = {}
         self.trainers: dict[str, Trainer] = {}
+        self.scaling_history: History | None = None
         self._attempts_file = attempts_file
         self.attempts: dict[str, int] = _read_attempts(attempts_file)
 
@@ -64,18 +71,19 @@ class LocalObjects:
             self._note_attempt(name, decided.status.attempt)
             self.trainers[name] = trainer.model_copy(update={"status": decided.status})
             actions += decided.actions
-        whole = plan_job(
-            self.job,
-            Observed(
-                pools=list(self.pools.values()),
-                trainers=list(self.trainers.values()),
-                pods=[pod for pod in pods if pod.owner == self.job.metadata.name],
-                report=report,
-            ),
-            now=now,
+        observed = Observed(
+            pools=list(self.pools.values()),
+            trainers=list(self.trainers.values()),
+            pods=[pod for pod in pods if pod.owner == self.job.metadata.name],
+            report=report,
         )
-        self.job = self.job.model_copy(update={"status": whole.status})
-        for action in whole.actions:
+        whole = plan_job(self.job, observed, now=now)
+        scaled = with_scaling(whole, self.job, observed, history=self.scaling_history, now=now)
+        self.scaling_history = scaled.history
+        for event in scaled.events:
+            _log.info("autoscaling", reason=event.reason, message=event.message)
+        self.job = self.job.model_copy(update={"status": scaled.plan.status})
+        for action in scaled.plan.actions:
             match action:
                 case PutPool(pool=pool):
                     present = self.pools.get(pool.metadata.name)

@@ -19,7 +19,8 @@ def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None) -> RolloutPo
     applied = asked if present is None else present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked)
     replicas = pool.replicas
     if present is not None and (applied == asked or job.spec.autoscaling.mode == "Auto"):
-        replicas = present.spec.replicas
+        most = present.spec.replicas if pool.max_replicas is None else pool.max_replicas
+        replicas = min(max(present.spec.replicas, pool.min_replicas), most)
     settings = pool.model_dump(by_alias=False, exclude={"name"}) | {"replicas": replicas}
     return RolloutPool(
         metadata=_metadata(
@@ -30,6 +31,11 @@ def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None) -> RolloutPo
         ),
         spec=RolloutPoolSpec.model_validate(settings | {"job_ref": JobRef(name=job.metadata.name)}),
     )
+
+
+def made_by(job: RLJob, pool: RolloutPool) -> bool:
+    """And not by hand."""
+    return any(owner.uid == (job.metadata.uid or "") and owner.controller for owner in pool.metadata.owner_references)
 
 
 def trainer_of(job: RLJob, policy: Policy) -> Trainer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
@@ -135,11 +136,17 @@ def _status(
             "draining_replicas": len(there) - len(living),
             "updated_replicas": len(current),
             "tokens_per_second": sum(pod.tokens_per_second for pod in living),
+            "startup_seconds": _startup_s(ready) or before.startup_seconds,
             "preemptions": before.preemptions + len(preempted.difference(before.preempted)),
             "preempted": tuple(sorted(preempted)),
             "last_error": error or before.last_error,
         }
     )
+
+
+def _startup_s(ready: Sequence[ObservedPod]) -> float | None:
+    took = [pod.ready_at - pod.created_at for pod in ready if pod.ready_at is not None]
+    return round(median(took)) if took else None
 
 
 def _ready(rest: tuple[str, str] | None, *, ready: int, wanted: int) -> Statement:

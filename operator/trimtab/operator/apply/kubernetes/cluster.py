@@ -16,6 +16,7 @@ from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object,
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
+from trimtab.operator.autoscale.history import History
 from trimtab.operator.job_reports import JobReports
 from trimtab.operator.settings import OperatorSettings
 
@@ -67,6 +68,8 @@ class Cluster:
     reports: JobReports
     clock: Callable[[], float]
     objections: dict[WorkKey, Objection] = field(default_factory=dict)
+    scaling: dict[str, History] = field(default_factory=dict)
+    """By the job's uid, what its autoscaler remembers."""
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """By the job's uid, once they are stored."""
 

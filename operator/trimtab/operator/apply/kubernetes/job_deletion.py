@@ -58,6 +58,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     except NotFound:
         cluster.jobs.note_gone(current)
     cluster.credentials.pop(job["metadata"]["uid"], None)
+    cluster.scaling.pop(job["metadata"]["uid"], None)
     return Turn()
 
 
