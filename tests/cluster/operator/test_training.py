@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
+from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
-from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.settings import NatsSettings
@@ -24,37 +20,6 @@ _ENDLESS = 1_000_000
 _STEP_S = 180.0
 
 
-@pytest.fixture
-def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
-    with DevelopmentNode(tmp_path / "node", control_plane=control_plane, host_paths_allowed=True) as node:
-        yield node
-
-
-def _in_a_cluster(file: Path) -> dict[str, Any]:
-    """The quickstart's manifest with its files on a volume, and threads that leave room for others."""
-    job: dict[str, Any] = yaml.safe_load(file.read_text())
-    spec = job["spec"]
-    few_threads = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
-    mount = [{"name": "files", "mountPath": "/quickstart", "readOnly": True}]
-
-    def template(*containers: str) -> dict[str, Any]:
-        entries = [{"name": name, "env": few_threads, "volumeMounts": mount} for name in containers]
-        return {"spec": {"containers": entries, "volumes": [{"name": "files", "hostPath": {"path": str(file.parent)}}]}}
-
-    spec["data"]["batchSize"] = 32
-    spec["data"]["prompts"] = [{"name": "train", "jsonl": {"uri": "/quickstart/prompts.jsonl"}}]
-    spec["data"]["template"] = template("dataflow")
-    policy = spec["policies"][0]
-    policy["model"]["uri"] = "/quickstart/model"
-    policy["trainer"] |= {"replicas": 2, "checkpoint": {"everySteps": 2}, "template": template("trainer")}
-    spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
-    return job
-
-
-def _status(scene: Scene) -> dict[str, Any]:
-    return dict((scene.get(RLJOBS, "learns") or {}).get("status") or {})
-
-
 def _version(status: dict[str, Any]) -> int:
     return max((policy["version"] for policy in status.get("policies") or ()), default=0)
 
@@ -62,9 +27,13 @@ def _version(status: dict[str, Any]) -> int:
 def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:
-    scene.apply(_in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS)))
+    job = in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS))
+    job["spec"]["policies"][0]["trainer"]["replicas"] = 2
+    scene.apply(job)
     status = scene.until(
-        lambda: _status(scene), lambda seen: _version(seen) >= 1 or "completionTime" in seen, timeout_s=_STEP_S
+        lambda: job_status(scene, "learns"),
+        lambda seen: _version(seen) >= 1 or "completionTime" in seen,
+        timeout_s=_STEP_S,
     )
     assert "completionTime" not in status, status
     assert status["readyReplicas"] == 1
@@ -78,7 +47,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         timeout_s=_STEP_S,
     )
     # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
-    last = _status(scene)["step"] + 30
+    last = job_status(scene, "learns")["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
     first = {pod["metadata"]["uid"] for pod in scene.pods("trainer").values()}
     scene.kubectl("delete", "pod", "learns-solver-trainer-1", "--grace-period=0", "--force")
@@ -91,8 +60,8 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"2"}
     # It goes on where the checkpoint was, and ends when it should.
     scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
-    assert _status(scene)["step"] >= last
-    assert _status(scene)["restartsCounted"] == 0
+    assert job_status(scene, "learns")["step"] >= last
+    assert job_status(scene, "learns")["restartsCounted"] == 0
     scene.until(lambda: scene.pods("rollout"), lambda pods: not pods)
     scene.until(lambda: scene.reasons("learns"), lambda reasons: "Succeeded" in reasons)
 
