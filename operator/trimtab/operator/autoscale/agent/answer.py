@@ -49,6 +49,8 @@ def parse_answer(body: bytes) -> Answer:
         check_plain(answer.content, field="content")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WireError):
         raise MaintainerFailed(Cause.MALFORMED_ANSWER, "the endpoint's answer is not one of the Messages API") from None
+    if not all(isinstance(block.get("type"), str) for block in answer.content):
+        raise MaintainerFailed(Cause.MALFORMED_ANSWER, "a block of the endpoint's answer has no type")
     return answer
 
 

@@ -37,10 +37,5 @@ _ADDITIONS = "\n\nThe people who run this job add:\n"
 
 
 def instructions(settings: Agent) -> str:
-    additions = _sendable(settings.prompt_additions).strip()
+    additions = settings.prompt_additions.strip()
     return _DUTY + (_ADDITIONS + additions if additions else "")
-
-
-def _sendable(text: str) -> str:
-    """Without surrogates, which no UTF-8 has."""
-    return text.encode("utf-8", "ignore").decode()
