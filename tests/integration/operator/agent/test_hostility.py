@@ -170,8 +170,9 @@ odd_calls = calls(
     proposals(pool_names | st.text(max_size=10), odd_numbers, victim_ids | st.text(max_size=10)) | json_values,
 )
 texts = st.fixed_dictionaries({"type": st.sampled_from(["text", "thinking"]), "text": st.text(max_size=20)})
-odd_blocks = st.dictionaries(
-    st.sampled_from(["type", "text", "id", "name", "input", "source"]), json_values, max_size=4
+odd_blocks = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "tool_result", "image", "of_next_year"]) | json_values},
+    optional=dict.fromkeys(("text", "id", "name", "input", "source", "content"), json_values),
 )
 usages = st.fixed_dictionaries({"input_tokens": st.integers(0, 3000), "output_tokens": st.integers(0, 3000)})
 
@@ -240,7 +241,7 @@ def endpoint(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -
     runner.run(endpoint.stop())
 
 
-@hypothesis_settings(max_examples=120, deadline=None)
+@hypothesis_settings(max_examples=200, deadline=None)
 @given(script=st.lists(answers, min_size=1, max_size=5))
 def test_whatever_a_model_answers(runner: asyncio.Runner, endpoint: Endpoint, script: list[Answer]) -> None:
     result = runner.run(endpoint.decide(script))

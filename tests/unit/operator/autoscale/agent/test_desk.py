@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -76,4 +75,4 @@ def test_tools_say_what_they_are_for_and_what_they_take() -> None:
 )
 def test_a_case_has_names_that_can_be_folders(field: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{field}: "):
-        dataclasses.replace(case(), **{field: value})
+        case(**{field: value})
