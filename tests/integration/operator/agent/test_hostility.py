@@ -241,7 +241,7 @@ def endpoint(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -
     runner.run(endpoint.stop())
 
 
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=150, deadline=None)
 @given(script=st.lists(answers, min_size=1, max_size=5))
 def test_whatever_a_model_answers(runner: asyncio.Runner, endpoint: Endpoint, script: list[Answer]) -> None:
     result = runner.run(endpoint.decide(script))

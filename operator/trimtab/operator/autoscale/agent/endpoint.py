@@ -4,6 +4,7 @@ who chooses the endpoint, and one operator serves many of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import anthropic
@@ -16,6 +17,7 @@ from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
 _ANTHROPIC = "https://api.anthropic.com"
 _RETRIES = 2
 _MAX_ANSWER_BYTES = 512 << 10
+_WAIT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def open_client(settings: Agent, *, api_key: str) -> anthropic.AsyncAnthropic:
@@ -48,11 +50,17 @@ def open_client(settings: Agent, *, api_key: str) -> anthropic.AsyncAnthropic:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Before the body is read, also that of an error."""
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("a compressed answer, which was not asked for", request=response.request)
+    """Before the body is read, also that of an error, and before the SDK looks at the headers: some character sets and
+    dates make it raise what no caller expects, and compression would get around the bound."""
+    response.headers = httpx2.Headers({"content-type": "application/json", **_waits(response.headers)})
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _Bounded(response.stream)
+
+
+def _waits(headers: httpx2.Headers) -> dict[str, str]:
+    """How long to wait before the next try, where that is a number."""
+    asked = {name: headers.get(name, "") for name in ("retry-after", "retry-after-ms")}
+    return {name: value for name, value in asked.items() if _WAIT.fullmatch(value)}
 
 
 class _Bounded(httpx2.AsyncByteStream):
