@@ -33,13 +33,14 @@ class Agent(ApiModel):
     api_key_secret: SecretKey
     """Secret key with the API key."""
     base_url: Url | None = None
-    """Messages API endpoint; absent, Anthropic's."""
+    """Messages API endpoint, which is sent the key; absent, Anthropic's."""
     prompt_additions: Annotated[str, Field(max_length=16_384)] = ""
     """Text added to the agent's instructions, such as what you know about your clusters."""
     approval: Literal["Apply", "Propose"] = "Propose"
-    """Apply: proposals take effect at once. Propose: they wait for a person's annotation on the job."""
-    max_tokens: Annotated[int, Field(ge=256, le=10_000_000)] = 20_000
-    """Tokens, read and written, per decision."""
+    """Apply: proposals take effect at once. Propose: they wait until a person sets the annotation
+    `rl.trimtab.dev/approve-proposal` on the job to status.autoscaling.proposal.id."""
+    max_tokens: Annotated[int, Field(ge=4096, le=10_000_000)] = 40_000
+    """Tokens per decision, over all its requests: read, from a cache or not, and written."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """Seconds per decision."""
 
