@@ -132,6 +132,17 @@ class Autoscaling(ApiModel):
     """A balance report older than this counts as missing. Missing reports never shrink the fleet."""
 
 
+class PoolDecision(ApiModel):
+    """The share of one pool in a decision."""
+
+    name: MemberName
+    """Name of the pool in the job."""
+    current: Count
+    """Replicas when the decision was made."""
+    target: Count
+    """Replicas decided on."""
+
+
 class Proposal(ApiModel):
     """What an agent maintainer wants and a person has not approved yet."""
 
@@ -142,18 +153,11 @@ class Proposal(ApiModel):
     reason: Annotated[str, Field(max_length=2048)]
     """Why, in the agent's words."""
     time: datetime
-    """When it was proposed."""
-
-
-class PoolDecision(ApiModel):
-    """The share of one pool in a decision."""
-
-    name: MemberName
-    """Name of the pool in the job."""
-    current: Count
-    """Replicas when the decision was made."""
-    target: Count
-    """Replicas decided on."""
+    """When it was proposed. It is given up after reportTimeoutSeconds."""
+    pools: Annotated[tuple[PoolDecision, ...], Field(max_length=256)] = ()
+    """The proposal pool by pool."""
+    victims: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=256)] = ()
+    """Pods that should go first."""
 
 
 class AutoscalingStatus(ApiModel):

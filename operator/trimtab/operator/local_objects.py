@@ -14,6 +14,8 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.kube.resources import Key
+from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import find
@@ -26,13 +28,16 @@ from trimtab.operator.plan.scaling import with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
 
 _log = structlog.get_logger(__name__)
+# There is one job here, and no API server to give it a uid.
+_UID = ""
 
 
 class LocalObjects:
     """Of one job. Attempts of trainers are kept in a file: one that was ever seen by anyone is never used again."""
 
-    def __init__(self, job: RLJob, *, attempts_file: Path) -> None:
+    def __init__(self, job: RLJob, *, attempts_file: Path, agents: AgentDesk) -> None:
         self.job = job
+        self._agents = agents
         self.pools: dict[str, RolloutPool] = {}
         self.trainers: dict[str, Trainer] = {}
         self.scaling_history: History | None = None
@@ -78,8 +83,13 @@ class LocalObjects:
             report=report,
         )
         whole = plan_job(self.job, observed, now=now)
-        scaled = with_scaling(whole, self.job, observed, history=self.scaling_history, now=now)
+        scaled = with_scaling(
+            whole, self.job, observed, history=self.scaling_history, answer=self._agents.answer(_UID), now=now
+        )
         self.scaling_history = scaled.history
+        agent = self.job.spec.autoscaling.maintainer.agent
+        if scaled.question is not None and agent is not None:
+            self._agents.put(Key("", self.job.metadata.name), _UID, scaled.question, agent)
         for event in scaled.events:
             _log.info("autoscaling", reason=event.reason, message=event.message)
         self.job = self.job.model_copy(update={"status": scaled.plan.status})

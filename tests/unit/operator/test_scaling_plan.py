@@ -61,7 +61,7 @@ def planned(
 ) -> ScaledPlan:
     (dataflow,) = dataflow_pods(of)
     pod = ObservedPod(name=dataflow.name, phase=Phase.RUNNING, revision=dataflow.revision)
-    report = JobReport(balance=heard.get("balance", {"solver": starving(of)}))
+    report = JobReport(balance=heard.get("balance", {"solver": (starving(of),)}))
     observed = Observed(pools=pools, trainers=[trainer(of)], pods=[pod], report=report)
     return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, now=now)
 
@@ -116,7 +116,7 @@ def test_a_pool_that_somebody_lends_keeps_its_size_and_counts() -> None:
             "metadata": fleet(of).metadata.model_copy(update={"name": "lent", "labels": {}, "owner_references": ()})
         }
     )
-    plan = planned(of, fleet(of), lent, balance={"solver": starving(of, replicas=4)})
+    plan = planned(of, fleet(of), lent, balance={"solver": (starving(of, replicas=4),)})
     changed = [action.pool.metadata.name for action in plan.plan.actions if isinstance(action, PutPool)]
     assert changed == ["job-local"]
     assert plan.plan.status.autoscaling is not None

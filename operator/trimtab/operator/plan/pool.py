@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
@@ -78,8 +79,10 @@ def _stops(pool: RolloutPool, living: Sequence[ObservedPod], *, revision: str, a
     bounds = room(pool.spec.update, replicas=replicas)
     most = bounds.most if outdated else replicas
     # Those of an older template would have to go anyway.
-    surplus = victims(outdated, len(living) - most)
-    surplus += victims([pod for pod in living if pod.revision == revision], len(living) - most - len(surplus))
+    named = frozenset(pool.metadata.annotations.get(labels.VICTIMS, "").split(","))
+    surplus = victims(outdated, len(living) - most, named=named)
+    current = [pod for pod in living if pod.revision == revision]
+    surplus += victims(current, len(living) - most - len(surplus), named=named)
     stops = [StopPod(pod.name, "the pool has become smaller") for pod in surplus]
     gone = {pod.name for pod in surplus}
     ready = sum(pod.ready for pod in living if pod.name not in gone)

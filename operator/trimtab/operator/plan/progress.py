@@ -35,8 +35,8 @@ class JobReport:
     """What the executor has heard of a job; empty when it has heard nothing."""
 
     policies: Mapping[str, PolicyReport] = field(default_factory=dict)
-    balance: Mapping[str, BalanceReport] = field(default_factory=dict)
-    """By policy, the newest."""
+    balance: Mapping[str, tuple[BalanceReport, ...]] = field(default_factory=dict)
+    """By policy, newest first."""
     quarantined_tasks: int = 0
 
 

@@ -13,6 +13,7 @@ from trimtab.api.trainer import Trainer
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
+from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
@@ -66,6 +67,7 @@ class Cluster:
     config_maps: FreshView
     events: EventRecorder
     reports: JobReports
+    agents: AgentDesk
     clock: Callable[[], float]
     objections: dict[WorkKey, Objection] = field(default_factory=dict)
     scaling: dict[str, History] = field(default_factory=dict)

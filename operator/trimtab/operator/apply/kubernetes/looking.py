@@ -11,7 +11,7 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.kube.resources import RLJOBS, Key, Object
+from trimtab.kube.resources import RLJOBS, Key, Object, key_of
 from trimtab.operator.apply.kubernetes.acting import Hand
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Turn, WorkKey, work_key
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected
@@ -109,7 +109,9 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
         observed = _observed(cluster, key.key, item, job, pods)
         plan = plan_job(job, observed, now=now)
     uid = item["metadata"]["uid"]
-    scaled = with_scaling(plan, job, observed, history=cluster.scaling.get(uid), now=now)
+    scaled = with_scaling(
+        plan, job, observed, history=cluster.scaling.get(uid), answer=cluster.agents.answer(uid), now=now
+    )
     plan = scaled.plan
     _follow(cluster, key.key, job, pods)
     if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
@@ -119,7 +121,7 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
     status = plan.status.model_copy(update={"conditions": _conditions(cluster, key, plan.status, job, now=now)})
     hand = Hand(cluster=cluster, owner=item, typed=job, job=item, typed_job=job)
     turn = await _carry_out(hand, status, job.status, plan.actions, look_again_at=plan.look_again_at)
-    _remember_scaling(cluster, item, scaled, turn)
+    _remember_scaling(cluster, item, job, scaled, turn)
     if is_leaving(item) and has_finalizer(item):
         return await finish_deletion(cluster, item, job)
     return turn
@@ -266,11 +268,14 @@ def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
     }
 
 
-def _remember_scaling(cluster: Cluster, item: Object, scaled: ScaledPlan, turn: Turn) -> None:
+def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: ScaledPlan, turn: Turn) -> None:
     """What was decided counts once it is done. A turn that leaves something undone decides anew the next time."""
     if scaled.history is None or turn.objected or turn.more:
         return
-    cluster.scaling[item["metadata"]["uid"]] = scaled.history
+    uid, agent = item["metadata"]["uid"], job.spec.autoscaling.maintainer.agent
+    cluster.scaling[uid] = scaled.history
+    if scaled.question is not None and agent is not None:
+        cluster.agents.put(key_of(item), uid, scaled.question, agent)
     for event in scaled.events:
         cluster.events.record(item, "Normal", event.reason, event.message)
 
