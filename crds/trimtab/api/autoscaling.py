@@ -125,7 +125,7 @@ class Autoscaling(ApiModel):
     """Limits on growth."""
     scale_down: ScaleDown = ScaleDown()
     """Limits on shrinking."""
-    cooldown_seconds: Seconds = 120
+    cooldown_seconds: Seconds = 60
     """Seconds after a change in which no other is made, so that its effect is seen first."""
     report_timeout_seconds: PositiveSeconds = 900
     """A balance report older than this counts as missing. Missing reports never shrink the fleet."""

@@ -18,10 +18,11 @@ from trimtab.operator.autoscale.windows import DAMPED_OVER, Window
 _LEAST_FOR_A_TREND = 3
 _TREND_OVER = 6
 _MOST_GROWTH_AHEAD = 1.5
-# One window says little about a fleet of another order.
-_MOST_FACTOR = 2.0
+# Where a trainer waits nearly all the time, nobody can say how much more would do.
+_MOST_FACTOR = 10.0
+_MOST_SURPRISE = 2.0
 # Two measurements of the same need may differ by this much.
-_NOISE = 1.05
+_NOISE = 1.10
 _SAME_LOAD = 0.1
 
 
@@ -47,7 +48,7 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
 
     def measured(window: Window) -> float:
         factor = 1 / window.kept_pace if window.kept_pace else _MOST_FACTOR
-        return capacity(window) * min(_MOST_FACTOR, max(1 / _MOST_FACTOR, factor)) * today(window)
+        return capacity(window) * min(_MOST_FACTOR, factor) * today(window)
 
     telling: list[Window] = []
     for window in windows:
@@ -66,7 +67,7 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
     need = median(map(measured, telling))
     if telling[-1] is latest and latest.wait > tau_high:
         # A starving trainer is worth less damping: what is new is believed by half at once.
-        need = max(need, (need + measured(latest)) / 2)
+        need = max(need, (need + min(measured(latest), _MOST_SURPRISE * need)) / 2)
     return Need(measured=need, of_this_load=today(telling[-1]) >= 1 - _SAME_LOAD, enough=enough)
 
 

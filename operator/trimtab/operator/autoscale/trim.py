@@ -20,6 +20,7 @@ from trimtab.operator.autoscale.windows import Window
 
 _MOST_TRIED_LESS = 0.25
 _RESERVE_STEPS = 1.0
+_LEAST_TAKEN = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +115,11 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
 
 
 def _affordable(seen: Outlook) -> float:
-    """The share of the fleet that can be tried to do without: if all of it turns out to be needed, the buffer lasts
-    until it is back.
+    """The share of the fleet that can be tried to do without: if it turns out to be needed, the buffer lasts until it
+    is back. Engines with free places take over some of it.
     """
-    return min(_MOST_TRIED_LESS, max(0.0, seen.spare_steps or 0.0) / seen.steps_ahead)
+    taken = 1.0 if seen.latest.busiest is None else max(_LEAST_TAKEN, seen.latest.busiest)
+    return min(_MOST_TRIED_LESS, max(0.0, seen.spare_steps or 0.0) / (seen.steps_ahead * taken))
 
 
 def _in_buffer(seen: Outlook) -> str:

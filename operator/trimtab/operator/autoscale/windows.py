@@ -21,6 +21,8 @@ DAMPED_OVER = 5
 _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
 _BALANCED = 0.05
+_CLEARLY_FALLING = 0.10
+_STARVED_FROM_THE_BEGINNING = 0.4
 # A place is free for a moment between two tasks.
 _BUSY = 0.9
 
@@ -33,7 +35,7 @@ class Window:
     seconds: float
     steps: int
     warming: bool
-    """The first of all: pods start and the pipeline fills, which says nothing about the rest."""
+    """The first of all: pods start and the pipeline fills, so that some waiting says nothing about the rest."""
     settled: bool
     """The fleet kept its size. Pods that come or go take a while to show in what is produced."""
     wait: float
@@ -81,12 +83,18 @@ class Window:
             return None
         return self.buffered * self.steps / self.consumed
 
+    @property
+    def busiest(self) -> float | None:
+        """Share of the engines' places in use, at its beginning or its end; None where nobody says."""
+        return None if self.busy is None or self.busy_before is None else max(self.busy, self.busy_before)
+
     def measures(self, *, tau_low: float) -> bool:
         """Whether rollout produced as much as it could. If not, what it can do is not known."""
-        if self.wait > tau_low / 2:
+        gained = (self.accepted - self.consumed) / max(1, self.consumed)
+        if self.wait > tau_low / 2 or gained < -_CLEARLY_FALLING:
             return True
         if self.busy is None or self.busy_before is None:
-            return abs(self.accepted - self.consumed) > _BALANCED * self.consumed
+            return abs(gained) > _BALANCED
         return min(self.busy, self.busy_before) >= _BUSY
 
 
@@ -100,7 +108,7 @@ def window_of(
         at=report.at,
         seconds=report.wall_seconds,
         steps=report.last_step - report.first_step + 1,
-        warming=report.first_step == 0,
+        warming=report.first_step == 0 and report.wait_fraction <= _STARVED_FROM_THE_BEGINNING,
         settled=settled,
         wait=report.wait_fraction,
         accepted=max(0, report.accepted.samples - report.stale_skipped),
