@@ -23,6 +23,7 @@ WINDOW_STEPS = 10
 class Group:
     tokens: float
     work: float
+    accepted: bool
     version: int = 0
 
 
@@ -103,9 +104,10 @@ class World:
         self.replicas: list[Replica] = []
         self.desired = workload.first_replicas
         self._controller = controller
-        self._random = random.Random(workload.seed)
-        # Start-up times come from a source of their own, so that contenders meet the same groups and steps.
-        self._starts = random.Random(workload.seed + 1)
+        # Sources of their own, so that all contenders meet the same groups, the same steps and the same pods.
+        self._groups = random.Random(f"{workload.seed} groups")
+        self._steps = random.Random(f"{workload.seed} steps")
+        self._starts = random.Random(f"{workload.seed} starts")
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._numbers = itertools.count()
@@ -271,7 +273,7 @@ class World:
         self._under_way -= 1
         self._produced += 1
         self._tokens += group.tokens * self.workload.group_size
-        if self._random.random() < self.workload.accepted:
+        if group.accepted:
             self._accepted += 1
             heapq.heappush(self._buffer, (group.version, order, group))
         if replica.stage is Stage.READY:
@@ -294,8 +296,9 @@ class World:
         mean = workload.lengths[min(self._trained, workload.steps - 1)]
         spread = workload.length_spread
         for _ in range(missing):
-            tokens = mean * math.exp(self._random.gauss(-spread * spread / 2, spread))
-            self._queue.append(Group(tokens=tokens, work=workload.work(tokens)))
+            tokens = mean * math.exp(self._groups.gauss(-spread * spread / 2, spread))
+            accepted = self._groups.random() < workload.accepted
+            self._queue.append(Group(tokens=tokens, work=workload.work(tokens), accepted=accepted))
         self._under_way += missing
         self._fill_all()
 
@@ -316,7 +319,7 @@ class World:
         self._wait_s += waited
         self._all_wait_s += waited
         spread = workload.step_spread
-        seconds = workload.step_s(self._trained) * math.exp(self._random.gauss(-spread * spread / 2, spread))
+        seconds = workload.step_s(self._trained) * math.exp(self._steps.gauss(-spread * spread / 2, spread))
         self._at(self.now + seconds, self._stepped)
 
     def _stepped(self) -> None:

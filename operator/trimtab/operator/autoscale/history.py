@@ -164,7 +164,7 @@ def _still_counting(wanted: tuple[Wanted, ...], since: float) -> tuple[Wanted, .
 def _kept(windows: tuple[Window, ...], *, tau_low: float) -> tuple[Window, ...]:
     """The newest, and of the older ones the last that measure: in a fleet that suffices, none does for a long time."""
     old, new = windows[:-_MOST_WINDOWS], windows[-_MOST_WINDOWS:]
-    telling = [window for window in old if window.measures(tau_low=tau_low) and not window.warming]
+    telling = [window for window in old if window.settled and window.measures(tau_low=tau_low)]
     return (*telling[-DAMPED_OVER:], *new)
 
 

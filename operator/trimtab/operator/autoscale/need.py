@@ -24,6 +24,8 @@ _MOST_SURPRISE = 2.0
 # Two measurements of the same need may differ by this much.
 _NOISE = 1.10
 _SAME_LOAD = 0.1
+# Of waiting beyond this only a part can come from pods that start.
+_CLEARLY_STARVING = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +54,13 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
 
     telling: list[Window] = []
     for window in windows:
-        if window.warming or capacity(window) <= 0:
-            continue
         if not window.measures(tau_low=tau_low):
-            suffices = capacity(window) * today(window)
-            telling = [before for before in telling if measured(before) <= _NOISE * suffices]
-        elif window.settled or window.wait > tau_high:
+            suffices = _NOISE * capacity(window) * today(window)
+            telling = [before for before in telling if before.settled and measured(before) <= suffices]
+        elif capacity(window) > 0 and (window.settled or window.wait > _CLEARLY_STARVING):
             telling.append(window)
     telling = telling[-DAMPED_OVER:]
-    held_back = not latest.warming and not latest.measures(tau_low=tau_low)
-    enough = capacity(latest) if held_back else None
+    enough = None if latest.measures(tau_low=tau_low) else capacity(latest)
     if not telling:
         return Need(measured=None, of_this_load=False, enough=enough)
     need = median(map(measured, telling))
@@ -77,7 +76,7 @@ def growth_ahead(windows: Sequence[Window], *, startup_s: float) -> float:
     """
     if startup_s <= windows[-1].seconds / 2:
         return 1.0
-    recent = [window for window in windows if window.load > 0 and not window.warming][-_TREND_OVER:]
+    recent = [window for window in windows if window.load > 0][-_TREND_OVER:]
     if len(recent) < _LEAST_FOR_A_TREND:
         return 1.0
     rates = [(after.load / before.load - 1) / max(1e-9, after.at - before.at) for before, after in pairwise(recent)]

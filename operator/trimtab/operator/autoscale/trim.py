@@ -59,8 +59,6 @@ def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: A
     seen = _outlook(windows, fleet=fleet, weights=weights, config=config)
     latest = seen.latest
     waits = f"the trainer of {latest.policy} waits {percent(latest.wait)} of its time"
-    if latest.warming:
-        return _want(seen, Branch.HOLD, seen.have, "WarmingUp", f"{waits} in its first window, which tells nothing yet")
     if seen.waiting > config.tau_low and (latest.wait > config.tau_high or _runs_dry(seen, config)):
         reason = "TrainerStarving" if latest.wait > config.tau_low else "BufferRunningDry"
         return _want(
@@ -71,8 +69,10 @@ def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: A
             f"{waits} and would wait {percent(seen.waiting)} for good with what it has{_in_buffer(seen)}",
         )
     if latest.wait >= config.tau_low:
-        comes = "and what is on its way will do" if latest.wait > config.tau_high else "which asks for no change"
-        return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, {comes}")
+        if latest.wait <= config.tau_high:
+            return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which asks for no change")
+        why = "what is on its way will do" if seen.need.measured else "its pods have only begun, so the next report decides"
+        return _want(seen, Branch.HOLD, seen.have, "CapacityArriving", f"{waits}, and {why}")
     least, reason, why = _least(seen, config)
     if least >= seen.have:
         return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which is as it should be")

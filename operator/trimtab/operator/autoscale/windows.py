@@ -22,7 +22,6 @@ _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
 _BALANCED = 0.05
 _CLEARLY_FALLING = 0.10
-_STARVED_FROM_THE_BEGINNING = 0.4
 # A place is free for a moment between two tasks.
 _BUSY = 0.9
 
@@ -34,10 +33,8 @@ class Window:
     """Its end."""
     seconds: float
     steps: int
-    warming: bool
-    """The first of all: pods start and the pipeline fills, so that some waiting says nothing about the rest."""
     settled: bool
-    """The fleet kept its size. Pods that come or go take a while to show in what is produced."""
+    """The fleet kept its size, and the pipeline was full from the beginning. Otherwise it makes less than it can."""
     wait: float
     """Share of its time that the trainer waited for samples."""
     accepted: int
@@ -108,8 +105,7 @@ def window_of(
         at=report.at,
         seconds=report.wall_seconds,
         steps=report.last_step - report.first_step + 1,
-        warming=report.first_step == 0 and report.wait_fraction <= _STARVED_FROM_THE_BEGINNING,
-        settled=settled,
+        settled=settled and report.first_step > 0,
         wait=report.wait_fraction,
         accepted=max(0, report.accepted.samples - report.stale_skipped),
         consumed=max(0, report.consumed.samples - report.replayed),
