@@ -18,7 +18,9 @@ from trimtab.operator.autoscale.need import Need, growth_ahead, need_of
 from trimtab.operator.autoscale.want import Want, percent
 from trimtab.operator.autoscale.windows import Window
 
-_MOST_TRIED_LESS = 0.25
+_MOST_TRIED_LESS = 0.2
+# What was measured at a higher load is put on today's in proportion, and long responses cost more than that.
+_BELOW_MEASURED = 0.9
 _RESERVE_STEPS = 1.0
 _LEAST_TAKEN = 0.25
 
@@ -71,7 +73,11 @@ def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: A
     if latest.wait >= config.tau_low:
         if latest.wait <= config.tau_high:
             return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which asks for no change")
-        why = "what is on its way will do" if seen.need.measured else "its pods have only begun, so the next report decides"
+        why = (
+            "what is on its way will do"
+            if seen.need.measured
+            else "its pods have only begun, so the next report decides"
+        )
         return _want(seen, Branch.HOLD, seen.have, "CapacityArriving", f"{waits}, and {why}")
     least, reason, why = _least(seen, config)
     if least >= seen.have:
@@ -109,9 +115,11 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
     if seen.spare_steps is None:
         known = need.enough * config.shrink_margin
         return known, "MoreThanNeeded", f"and rollout makes {percent(seen.latest.kept_pace or 1)} of what it takes"
-    tried = seen.have * (1 - _affordable(seen))
-    least = min(tried, need.enough if need.measured is None else min(need.enough, seen.growth * need.measured))
-    return least, "TryingLess", f"and nothing speaks against fewer replicas{_in_buffer(seen)}"
+    tried = min(need.enough, seen.have * (1 - _affordable(seen)))
+    if need.measured is not None:
+        scaled = seen.growth * need.measured
+        tried = min(max(tried, _BELOW_MEASURED * scaled), scaled)
+    return tried, "TryingLess", f"and nothing speaks against fewer replicas{_in_buffer(seen)}"
 
 
 def _affordable(seen: Outlook) -> float:
