@@ -138,7 +138,7 @@ def _settled(sizes: Sequence[Size], report: BalanceReport) -> bool:
 
 def mean_ready(sizes: Sequence[Size], *, start: float, end: float) -> dict[str, float] | None:
     """Replicas by pool, averaged over a time; None when most of it was not watched."""
-    if end <= start:
+    if end <= start or not sizes:
         return None
     spans = [
         (size, max(size.since, start), min(end, following.since if following else end))
