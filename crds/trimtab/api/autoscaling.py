@@ -56,7 +56,9 @@ class Maintainer(ApiModel):
     type: Literal["Policy", "Agent"] = "Policy"
     """Policy: a formula. Agent: a language model, with the policy as its fallback."""
     policy: Literal["Trim", "ThreeZone"] = "Trim"
-    """ThreeZone is AstraFlow's formula as published. Trim adds damping, start-up time, cost and device counts to it."""
+    """ThreeZone is AstraFlow's formula as published, on one report at a time. Trim looks for the smallest fleet that
+    keeps the trainer waiting at most tauLow of its time: it damps noise, knows speed, cost and start-up time of pools,
+    and uses the samples that wait for the trainer to try less and to order more just in time."""
     agent: Agent | None = None
     """The language model."""
 
@@ -111,11 +113,12 @@ class Autoscaling(ApiModel):
     maintainer: Maintainer = Maintainer()
     """Who decides."""
     tau_low: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Waiting fraction below which the fleet is larger than the trainer needs."""
+    """Waiting fraction below which the fleet may be larger than the trainer needs; what Trim aims at."""
     tau_high: Annotated[float, Field(gt=0, lt=1)] = 0.10
     """Waiting fraction above which the trainer starves."""
     shrink_margin: Annotated[float, Field(ge=1, le=10)] = 1.10
-    """Factor kept above what consumption needs when shrinking."""
+    """Factor kept above what consumption needs when shrinking. Trim needs it only where reports do not say how many
+    samples wait for the trainer: else those are its margin."""
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Trainer steps in one balance report."""
     min_replicas: Replicas = 1
@@ -126,7 +129,7 @@ class Autoscaling(ApiModel):
     """Limits on growth."""
     scale_down: ScaleDown = ScaleDown()
     """Limits on shrinking."""
-    cooldown_seconds: Seconds = 120
+    cooldown_seconds: Seconds = 60
     """Seconds after a change in which no other is made, so that its effect is seen first."""
     report_timeout_seconds: PositiveSeconds = 900
     """A balance report older than this counts as missing. Missing reports never shrink the fleet."""

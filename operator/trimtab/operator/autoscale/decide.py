@@ -87,5 +87,5 @@ def settle(
 def _look_again_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:
     if kept.wanted != kept.targets:
         return now + _LOOK_AGAIN_S
-    stale = [report.at + config.report_timeout_seconds for report in reports.values() if report is not None]
-    return min((at for at in stale if at >= now), default=None)
+    stale = [report.at + config.report_timeout_seconds + 1 for report in reports.values() if report is not None]
+    return min((at for at in stale if at > now), default=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.autoscale.fleet import Fleet, Targets
-from trimtab.operator.autoscale.windows import Window, window_of
+from trimtab.operator.autoscale.windows import DAMPED_OVER, Window, window_of
 
 _MOST_WINDOWS = 16
 _MOST_SIZES = 256
@@ -100,8 +100,13 @@ def observed(
     for report in reports:
         known = windows.get(report.policy, ())
         if not known or report.at > known[-1].at:
-            ready = mean_ready(sizes, start=report.at - report.wall_seconds, end=report.at)
-            windows[report.policy] = _kept((*known, window_of(report, ready=ready)), tau_low=config.tau_low)
+            window = window_of(
+                report,
+                ready=_ready_in(sizes, report),
+                settled=_settled(sizes, report),
+                before=known[-1] if known else None,
+            )
+            windows[report.policy] = _kept((*known, window), tau_low=config.tau_low)
     return _with_others_doings(replace(history, sizes=sizes, windows=windows), config=config, fleet=fleet, now=now)
 
 
@@ -122,9 +127,18 @@ def decided(
     return replace(_changed(history, *moved, config=config, now=now), by_hand=None)
 
 
+def _ready_in(sizes: Sequence[Size], report: BalanceReport) -> dict[str, float] | None:
+    return mean_ready(sizes, start=report.at - report.wall_seconds, end=report.at)
+
+
+def _settled(sizes: Sequence[Size], report: BalanceReport) -> bool:
+    """The first size is what we found, and no change."""
+    return not any(report.at - report.wall_seconds < size.since <= report.at for size in sizes[1:])
+
+
 def mean_ready(sizes: Sequence[Size], *, start: float, end: float) -> dict[str, float] | None:
     """Replicas by pool, averaged over a time; None when most of it was not watched."""
-    if end <= start:
+    if end <= start or not sizes:
         return None
     spans = [
         (size, max(size.since, start), min(end, following.since if following else end))
@@ -148,10 +162,10 @@ def _still_counting(wanted: tuple[Wanted, ...], since: float) -> tuple[Wanted, .
 
 
 def _kept(windows: tuple[Window, ...], *, tau_low: float) -> tuple[Window, ...]:
-    """The newest, and of the older ones the last that said how much capacity is needed: it may not come again."""
+    """The newest, and of the older ones the last that measure: in a fleet that suffices, none does for a long time."""
     old, new = windows[:-_MOST_WINDOWS], windows[-_MOST_WINDOWS:]
-    telling = [window for window in windows if window.kept_pace and not window.held_back(tau_low=tau_low)]
-    return (*(window for window in telling[-1:] if window in old), *new)
+    telling = [window for window in old if window.settled and window.measures(tau_low=tau_low)]
+    return (*telling[-DAMPED_OVER:], *new)
 
 
 def _with_others_doings(history: History, *, config: Autoscaling, fleet: Fleet, now: float) -> History:

@@ -1,8 +1,7 @@
 """One policy's balance over one window of trainer steps, as evidence for the size of the fleet.
 
 The buffer between rollout and trainer is bounded. While it is full, rollout produces exactly what the trainer takes,
-however large the fleet is: such a window says that the fleet suffices, and not by how much. All others say how much
-capacity would have kept pace.
+however large the fleet is: such a window says that the fleet suffices, and not by how much. The others measure it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,16 @@ from statistics import fmean
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.member import State
 
+DAMPED_OVER = 5
+"""Windows that a measurement is the median of."""
+
 # Where a trainer waits nearly all the time, consumption says little about what it could take.
 _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
 _BALANCED = 0.05
+_CLEARLY_FALLING = 0.10
+# A place is free for a moment between two tasks.
+_BUSY = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,8 @@ class Window:
     """Its end."""
     seconds: float
     steps: int
+    settled: bool
+    """The fleet kept its size, and the pipeline was full from the beginning. Otherwise it makes less than it can."""
     wait: float
     """Share of its time that the trainer waited for samples."""
     accepted: int
@@ -40,6 +47,10 @@ class Window:
     """Samples in the buffer at its end."""
     room: int | None
     """Samples that may be in the buffer or in the making."""
+    busy: float | None
+    """Share of the engines' places in use at its end; None where nobody says."""
+    busy_before: float | None
+    """The same at its beginning."""
     ready: Mapping[str, float]
     """By pool, replicas that took tasks, averaged over the window."""
     speeds: Mapping[str, float]
@@ -69,25 +80,40 @@ class Window:
             return None
         return self.buffered * self.steps / self.consumed
 
-    def held_back(self, *, tau_low: float) -> bool:
-        """Whether rollout produced what the trainer took, and perhaps could have produced more."""
-        return self.wait <= tau_low / 2 and abs(self.accepted - self.consumed) <= _BALANCED * self.consumed
+    @property
+    def busiest(self) -> float | None:
+        """Share of the engines' places in use, at its beginning or its end; None where nobody says."""
+        return None if self.busy is None or self.busy_before is None else max(self.busy, self.busy_before)
+
+    def measures(self, *, tau_low: float) -> bool:
+        """Whether rollout produced as much as it could. If not, what it can do is not known."""
+        gained = (self.accepted - self.consumed) / max(1, self.consumed)
+        if self.wait > tau_low / 2 or gained < -_CLEARLY_FALLING:
+            return True
+        if self.busy is None or self.busy_before is None:
+            return abs(gained) > _BALANCED
+        return min(self.busy, self.busy_before) >= _BUSY
 
 
-def window_of(report: BalanceReport, *, ready: Mapping[str, float] | None) -> Window:
-    """`ready` as the operator saw it; None when it was not there to see it."""
+def window_of(
+    report: BalanceReport, *, ready: Mapping[str, float] | None, settled: bool, before: Window | None
+) -> Window:
+    """`ready` as the operator saw it; None when it was not there to see it. `before` is the window before this."""
     made = report.produced.samples
     return Window(
         policy=report.policy,
         at=report.at,
         seconds=report.wall_seconds,
         steps=report.last_step - report.first_step + 1,
+        settled=settled and report.first_step > 0,
         wait=report.wait_fraction,
         accepted=max(0, report.accepted.samples - report.stale_skipped),
         consumed=max(0, report.consumed.samples - report.replayed),
         tokens=report.produced.tokens / made if made and report.produced.tokens else 1.0,
         buffered=report.buffered,
         room=report.room,
+        busy=_busy(report),
+        busy_before=None if before is None else before.busy,
         ready=_ready_at_end(report) if ready is None else ready,
         speeds=_speeds(report),
     )
@@ -107,6 +133,12 @@ def _ready_at_end(report: BalanceReport) -> dict[str, float]:
     for instance in report.instances:
         counts[instance.pool] += instance.state is State.READY
     return dict(counts)
+
+
+def _busy(report: BalanceReport) -> float | None:
+    ready = [instance for instance in report.instances if instance.state is State.READY and instance.capacity]
+    places = sum(instance.capacity for instance in ready)
+    return sum(min(instance.in_flight, instance.capacity) for instance in ready) / places if places else None
 
 
 def _speeds(report: BalanceReport) -> dict[str, float]:

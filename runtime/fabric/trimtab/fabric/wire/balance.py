@@ -38,6 +38,9 @@ class Instance(Part, frozen=True, kw_only=True):
     """The share of the window in which it was ready."""
     version_lag: Count = 0
     in_flight: Count = 0
+    """Tasks that it has at the end of the window."""
+    capacity: Count = 0
+    """Tasks that it may have; 0 where it does not say."""
 
 
 class BalanceReport(Message, frozen=True, kw_only=True):
