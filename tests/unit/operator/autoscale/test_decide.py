@@ -116,14 +116,15 @@ def test_scaling_by_hand_is_answered() -> None:
     assert said(later, ConditionType.ABLE_TO_SCALE)[1] == "ScaledByHand"
 
 
-def test_an_agents_proposal_meets_the_same_rails() -> None:
-    config, pools, reports = auto(max_replicas=9), fleet(home(8)), {"solver": report()}
+@pytest.mark.parametrize(("target", "size"), [(500, 9), (10**12, 9), (-3, 1), (9, 9)])
+def test_an_agents_proposal_meets_the_same_rails(target: int, size: int) -> None:
+    config, pools, reports = auto(max_replicas=9, scale_down={"max_change": 100}), fleet(home(8)), {"solver": report()}
     seen = watch(reports, config=config, fleet=pools, history=LONG_AGO, now=NOW)
     advice = Recommendation(
-        targets={"home": 500, "nobodys": 7}, reason="AgentSays", message="I want it all", maintainer="Agent"
+        targets={"home": target, "nobodys": 7}, reason="AgentSays", message="I want it all", maintainer="Agent"
     )
     made = settle(advice, reports, config=config, fleet=pools, before=LONG_AGO, history=seen, now=NOW)
-    assert made.targets == {"home": 9}
+    assert made.targets == {"home": size}
     assert made.status.maintainer == "Agent"
 
 
