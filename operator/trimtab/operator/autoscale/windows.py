@@ -17,6 +17,7 @@ from trimtab.fabric.wire.member import State
 DAMPED_OVER = 5
 """Windows that a measurement is the median of."""
 
+_SHORTEST_S = 0.001
 # Where a trainer waits nearly all the time, consumption says little about what it could take.
 _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
@@ -59,7 +60,7 @@ class Window:
     @property
     def demand(self) -> float:
         """Samples per second that the trainer takes while it does not wait."""
-        return self.consumed / (self.seconds * max(_LEAST_BUSY, 1.0 - self.wait)) if self.seconds > 0 else 0.0
+        return self.consumed / (self.seconds * max(_LEAST_BUSY, 1.0 - self.wait))
 
     @property
     def load(self) -> float:
@@ -69,7 +70,7 @@ class Window:
     @property
     def kept_pace(self) -> float | None:
         """Share of the demand that was produced. None without production or consumption."""
-        if not (self.accepted > 0 and self.consumed > 0 and self.seconds > 0):
+        if not (self.accepted > 0 and self.consumed > 0):
             return None
         return self.accepted / self.seconds / self.demand
 
@@ -103,7 +104,7 @@ def window_of(
     return Window(
         policy=report.policy,
         at=report.at,
-        seconds=report.wall_seconds,
+        seconds=max(_SHORTEST_S, report.wall_seconds),
         steps=report.last_step - report.first_step + 1,
         settled=settled and report.first_step > 0,
         wait=report.wait_fraction,
