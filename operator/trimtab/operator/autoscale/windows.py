@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.balance import BalanceReport, Instance
 from trimtab.fabric.wire.member import State
 
 DAMPED_OVER = 5
@@ -139,7 +139,11 @@ def _ready_at_end(report: BalanceReport) -> dict[str, float]:
 def _busy(report: BalanceReport) -> float | None:
     ready = [instance for instance in report.instances if instance.state is State.READY and instance.capacity]
     places = sum(instance.capacity for instance in ready)
-    return sum(min(instance.in_flight, instance.capacity) for instance in ready) / places if places else None
+    return sum(min(_tasks(instance), instance.capacity) for instance in ready) / places if places else None
+
+
+def _tasks(instance: Instance) -> float:
+    return instance.in_flight if instance.mean_in_flight is None else instance.mean_in_flight
 
 
 def _speeds(report: BalanceReport) -> dict[str, float]:
