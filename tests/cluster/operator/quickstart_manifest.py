@@ -18,7 +18,7 @@ def in_a_cluster(file: Path) -> dict[str, Any]:
     mount = [{"name": "files", "mountPath": "/quickstart", "readOnly": True}]
 
     def template(*containers: str) -> dict[str, Any]:
-        entries = [{"name": name, "env": few_threads, "volumeMounts": mount} for name in containers]
+        entries = [{"name": name, "env": list(few_threads), "volumeMounts": mount} for name in containers]
         return {"spec": {"containers": entries, "volumes": [{"name": "files", "hostPath": {"path": str(file.parent)}}]}}
 
     spec["data"]["batchSize"] = 32

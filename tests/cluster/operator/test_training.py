@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.quickstart_job import make_quickstart
@@ -24,6 +26,7 @@ def _version(status: dict[str, Any]) -> int:
     return max((policy["version"] for policy in status.get("policies") or ()), default=0)
 
 
+@pytest.mark.timeout(900)
 def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:
@@ -46,6 +49,8 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         lambda seen: seen.get("readyReplicas") == 2,
         timeout_s=_STEP_S,
     )
+    _roll(scene, job)
+    _suspend_and_resume(scene)
     # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
     last = job_status(scene, "learns")["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
@@ -57,7 +62,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         lambda pods: len(pods) == 2 and first.isdisjoint(pod["metadata"]["uid"] for pod in pods.values()),
         timeout_s=_STEP_S,
     )
-    assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"2"}
+    assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"3"}
     # It goes on where the checkpoint was, and ends when it should.
     scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
     assert job_status(scene, "learns")["step"] >= last
@@ -74,6 +79,36 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         lambda left: left in ([], ["kube-root-ca.crt"]),
     )
     assert asyncio.run(_streams(servers)) == []
+
+
+def _pool(scene: Scene) -> dict[str, Any]:
+    return dict(scene.must_get(ROLLOUT_POOLS, "learns-local").get("status") or {})
+
+
+def _roll(scene: Scene, job: dict[str, Any]) -> None:
+    """A changed template replaces the workers one after the other: one is ready at all times."""
+    old = {pod["metadata"]["uid"] for pod in scene.pods("rollout").values()}
+    fewest: list[int] = []
+
+    def look() -> dict[str, Any]:
+        pool = _pool(scene)
+        fewest.append(pool.get("readyReplicas", 0))
+        new = [pod for pod in scene.pods("rollout").values() if pod["metadata"]["uid"] not in old]
+        return {"new": len(new), "updated": pool.get("updatedReplicas"), "ready": pool.get("readyReplicas")}
+
+    job["spec"]["pools"][0]["template"]["spec"]["containers"][0]["env"] += [{"name": "CHANGED", "value": "yes"}]
+    scene.apply(job)
+    scene.until(look, lambda seen: seen == {"new": 2, "updated": 2, "ready": 2}, timeout_s=_STEP_S)
+    assert min(fewest) >= 1, "no worker was left"
+
+
+def _suspend_and_resume(scene: Scene) -> None:
+    scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"suspend": True}}))
+    scene.until(scene.pods, lambda pods: not pods, timeout_s=_STEP_S)
+    reached = job_status(scene, "learns")["step"]
+    scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"suspend": False}}))
+    scene.until(lambda: job_status(scene, "learns")["step"], lambda step: step > reached, timeout_s=_STEP_S)
+    scene.until(lambda: _pool(scene), lambda pool: pool.get("readyReplicas") == 2, timeout_s=_STEP_S)
 
 
 async def _streams(servers: dict[str, str]) -> list[str]:
