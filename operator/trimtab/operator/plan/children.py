@@ -9,24 +9,31 @@ from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool, RolloutPool, RolloutPoolSpec
 from trimtab.api.scalars import JobRef
 from trimtab.api.trainer import Trainer, TrainerSpec
+from trimtab.operator.plan.covering import COVERS, Cover, own_size, written_cover
 
 
-def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None) -> RolloutPool:
+def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None, cover: Cover | None = None) -> RolloutPool:
     """As the manifest has it, except for the size of a pool that is there: whoever scaled it is overruled only by a
-    change of the manifest's own number, and with autoscaling not even by that.
+    change of the manifest's own number, and with autoscaling not even by that. What it covers for others comes on top.
     """
     asked = str(pool.replicas)
     applied = asked if present is None else present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked)
+    annotations = {labels.APPLIED_REPLICAS: asked}
+    if cover or (present is not None and COVERS in present.metadata.annotations):
+        annotations[COVERS] = written_cover(cover or {})
     replicas = pool.replicas
-    if present is not None and (applied == asked or job.spec.autoscaling.mode == "Auto"):
+    if present is not None and job.spec.autoscaling.mode == "Auto":
         replicas = present.spec.replicas
+    elif present is not None and applied == asked:
+        replicas = own_size(present)
+    replicas += sum((cover or {}).values())
     settings = pool.model_dump(by_alias=False, exclude={"name"}) | {"replicas": replicas}
     return RolloutPool(
         metadata=_metadata(
             job,
             names.pool_name(job.metadata.name, pool.name),
             own={labels.POOL: pool.name},
-            annotations={labels.APPLIED_REPLICAS: asked},
+            annotations=annotations,
         ),
         spec=RolloutPoolSpec.model_validate(settings | {"job_ref": JobRef(name=job.metadata.name)}),
     )
