@@ -25,7 +25,7 @@ from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, SECRETS, Key, Object, Resource
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
-from trimtab.operator.remote.discretion import DiscreetClient
+from trimtab.operator.remote.client import RemoteClient
 from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig
 from trimtab.operator.remote.loss import NO_KUBECONFIG, Loss, loss_by
 from trimtab.operator.remote.origin import HOME_POOL_UID, home_pool_of
@@ -79,7 +79,7 @@ class Link:
         self._on_request = on_request
         self._backoff = FullJitter(base_s=settings.retry_s, cap_s=settings.longest_retry_s)
         self._doubt = asyncio.Event()
-        self._log = _log.bind(secret=placement.secret, home=placement.home, namespace=placement.namespace)
+        self._log = _log.bind(kubeconfig=placement.secret, home=placement.home, namespace=placement.namespace)
 
     def suspect(self) -> None:
         """Somebody had no answer: look whether it is still there."""
@@ -128,7 +128,7 @@ class Link:
     async def _connected(self, access: ClusterAccess) -> AsyncIterator[Connection]:
         """After both lists are complete. Raises KubeError or TimeoutError."""
         settings = self._settings
-        client = DiscreetClient(
+        client = RemoteClient(
             access, user_agent="trimtab-operator", on_request=self._on_request, deadline_s=settings.deadline_s
         )
         async with client:

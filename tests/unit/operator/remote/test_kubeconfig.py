@@ -170,7 +170,9 @@ def test_what_is_refused_is_named_and_not_quoted(config: Any, reason: str, field
         assert secret not in str(refused.value)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe hidden", b"{hidden: [", b"[" * 100_000, b"a: &a [*a, hidden]\n" * 20_000])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe hidden", b"{hidden: [", b"[" * 100_000, b"a: &a [*a, hidden]\n" * 20_000]
+)
 def test_what_is_no_yaml_is_refused(content: bytes) -> None:
     with pytest.raises(KubeConfigRefused) as refused:
         read_kubeconfig(content)

@@ -1,4 +1,6 @@
-"""A client whose errors do not say where it dials: the address is part of the kubeconfig, and errors are logged."""
+"""The client of another cluster. Its errors do not say where it dials: the address is part of the kubeconfig, and errors
+are logged. And it may be closed under those who use it, as its cluster is given up when it no longer answers.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from trimtab.kube.errors import Unreachable
 from trimtab.kube.resources import Object, Resource
 
 
-class DiscreetClient(KubeClient):
+class RemoteClient(KubeClient):
     async def _once(self, *arguments: Any, **options: Any) -> Object:
+        if self._session is None:
+            raise Unreachable("the cluster was given up meanwhile")
         try:
             return await super()._once(*arguments, **options)
         except Unreachable as error:
