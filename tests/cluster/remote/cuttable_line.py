@@ -28,6 +28,8 @@ class CuttableLine:
         (self.port,) = free_ports(1)
         self._state = _State.WHOLE
         self._moved = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._lines: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -62,6 +64,10 @@ class CuttableLine:
     def _become(self, state: _State) -> None:
         async def change() -> None:
             self._state = state
+            if state is _State.HANGING:
+                self._flowing.clear()
+            else:
+                self._flowing.set()
             lines = list(self._lines)
             if state is not _State.HANGING:
                 for line in lines:
@@ -84,7 +90,7 @@ class CuttableLine:
         try:
             if self._state is _State.CUT:
                 return
-            await self._until_whole()
+            await self._until_flowing()
             upstream_reader, upstream_writer = await asyncio.open_connection(LOOPBACK, self._target)
             try:
                 pumps = {
@@ -108,13 +114,12 @@ class CuttableLine:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while chunk := await reader.read(_CHUNK):
-                await self._until_whole()
+                await self._until_flowing()
                 self._moved += len(chunk)
                 if self._rate is not None:
                     await asyncio.sleep(len(chunk) / self._rate)
                 writer.write(chunk)
                 await writer.drain()
 
-    async def _until_whole(self) -> None:
-        while self._state is _State.HANGING:
-            await asyncio.sleep(0.05)
+    async def _until_flowing(self) -> None:
+        await self._flowing.wait()

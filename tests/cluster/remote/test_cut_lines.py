@@ -1,5 +1,5 @@
-"""The line to the other cluster is cut, hangs and comes back: nothing is killed, nothing is moved too soon, and what was
-left is collected.
+"""The line to the other cluster is cut, hangs and comes back: nothing is killed, nothing is moved too soon, and what
+was left is collected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pool in another cluster, under exactly the Role that is shipped for it: made, scaled, moved and deleted from home."""
+"""A pool in another cluster, under exactly the Role that is shipped for it: made, scaled, moved and deleted."""
 
 from __future__ import annotations
 

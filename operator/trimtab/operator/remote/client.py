@@ -1,5 +1,5 @@
-"""The client of another cluster. Its errors do not say where it dials: the address is part of the kubeconfig, and errors
-are logged. And it may be closed under those who use it, as its cluster is given up when it no longer answers.
+"""The client of another cluster. Its errors do not say where it dials: the address is part of the kubeconfig, and
+errors are logged. And it may be closed under those who use it, as its cluster is given up when it no longer answers.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from trimtab.operator.remote.origin import (
 from trimtab.operator.remote.placement import ANNOTATION, Placement, placements_of, recorded_placement
 
 ORIGIN = Origin(installation="op", namespace="team", job="job", pool="job-far", uid="11-22")
-PLACE = Placement(home="team", secret="far", key="kubeconfig", namespace="guests")  # noqa: S106 - a Secret's name
+PLACE = Placement(home="team", secret="far", key="kubeconfig", namespace="guests")
 
 
 def _stored(body: dict[str, Any], uid: str = "a-1") -> dict[str, Any]:
@@ -119,4 +119,4 @@ def test_a_placement_is_read_back_and_nonsense_is_none() -> None:
 def test_a_pool_may_be_between_two_places() -> None:
     item = _home()
     item["spec"] = {"cluster": {"kubeconfigSecret": {"name": "new", "key": "k"}}}
-    assert placements_of(item) == {PLACE, Placement(home="team", secret="new", key="k", namespace="team")}  # noqa: S106
+    assert placements_of(item) == {PLACE, Placement(home="team", secret="new", key="k", namespace="team")}
