@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.operator.scene import Scene
+from tests.cluster.operator.training_job import in_a_cluster
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -30,27 +30,6 @@ def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNod
         yield node
 
 
-def _in_a_cluster(file: Path) -> dict[str, Any]:
-    """The quickstart's manifest with its files on a volume, and threads that leave room for others."""
-    job: dict[str, Any] = yaml.safe_load(file.read_text())
-    spec = job["spec"]
-    few_threads = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
-    mount = [{"name": "files", "mountPath": "/quickstart", "readOnly": True}]
-
-    def template(*containers: str) -> dict[str, Any]:
-        entries = [{"name": name, "env": few_threads, "volumeMounts": mount} for name in containers]
-        return {"spec": {"containers": entries, "volumes": [{"name": "files", "hostPath": {"path": str(file.parent)}}]}}
-
-    spec["data"]["batchSize"] = 32
-    spec["data"]["prompts"] = [{"name": "train", "jsonl": {"uri": "/quickstart/prompts.jsonl"}}]
-    spec["data"]["template"] = template("dataflow")
-    policy = spec["policies"][0]
-    policy["model"]["uri"] = "/quickstart/model"
-    policy["trainer"] |= {"replicas": 2, "checkpoint": {"everySteps": 2}, "template": template("trainer")}
-    spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
-    return job
-
-
 def _status(scene: Scene) -> dict[str, Any]:
     return dict((scene.get(RLJOBS, "learns") or {}).get("status") or {})
 
@@ -62,7 +41,7 @@ def _version(status: dict[str, Any]) -> int:
 def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:
-    scene.apply(_in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS)))
+    scene.apply(in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS), ranks=2))
     status = scene.until(
         lambda: _status(scene), lambda seen: _version(seen) >= 1 or "completionTime" in seen, timeout_s=_STEP_S
     )

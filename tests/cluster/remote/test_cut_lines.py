@@ -133,6 +133,23 @@ def test_a_pool_that_is_deleted_while_its_cluster_is_away_goes_and_its_things_ar
     scene.until(far.pods, lambda pods: set(pods) == {"other-far-rollout-0"})
 
 
+def test_a_pool_that_is_moved_home_from_a_lost_cluster_is_not_held_back(scene: Scene, far: FarSide) -> None:
+    _begin(scene, far, lostAfterSeconds=3)
+    far.line.cut()
+    scene.says(ROLLOUT_POOLS, "tiny-far", "Reachable", "Lost")
+    elsewhere = far.pool(replicas=2, lostAfterSeconds=3)
+    elsewhere["cluster"]["namespace"] = "another"
+    scene.apply(tiny_job(pools=[HOME, elsewhere]))
+    scene.until(lambda: scene.reasons("tiny-far"), lambda reasons: "CleanupIncomplete" in reasons)
+    scene.until(
+        lambda: scene.must_get(ROLLOUT_POOLS, "tiny-far")["metadata"],
+        lambda metadata: "rl.trimtab.dev/placement" not in metadata["annotations"],
+    )
+    far.line.mend()
+    # The kubeconfig is still in use, though for another namespace: what is there is left to whoever reads the event.
+    assert len(far.pods()) == 2
+
+
 def test_a_kubeconfig_that_is_exchanged_is_used_at_once(scene: Scene, far: FarSide) -> None:
     before = _uids(_begin(scene, far))
     broken = far.kubeconfig()

@@ -103,6 +103,7 @@ def test_a_pool_that_is_moved_home_leaves_nothing_there(scene: Scene, far: FarSi
     scene.has_pods(*AT_HOME, "tiny-far-rollout-0")
     far.is_empty()
     assert "finalizers" not in scene.must_get(ROLLOUT_POOLS, "tiny-far")["metadata"]
+    scene.until(lambda: scene.condition(ROLLOUT_POOLS, "tiny-far", "Reachable"), lambda condition: condition == {})
 
 
 @pytest.mark.parametrize("field", ["namespace", "account"])

@@ -13,7 +13,7 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, updated
+from trimtab.operator.plan.conditions import Statement, updated, without
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import rollout_pod
 from trimtab.operator.plan.last_error import latest_error
@@ -126,10 +126,11 @@ def _status(
         ),
     ]
     generation = pool.metadata.generation
+    known = before.conditions if pool.spec.cluster is not None else without(before.conditions, ConditionType.REACHABLE)
     return before.model_copy(
         update={
             "observed_generation": generation,
-            "conditions": updated(before.conditions, statements, generation=generation, now=now),
+            "conditions": updated(known, statements, generation=generation, now=now),
             "replicas": len(there),
             "ready_replicas": len(ready),
             "draining_replicas": len(there) - len(living),

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.api.conditions import Condition, ConditionType
-from trimtab.api.pool import RolloutPool, RolloutPoolStatus
+from trimtab.api.pool import Cluster, RolloutPool, RolloutPoolStatus
 from trimtab.operator.plan.conditions import Statement, find, updated
 
 CONNECTED = "Connected"
 CONNECTING = "Connecting"
 UNREACHABLE = "Unreachable"
 LOST = "Lost"
+_PATIENCE_S = float(Cluster.model_fields["lost_after_seconds"].default)
 
 
 def reachable() -> Statement:
@@ -23,12 +24,12 @@ def reachable() -> Statement:
 
 def lost_at(pool: RolloutPool) -> float | None:
     """When its cluster counts as lost; None while it is reachable, and for a pool at home."""
-    if pool.spec.cluster is None or pool.status is None:
-        return None
-    said = find(pool.status.conditions, ConditionType.REACHABLE)
+    said = find(pool.status.conditions, ConditionType.REACHABLE) if pool.status else None
     if said is None or said.status != "False":
         return None
-    return said.last_transition_time.timestamp() + pool.spec.cluster.lost_after_seconds
+    # A pool that is to come home from a cluster that is away waits as long as one that said nothing about it.
+    patience_s = _PATIENCE_S if pool.spec.cluster is None else pool.spec.cluster.lost_after_seconds
+    return said.last_transition_time.timestamp() + patience_s
 
 
 def is_lost(pool: RolloutPool, *, now: float) -> bool:

@@ -15,8 +15,6 @@ from trimtab.operator.remote.placement import Placement
 from trimtab.operator.remote.recording import strike_placement
 from trimtab.operator.remote.sweep import remove_anchor
 
-_LOOK_AGAIN_S = 2.0
-
 
 def origin_of(cluster: Cluster, item: Object) -> Origin:
     metadata = item["metadata"]
@@ -45,7 +43,7 @@ async def depart(cluster: Cluster, item: Object, placement: Placement, *, give_u
             raise
     if not give_up:
         # Woken when the cluster is back.
-        return Turn(look_again_at=departure_deadline(cluster, item) or cluster.clock() + _LOOK_AGAIN_S)
+        return Turn(look_again_at=departure_deadline(cluster, item))
     message = f"ConfigMap {origin.anchor_name} and all that it owns is left in {placement}, which cannot be reached"
     cluster.events.record(item, "Warning", reasons.CLEANUP_INCOMPLETE, message)
     await strike_placement(cluster, item)

@@ -23,6 +23,7 @@ from trimtab.kube.client import KubeClient, RequestHook
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, SECRETS, Key, Object, Resource
+from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
 from trimtab.operator.remote.client import RemoteClient
@@ -36,6 +37,8 @@ from trimtab.operator.settings import RemoteSettings
 _log = structlog.get_logger(__name__)
 # Asked for to see whether the cluster answers and knows us; nobody makes it.
 _PROBE = "trimtab-probe"
+# Of the time between probes, for how long a watch may fail while the cluster answers otherwise.
+_WATCHES_FAIL_FOR = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,8 @@ class Connection:
     client: KubeClient
     pods: FreshView
     config_maps: FreshView
-    credentials: dict[str, str] = field(default_factory=dict)
-    """Digests of the credentials that are stored there, by the uid of the anchor they belong to."""
+    credentials: dict[str, JobCredentials] = field(default_factory=dict)
+    """Those that are stored there, by the uid of the anchor they belong to."""
 
 
 class HomeAway(Exception):
@@ -79,6 +82,7 @@ class Link:
         self._on_request = on_request
         self._backoff = FullJitter(base_s=settings.retry_s, cap_s=settings.longest_retry_s)
         self._doubt = asyncio.Event()
+        self._content = b""
         self._log = _log.bind(kubeconfig=placement.secret, home=placement.home, namespace=placement.namespace)
 
     def suspect(self) -> None:
@@ -90,11 +94,11 @@ class Link:
         failures = 0
         while True:
             try:
-                content = await self._kubeconfig()
-                async with self._connected(read_kubeconfig(content)) as connection:
+                self._content = await self._kubeconfig()
+                async with self._connected(read_kubeconfig(self._content)) as connection:
                     failures = 0
                     self._found(connection)
-                    await self._watch_over(connection, content)
+                    await self._watch_over(connection)
             except HomeAway as error:
                 self._log.warning("kubeconfig_not_read", error=str(error))
             except KubeConfigRefused as refused:
@@ -105,8 +109,8 @@ class Link:
                 self._log.info("kubeconfig_changed")
                 self.connection = None
                 continue
-            await asyncio.sleep(self._backoff.delay_s(failures))
-            failures += 1
+            changed = await self._changed_within(self._backoff.delay_s(failures))
+            failures = 0 if changed else failures + 1
 
     async def _kubeconfig(self) -> bytes:
         where = self.placement
@@ -156,7 +160,19 @@ class Link:
     def _reflector(self, client: KubeClient, resource: Resource) -> Reflector:
         return Reflector(client, resource, namespace=self.placement.namespace, label_selector=HOME_POOL_UID)
 
-    async def _watch_over(self, connection: Connection, content: bytes) -> None:
+    async def _changed_within(self, delay_s: float) -> bool:
+        """Waits before the next attempt, but not with a kubeconfig that is another one by now."""
+        end = time.monotonic() + delay_s
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, self._settings.reread_s))
+            try:
+                if await self._kubeconfig() != self._content:
+                    return True
+            except (HomeAway, KubeConfigRefused):
+                continue
+        return False
+
+    async def _watch_over(self, connection: Connection) -> None:
         """Until the kubeconfig changes; raises when the cluster no longer answers."""
         settings = self._settings
         read_at = time.monotonic()
@@ -168,13 +184,21 @@ class Link:
                 pass  # time for the next look anyway
             self._doubt.clear()
             await self._probe(connection.client)
+            self._check_watches(connection)
             if time.monotonic() - read_at >= settings.reread_s:
                 read_at = time.monotonic()
                 try:
-                    if await self._kubeconfig() != content:
+                    if await self._kubeconfig() != self._content:
                         return
                 except HomeAway:
                     continue
+
+    def _check_watches(self, connection: Connection) -> None:
+        """A cluster that answers and lets us see nothing is no better than one that is silent."""
+        for reflector in (*connection.pods.reflectors, *connection.config_maps.reflectors):
+            silent_s = time.monotonic() - (reflector.last_contact or 0.0)
+            if reflector.failure is not None and silent_s > _WATCHES_FAIL_FOR * self._settings.probe_s:
+                raise reflector.failure
 
     async def _probe(self, client: KubeClient) -> None:
         await client.get_or_none(CONFIG_MAPS, _PROBE, namespace=self.placement.namespace)

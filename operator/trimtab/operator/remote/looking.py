@@ -53,8 +53,7 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
     pool = cluster.pools.read(item)
     wanted = wanted_placement(item)
     if recorded is not None and recorded != wanted:
-        # Not moved before it may be: whoever wants it elsewhere at once can delete the pool.
-        return await depart(cluster, item, recorded, give_up=is_lost(pool, now=cluster.clock()))
+        return await _move_out(cluster, item, pool, recorded)
     assert wanted is not None
     link = cluster.links.to(wanted)
     async with link.turns:
@@ -67,6 +66,15 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
         except KubeError:
             link.suspect()
             raise
+
+
+async def _move_out(cluster: Cluster, item: Object, pool: RolloutPool, left: Placement) -> Turn:
+    """The pool belongs elsewhere now. Where it was, nothing stays; a cluster that is away is waited for as long as
+    anything is."""
+    link, lost = cluster.links.to(left), is_lost(pool, now=cluster.clock())
+    if link.connection is None and not lost:
+        return await _say_out_of_reach(cluster, item, pool, link)
+    return await depart(cluster, item, left, give_up=lost)
 
 
 async def _look_there(

@@ -65,6 +65,11 @@ class RemotePlace:
         """The job's, in a Secret there: with the addresses and the user for pods elsewhere, and without the seed that
         weights are signed with."""
         await self._ensure_anchor()
+        uid = self.owner_uid
+        assert uid is not None
+        known = self._connection.credentials.get(uid)
+        if known is not None:
+            return known
         at_home = await ensure_credentials(self._cluster, job)
         settings, seed = self._cluster.settings, kept_seed(at_home.secret)
         assert seed is not None
@@ -77,11 +82,8 @@ class RemotePlace:
         )
         shown = {key: value for key, value in full.secret["data"].items() if key in full.shared_keys}
         wanted = replace(full, secret=self.own({**full.secret, "data": shown}))
-        uid = self.owner_uid
-        assert uid is not None
-        if self._connection.credentials.get(uid) != wanted.digest:
-            await self._store(wanted.secret, owner_uid=uid)
-            self._connection.credentials[uid] = wanted.digest
+        await self._store(wanted.secret, owner_uid=uid)
+        self._connection.credentials[uid] = wanted
         return wanted
 
     async def renew_credentials(self, job: Object) -> None:

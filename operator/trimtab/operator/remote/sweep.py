@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from trimtab.kube.client import KubeClient
-from trimtab.kube.errors import Conflict, NotFound
+from trimtab.kube.errors import Conflict, Forbidden, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, ROLLOUT_POOLS, Object
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.remote.origin import home_pool_of, is_anchor_of, is_leftover
@@ -24,7 +24,10 @@ async def sweep(config_maps: FreshView, *, there: KubeClient, home: KubeClient, 
         pool = home_pool_of(anchor)
         assert pool is not None
         # Read live: a copy may be older than the pool, and this deletes.
-        live = await home.get_or_none(ROLLOUT_POOLS, pool.name, namespace=pool.namespace)
+        try:
+            live = await home.get_or_none(ROLLOUT_POOLS, pool.name, namespace=pool.namespace)
+        except Forbidden:
+            continue  # its namespace is no longer ours to look after
         if is_leftover(anchor, live):
             _log.info("leftover_collected", pool=pool.name, home=pool.namespace, namespace=key.namespace)
             await remove_anchor(there, anchor)

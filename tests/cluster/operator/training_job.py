@@ -1,0 +1,29 @@
+"""The quickstart as a job for a cluster whose node may mount folders of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def in_a_cluster(file: Path, *, ranks: int) -> dict[str, Any]:
+    """The quickstart's manifest with its files on a volume, and threads that leave room for others."""
+    job: dict[str, Any] = yaml.safe_load(file.read_text())
+    spec = job["spec"]
+    few_threads = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
+    mount = [{"name": "files", "mountPath": "/quickstart", "readOnly": True}]
+
+    def template(*containers: str) -> dict[str, Any]:
+        entries = [{"name": name, "env": few_threads, "volumeMounts": mount} for name in containers]
+        return {"spec": {"containers": entries, "volumes": [{"name": "files", "hostPath": {"path": str(file.parent)}}]}}
+
+    spec["data"]["batchSize"] = 32
+    spec["data"]["prompts"] = [{"name": "train", "jsonl": {"uri": "/quickstart/prompts.jsonl"}}]
+    spec["data"]["template"] = template("dataflow")
+    policy = spec["policies"][0]
+    policy["model"]["uri"] = "/quickstart/model"
+    policy["trainer"] |= {"replicas": ranks, "checkpoint": {"everySteps": 2}, "template": template("trainer")}
+    spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
+    return job
