@@ -68,11 +68,8 @@ class CuttableLine:
                 self._flowing.clear()
             else:
                 self._flowing.set()
-            lines = list(self._lines)
             if state is not _State.HANGING:
-                for line in lines:
-                    line.cancel()
-                await asyncio.gather(*lines, return_exceptions=True)
+                await self._drop_all()
 
         asyncio.run_coroutine_threadsafe(change(), self._loop).result(10.0)
 
@@ -82,6 +79,16 @@ class CuttableLine:
     async def _close(self) -> None:
         self._server.close()
         await self._server.wait_closed()
+        await self._drop_all()
+
+    async def _drop_all(self) -> None:
+        lines = list(self._lines)
+        for line in lines:
+            line.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+        # Aborted transports close in the next turns of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

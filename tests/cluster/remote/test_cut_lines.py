@@ -133,7 +133,7 @@ def test_a_pool_that_is_deleted_while_its_cluster_is_away_goes_and_its_things_ar
     scene.until(far.pods, lambda pods: set(pods) == {"other-far-rollout-0"})
 
 
-def test_a_pool_that_is_moved_home_from_a_lost_cluster_is_not_held_back(scene: Scene, far: FarSide) -> None:
+def test_a_pool_that_is_moved_away_from_a_lost_cluster_is_not_held_back(scene: Scene, far: FarSide) -> None:
     _begin(scene, far, lostAfterSeconds=3)
     far.line.cut()
     scene.says(ROLLOUT_POOLS, "tiny-far", "Reachable", "Lost")
@@ -146,7 +146,7 @@ def test_a_pool_that_is_moved_home_from_a_lost_cluster_is_not_held_back(scene: S
         lambda metadata: "rl.trimtab.dev/placement" not in metadata["annotations"],
     )
     far.line.mend()
-    # The kubeconfig is still in use, though for another namespace: what is there is left to whoever reads the event.
+    # No pool is in that namespace any more: what is there is left to whoever reads the event.
     assert len(far.pods()) == 2
 
 

@@ -142,8 +142,8 @@ _REFUSED: dict[str, tuple[Any, str, str]] = {
         "has a password",
     ),
     "a key that is no base64": (kubeconfig(user=_certificates() | {"client-key-data": "%"}), BAD, "client-key-data"),
-    "no current context": (kubeconfig(**{"current-context": ""}), BAD, "current-context"),
-    "a context that is not there": (kubeconfig(**{"current-context": "hidden"}), BAD, "contexts"),
+    "no current context": (kubeconfig() | {"current-context": ""}, BAD, "current-context"),
+    "a context that is not there": (kubeconfig() | {"current-context": "hidden"}, BAD, "contexts"),
     "two users of one name": (
         kubeconfig(users=[{"name": "me", "user": {"token": "hidden"}}, {"name": "me", "user": {"token": "hidden"}}]),
         BAD,

@@ -49,7 +49,7 @@ def test_a_pod_is_known_at_home_by_its_planned_name() -> None:
 
 def test_what_is_sent_belongs_to_the_anchor_and_to_no_operator_there() -> None:
     anchor = _stored(ORIGIN.anchor(PLACE))
-    pod = {
+    pod: dict[str, Any] = {
         "kind": "Pod",
         "metadata": {
             "name": "job-far-rollout-0",

@@ -27,8 +27,7 @@ def rollout_permissions(topology: JobTopology, *, inbox_prefix: str) -> dict[str
             f"inbox_prefix: {_EVERYBODYS} is where everybody's answers arrive; give the user one of its own"
         )
     tasks = topology.tasks.name
-    known = [*topology.streams, *topology.buckets]
-    names = [spec.stream if isinstance(spec, BucketSpec) else spec.name for spec in known]
+    names = [*(spec.name for spec in topology.streams), *(spec.stream for spec in topology.buckets)]
     publish = [
         *(f"$JS.API.STREAM.INFO.{name}" for name in names),
         f"$JS.API.CONSUMER.INFO.{tasks}.{ROLLOUT_CONSUMER}",
