@@ -253,6 +253,7 @@ class LoopTrainer:
             self._background,
             TrainerMetrics(Metrics()),
             policy=_policy(self._rows),
+            max_staleness=8,
             stopping=lambda: False,
         ).run()
         steps = [step for step in range(first + 1, self._desk.until) if step in self._desk.timings]

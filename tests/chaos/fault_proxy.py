@@ -59,6 +59,13 @@ class FaultProxy:
         await self._session.close()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answered(request)
+        except (aiohttp.ClientError, ConnectionError):
+            # The server is down, or the client has left.
+            return self._hung_up(request)
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
         watching = request.query.get("watch") == "true"
         fault = self._chance.random() < self._share
         if fault and watching:
@@ -67,9 +74,7 @@ class FaultProxy:
             # Done, and nobody hears of it.
             await self._forward(request)
             self.faults["lost answer"] += 1
-            assert request.transport is not None
-            request.transport.close()
-            return web.Response()
+            return self._hung_up(request)
         if fault:
             return self._refused(
                 self._chance.choice((409, 429, 500, 503) if request.method != "GET" else (429, 500, 503))
@@ -102,9 +107,13 @@ class FaultProxy:
                     async for chunk in answer.content.iter_any():
                         await response.write(chunk)
             self.faults["cut watch"] += 1
-            if request.transport is not None:
-                request.transport.close()
+            self._hung_up(request)
         return response
+
+    def _hung_up(self, request: web.Request) -> web.Response:
+        if request.transport is not None:
+            request.transport.close()
+        return web.Response()
 
     def _upstream(self, request: web.Request) -> aiohttp.client._RequestContextManager:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}

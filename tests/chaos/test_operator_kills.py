@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.fault_proxy import FaultProxy
-from tests.cluster.operator.kill_run import run_kills
+from tests.chaos.operator_kill_run import run_kills
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -20,7 +20,7 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
-_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "8"))
+_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "50"))
 _FAULTY_SHARE = 0.08
 
 

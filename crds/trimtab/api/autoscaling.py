@@ -33,13 +33,14 @@ class Agent(ApiModel):
     api_key_secret: SecretKey
     """Secret key with the API key."""
     base_url: Url | None = None
-    """Messages API endpoint; absent, Anthropic's."""
+    """Messages API endpoint, which is sent the key; absent, Anthropic's."""
     prompt_additions: Annotated[str, Field(max_length=16_384)] = ""
     """Text added to the agent's instructions, such as what you know about your clusters."""
     approval: Literal["Apply", "Propose"] = "Propose"
-    """Apply: proposals take effect at once. Propose: they wait for a person's annotation on the job."""
-    max_tokens: Annotated[int, Field(ge=256, le=10_000_000)] = 20_000
-    """Tokens, read and written, per decision."""
+    """Apply: proposals take effect at once. Propose: they wait until a person sets the annotation
+    `rl.trimtab.dev/approve-proposal` on the job to status.autoscaling.proposal.id."""
+    max_tokens: Annotated[int, Field(ge=4096, le=10_000_000)] = 40_000
+    """Tokens per decision, over all its requests: read, from a cache or not, and written."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """Seconds per decision."""
 
@@ -55,7 +56,9 @@ class Maintainer(ApiModel):
     type: Literal["Policy", "Agent"] = "Policy"
     """Policy: a formula. Agent: a language model, with the policy as its fallback."""
     policy: Literal["Trim", "ThreeZone"] = "Trim"
-    """ThreeZone is AstraFlow's formula as published. Trim adds damping, start-up time, cost and device counts to it."""
+    """ThreeZone is AstraFlow's formula as published, on one report at a time. Trim looks for the smallest fleet that
+    keeps the trainer waiting at most tauLow of its time: it damps noise, knows speed, cost and start-up time of pools,
+    and uses the samples that wait for the trainer to try less and to order more just in time."""
     agent: Agent | None = None
     """The language model."""
 
@@ -110,11 +113,12 @@ class Autoscaling(ApiModel):
     maintainer: Maintainer = Maintainer()
     """Who decides."""
     tau_low: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Waiting fraction below which the fleet is larger than the trainer needs."""
+    """Waiting fraction below which the fleet may be larger than the trainer needs; what Trim aims at."""
     tau_high: Annotated[float, Field(gt=0, lt=1)] = 0.10
     """Waiting fraction above which the trainer starves."""
     shrink_margin: Annotated[float, Field(ge=1, le=10)] = 1.10
-    """Factor kept above what consumption needs when shrinking."""
+    """Factor kept above what consumption needs when shrinking. Trim needs it only where reports do not say how many
+    samples wait for the trainer: else those are its margin."""
     window_steps: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Trainer steps in one balance report."""
     min_replicas: Replicas = 1
@@ -125,10 +129,21 @@ class Autoscaling(ApiModel):
     """Limits on growth."""
     scale_down: ScaleDown = ScaleDown()
     """Limits on shrinking."""
-    cooldown_seconds: Seconds = 120
+    cooldown_seconds: Seconds = 60
     """Seconds after a change in which no other is made, so that its effect is seen first."""
     report_timeout_seconds: PositiveSeconds = 900
     """A balance report older than this counts as missing. Missing reports never shrink the fleet."""
+
+
+class PoolDecision(ApiModel):
+    """The share of one pool in a decision."""
+
+    name: MemberName
+    """Name of the pool in the job."""
+    current: Count
+    """Replicas when the decision was made."""
+    target: Count
+    """Replicas decided on."""
 
 
 class Proposal(ApiModel):
@@ -141,18 +156,11 @@ class Proposal(ApiModel):
     reason: Annotated[str, Field(max_length=2048)]
     """Why, in the agent's words."""
     time: datetime
-    """When it was proposed."""
-
-
-class PoolDecision(ApiModel):
-    """The share of one pool in a decision."""
-
-    name: MemberName
-    """Name of the pool in the job."""
-    current: Count
-    """Replicas when the decision was made."""
-    target: Count
-    """Replicas decided on."""
+    """When it was proposed. It is given up after reportTimeoutSeconds."""
+    pools: Annotated[tuple[PoolDecision, ...], Field(max_length=256)] = ()
+    """The proposal pool by pool."""
+    victims: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=256)] = ()
+    """Pods that should go first."""
 
 
 class AutoscalingStatus(ApiModel):

@@ -148,6 +148,8 @@ class RolloutPoolStatus(ApiModel):
     """Oldest weight version that a ready pod serves."""
     tokens_per_second: NonNegative | None = None
     """Generated tokens per second, over all pods, in the last report."""
+    startup_seconds: NonNegative | None = None
+    """Seconds that a pod took from its creation to its readiness, the median of those that are ready."""
     preemptions: Count = 0
     """Pods lost to preemption or eviction; they are replaced free of charge."""
     preempted: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=16_384)] = ()

@@ -21,7 +21,7 @@ _POLICY = (
     "sampling.top_p",
     "sampling.top_k",
 )
-_JOB = ("data.shards", "autoscaling.mode")
+_JOB = ("data.shards",)
 # What only Kubernetes has: pods of one machine are processes that share all of it.
 _CLUSTER_JOB = (
     "data.template",

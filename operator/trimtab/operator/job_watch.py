@@ -32,6 +32,7 @@ _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
 _RETRY_S = 1.0
 _HISTORY = 10_000
+_REPORTS = 10
 
 
 @dataclass
@@ -39,7 +40,8 @@ class PolicyView:
     """What is known of one policy."""
 
     steps: deque[StepProgress] = field(default_factory=lambda: deque(maxlen=_HISTORY))
-    report: BalanceReport | None = None
+    reports: deque[BalanceReport] = field(default_factory=lambda: deque(maxlen=_REPORTS))
+    """Newest first."""
     weights: WeightPointer | None = None
     evaluations: dict[str, EvaluationResult] = field(default_factory=dict)
     """The newest result by benchmark."""
@@ -86,6 +88,7 @@ class JobWatch:
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
         return JobReport(
             policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
+            balance={name: tuple(view.reports) for name, view in self.policies.items()},
             quarantined_tasks=len(self._quarantined),
         )
 
@@ -134,7 +137,7 @@ class JobWatch:
             if entry.key in self._progress_keys:
                 self._note_step(self.policies[self._progress_keys[entry.key]], decode(entry.value, StepProgress))
             elif entry.key in self._report_keys:
-                self.policies[self._report_keys[entry.key]].report = decode(entry.value, BalanceReport)
+                self._note_report(self.policies[self._report_keys[entry.key]], decode(entry.value, BalanceReport))
             elif ".evaluation." in entry.key:
                 self._note_evaluation(decode(entry.value, EvaluationResult))
         except WireError as error:
@@ -144,6 +147,10 @@ class JobWatch:
         # A watch that begins anew hears the latest step again.
         if not view.steps or progress.step > view.steps[-1].step:
             view.steps.append(progress)
+
+    def _note_report(self, view: PolicyView, report: BalanceReport) -> None:
+        if not view.reports or report.at > view.reports[0].at:
+            view.reports.appendleft(report)
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
         if result.policy in self.policies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import shutil
 import time
@@ -12,6 +13,7 @@ import structlog
 from pydantic import BaseModel, SecretStr
 
 from trimtab.api.job import RLJob
+from trimtab.api.scalars import SecretKey
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -26,13 +28,24 @@ from trimtab.fabric.settings import (
     write_secrets,
 )
 from trimtab.fabric.signing import Signer
+from trimtab.operator.agent_desk import AgentDesk, KeyMissing
 from trimtab.operator.apply.local import LocalExecutor
+from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
+from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobWatch
 from trimtab.operator.local_objects import LocalObjects
 from trimtab.operator.plan.progress import JobReport
 
 _log = structlog.get_logger(__name__)
 _TURN_S = 0.1
+_TRANSCRIPTS = 50
+
+
+async def _api_key(namespace: str, secret: SecretKey) -> str:
+    try:
+        return secret_value(secret, os.environ)
+    except SecretMissing as missing:
+        raise KeyMissing(str(missing)) from None
 
 
 class JobFailed(RuntimeError):
@@ -58,7 +71,12 @@ class LocalJob:
         self.nats = EmbeddedNats(folder / "nats")
         self.store = EmbeddedSeaweed(folder / "seaweedfs")
         self._job_file = job_file
-        self.objects = LocalObjects(job, attempts_file=folder / "attempts.json")
+        self._agents = AgentDesk(
+            read_key=_api_key,
+            transcripts=TranscriptFolder(folder / "transcripts", newest=_TRANSCRIPTS),
+            told=lambda key, answer: _log.info("agent_answered", answer=answer),
+        )
+        self.objects = LocalObjects(job, attempts_file=folder / "attempts.json", agents=self._agents)
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
 
@@ -87,6 +105,7 @@ class LocalJob:
                 return await self._reconcile(stopping, watching)
             finally:
                 self._executor.kill_all()
+                await self._agents.close()
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await bus.close()

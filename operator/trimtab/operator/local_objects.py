@@ -8,10 +8,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.kube.resources import Key
+from trimtab.operator.agent_desk import AgentDesk
+from trimtab.operator.autoscale.history import History
 from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.finishing import verdict
@@ -19,16 +24,23 @@ from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.plan.progress import JobReport
+from trimtab.operator.plan.scaling import with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
+
+_log = structlog.get_logger(__name__)
+# There is one job here, and no API server to give it a uid.
+_UID = ""
 
 
 class LocalObjects:
     """Of one job. Attempts of trainers are kept in a file: one that was ever seen by anyone is never used again."""
 
-    def __init__(self, job: RLJob, *, attempts_file: Path) -> None:
+    def __init__(self, job: RLJob, *, attempts_file: Path, agents: AgentDesk) -> None:
         self.job = job
+        self._agents = agents
         self.pools: dict[str, RolloutPool] = {}
         self.trainers: dict[str, Trainer] = {}
+        self.scaling_history: History | None = None
         self._attempts_file = attempts_file
         self.attempts: dict[str, int] = _read_attempts(attempts_file)
 
@@ -64,18 +76,24 @@ class LocalObjects:
             self._note_attempt(name, decided.status.attempt)
             self.trainers[name] = trainer.model_copy(update={"status": decided.status})
             actions += decided.actions
-        whole = plan_job(
-            self.job,
-            Observed(
-                pools=list(self.pools.values()),
-                trainers=list(self.trainers.values()),
-                pods=[pod for pod in pods if pod.owner == self.job.metadata.name],
-                report=report,
-            ),
-            now=now,
+        observed = Observed(
+            pools=list(self.pools.values()),
+            trainers=list(self.trainers.values()),
+            pods=[pod for pod in pods if pod.owner == self.job.metadata.name],
+            report=report,
         )
-        self.job = self.job.model_copy(update={"status": whole.status})
-        for action in whole.actions:
+        whole = plan_job(self.job, observed, now=now)
+        scaled = with_scaling(
+            whole, self.job, observed, history=self.scaling_history, answer=self._agents.answer(_UID), now=now
+        )
+        self.scaling_history = scaled.history
+        agent = self.job.spec.autoscaling.maintainer.agent
+        if scaled.question is not None and agent is not None:
+            self._agents.put(Key("", self.job.metadata.name), _UID, scaled.question, agent)
+        for event in scaled.events:
+            _log.info("autoscaling", reason=event.reason, message=event.message)
+        self.job = self.job.model_copy(update={"status": scaled.plan.status})
+        for action in scaled.plan.actions:
             match action:
                 case PutPool(pool=pool):
                     present = self.pools.get(pool.metadata.name)

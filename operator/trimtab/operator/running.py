@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 
 import structlog
 
@@ -21,9 +22,14 @@ from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Object, Resource
+from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
+from trimtab.operator import event_reasons as reasons
+from trimtab.operator.agent_desk import AgentDesk
+from trimtab.operator.apply.kubernetes.api_keys import read_api_key
 from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
+from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
+from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.controller import Controller
 from trimtab.operator.job_reports import JobReports
 from trimtab.operator.kopf_shell import run_kopf
@@ -80,7 +86,12 @@ async def _lead(
     reports = JobReports(settings.nats, interval_s=settings.report_interval_s)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
-    cluster = _cluster(settings, client, events=events, reports=reports, links=links)
+    agents = AgentDesk(
+        read_key=partial(read_api_key, client),
+        transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
+        told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
+    )
+    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links)
     controller = Controller(cluster, metrics)
     reports.listen(controller.wake_job)
     reflectors = [
@@ -114,6 +125,7 @@ async def _lead(
             shell.cancel()
     finally:
         holding.remove_done_callback(_leave_at_once)
+        await agents.close()
         for task in (holding, *tasks):
             task.cancel()
         await asyncio.gather(holding, *tasks, return_exceptions=True)
@@ -137,8 +149,30 @@ def _placements(cluster: Cluster) -> set[Placement]:
     return {placement for pool in pools if pool is not None for placement in placements_of(pool)}
 
 
+def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Answer) -> None:
+    """The audit trail: what an agent said, or why it said nothing, and where to read more."""
+    controller.wake_job(key)
+    job = cluster.jobs.get(key)
+    if job is None:
+        return
+    more = f" (transcript {answer.transcript})" if answer.transcript else ""
+    match answer:
+        case Answered(proposal=proposal):
+            sizes = ", ".join(f"{pool} {size}" for pool, size in sorted(proposal.targets.items()))
+            cluster.events.record(job, "Normal", reasons.AGENT_PROPOSED, f"{sizes}: {proposal.reason}{more}")
+        case Unanswered():
+            message = f"{answer.text}; the policy decides{more}"
+            cluster.events.record(job, "Warning", answer.cause, message)
+
+
 def _cluster(
-    settings: OperatorSettings, client: KubeClient, *, events: EventRecorder, reports: JobReports, links: Links
+    settings: OperatorSettings,
+    client: KubeClient,
+    *,
+    events: EventRecorder,
+    reports: JobReports,
+    agents: AgentDesk,
+    links: Links,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
         places: tuple[str | None, ...] = settings.namespaces or (None,)
@@ -157,6 +191,7 @@ def _cluster(
         events=events,
         reports=reports,
         links=links,
+        agents=agents,
         clock=time.time,
     )
 

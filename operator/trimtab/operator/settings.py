@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -46,6 +48,16 @@ class RemoteSettings(BaseModel):
     """Pools in one cluster that are looked after at once."""
 
 
+class TranscriptSettings(BaseModel):
+    """What agent maintainers said and were told, for people to look up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: Path = Path(tempfile.gettempdir()) / "trimtab-transcripts"
+    newest: int = Field(default=50, ge=1)
+    """Kept of each job."""
+
+
 class OperatorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -62,6 +74,7 @@ class OperatorSettings(BaseModel):
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
     lease: LeaseSettings = LeaseSettings()
+    transcripts: TranscriptSettings = TranscriptSettings()
     identity: str = Field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
     """Who holds the lease."""
     workers: int = Field(default=8, ge=1, le=256)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.cluster.operator.scene import Scene
+from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -58,3 +60,10 @@ def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str
     # What is left pending would be run by the node of a later test.
     scene.kubectl("delete", "rljobs", "--all", "--wait=false")
     scene.kubectl("delete", "pods", "--all", "--wait=false", "--grace-period=0", "--force")
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
+    """Pods that are pending begin to run."""
+    with DevelopmentNode(tmp_path / "node", control_plane=control_plane, host_paths_allowed=True) as node:
+        yield node

@@ -49,7 +49,7 @@ class OperatorProcess:
         if server is not None:
             content["clusters"][0]["cluster"]["server"] = server
         kubeconfig.write_text(yaml.safe_dump(content))
-        self._environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
             "KUBECONFIG": str(kubeconfig),
             "TRIMTAB_IMAGE": "trimtab:test",
@@ -66,7 +66,7 @@ class OperatorProcess:
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trimtab.operator", *arguments],
-                env=self._environment,
+                env=self.environment,
                 stdout=log,
                 stderr=log,
             )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
-from tests.cluster.operator.training_job import in_a_cluster
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
-from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.settings import NatsSettings
@@ -24,16 +20,6 @@ _ENDLESS = 1_000_000
 _STEP_S = 180.0
 
 
-@pytest.fixture
-def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
-    with DevelopmentNode(tmp_path / "node", control_plane=control_plane, host_paths_allowed=True) as node:
-        yield node
-
-
-def _status(scene: Scene) -> dict[str, Any]:
-    return dict((scene.get(RLJOBS, "learns") or {}).get("status") or {})
-
-
 def _version(status: dict[str, Any]) -> int:
     return max((policy["version"] for policy in status.get("policies") or ()), default=0)
 
@@ -41,9 +27,13 @@ def _version(status: dict[str, Any]) -> int:
 def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:
-    scene.apply(in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS), ranks=2))
+    job = in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS))
+    job["spec"]["policies"][0]["trainer"]["replicas"] = 2
+    scene.apply(job)
     status = scene.until(
-        lambda: _status(scene), lambda seen: _version(seen) >= 1 or "completionTime" in seen, timeout_s=_STEP_S
+        lambda: job_status(scene, "learns"),
+        lambda seen: _version(seen) >= 1 or "completionTime" in seen,
+        timeout_s=_STEP_S,
     )
     assert "completionTime" not in status, status
     assert status["readyReplicas"] == 1
@@ -57,7 +47,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         timeout_s=_STEP_S,
     )
     # The dataflow is replaced to learn where to end; the trainer and the workers do not notice.
-    last = _status(scene)["step"] + 30
+    last = job_status(scene, "learns")["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
     first = {pod["metadata"]["uid"] for pod in scene.pods("trainer").values()}
     scene.kubectl("delete", "pod", "learns-solver-trainer-1", "--grace-period=0", "--force")
@@ -70,8 +60,8 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"2"}
     # It goes on where the checkpoint was, and ends when it should.
     scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
-    assert _status(scene)["step"] >= last
-    assert _status(scene)["restartsCounted"] == 0
+    assert job_status(scene, "learns")["step"] >= last
+    assert job_status(scene, "learns")["restartsCounted"] == 0
     scene.until(lambda: scene.pods("rollout"), lambda pods: not pods)
     scene.until(lambda: scene.reasons("learns"), lambda reasons: "Succeeded" in reasons)
 

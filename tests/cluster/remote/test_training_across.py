@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
-from tests.cluster.operator.training_job import in_a_cluster
 from tests.cluster.remote.conftest import QUICK
 from tests.cluster.remote.cuttable_line import CuttableLine
 from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
@@ -23,7 +23,7 @@ from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK
-from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS
+from trimtab.kube.resources import ROLLOUT_POOLS
 
 _ENDLESS = 1_000_000
 _PATIENCE_S = 180.0
@@ -97,7 +97,7 @@ def nodes(control_plane: ControlPlane, remote_plane: ControlPlane, tmp_path: Pat
 
 
 def _step(scene: Scene) -> int:
-    return int(((scene.get(RLJOBS, "learns") or {}).get("status") or {}).get("step") or 0)
+    return int(job_status(scene, "learns").get("step") or 0)
 
 
 def _ready(scene: Scene, pool: str) -> int:
@@ -119,7 +119,7 @@ def _lives(pods: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
 def test_a_job_trains_across_clusters_through_a_cut_line(
     scene: Scene, far: FarSide, lines: Lines, tmp_path: Path
 ) -> None:
-    job = in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS), ranks=1)
+    job = in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS))
     home = job["spec"]["pools"][0]
     job["spec"]["pools"].append(home | far.pool(gracePeriodSeconds=10))
     scene.apply(kubeconfig_secret(far.kubeconfig()), job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ import torch
 from examples.quickstart.make import make_model
 from tests.chaos.template_process import TemplateProcess, template_process
 from tests.integration.trainer.forked_ranks import prepare
+from tests.integration.trainer.one_trainer import Trainer
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 
@@ -54,3 +56,15 @@ async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
 def rank_template() -> Iterator[TemplateProcess]:
     with template_process(prepare) as template:
         yield template
+
+
+@pytest.fixture
+def topology() -> JobTopology:
+    return JobTopology("t", f"l{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def make(
+    model: Path, nats_settings: NatsSettings, store_settings: ObjectStoreSettings, topology: JobTopology, tmp_path: Path
+) -> Callable[..., Trainer]:
+    return lambda **given: Trainer(model, nats_settings, store_settings, topology, tmp_path / uuid.uuid4().hex, **given)

@@ -223,6 +223,7 @@ instances = st.builds(
     availability=st.floats(0, 1),
     version_lag=counts,
     in_flight=counts,
+    capacity=counts,
 )
 
 
@@ -239,6 +240,8 @@ def balance_reports(draw: st.DrawFn) -> BalanceReport:
         accepted=draw(volumes),
         consumed=draw(volumes),
         stale_skipped=draw(counts),
+        buffered=draw(st.none() | counts),
+        room=draw(st.none() | counts),
         instances=tuple(draw(st.lists(instances, max_size=3))),
         branch=draw(st.sampled_from(Branch)),
         current=draw(counts),

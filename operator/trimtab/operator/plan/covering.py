@@ -1,75 +1,55 @@
-"""Which pools of a job take over for those whose cluster is lost, and for how many pods. It is written down on the pool
-that grows, so that exactly that is undone when the cluster is back.
+"""Which pools of a job take over for those whose cluster is lost, and for how many pods.
 
 With autoscaling Auto nobody covers: the autoscaler sees the missing throughput and decides.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from trimtab.api import names
 from trimtab.api.job import RLJob
-from trimtab.api.model import GROUP
-from trimtab.api.pool import RolloutPool
+from trimtab.api.pool import JobPool, RolloutPool
+from trimtab.api.scalars import MAX_REPLICAS
+from trimtab.operator.plan.children import made_by, own_replicas
+from trimtab.operator.plan.cover_record import uncovered_replicas
 from trimtab.operator.plan.job_pods import served_policies
 from trimtab.operator.plan.reachability import is_lost, is_usable
-
-COVERS = f"{GROUP}/covers"
-"""An annotation on a RolloutPool: for whom it has more pods than it was asked for, and how many."""
-
-Cover = Mapping[str, int]
-"""Pods by the name of the lost pool."""
-
-
-def recorded_cover(pool: RolloutPool | None) -> dict[str, int]:
-    """What was last written down; nothing where somebody has written something else."""
-    if pool is None:
-        return {}
-    try:
-        written = json.loads(pool.metadata.annotations.get(COVERS, "{}"))
-    except ValueError:
-        return {}
-    if not isinstance(written, dict):
-        return {}
-    return {name: count for name, count in written.items() if isinstance(count, int) and count > 0}
-
-
-def written_cover(cover: Cover) -> str:
-    return json.dumps(dict(cover), sort_keys=True)
-
-
-def own_size(pool: RolloutPool) -> int:
-    """What it was asked for, without what it covers."""
-    return max(pool.spec.min_replicas, pool.spec.replicas - sum(recorded_cover(pool).values()))
 
 
 def planned_covers(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> dict[str, dict[str, int]]:
     """By the name of the pool that grows. The same world gives the same covers, whatever is covered already."""
     if job.spec.autoscaling.mode == "Auto":
         return {}
-    active = [pool for pool in pools if pool.metadata.deletion_timestamp is None and not pool.spec.suspend]
-    lost = [pool for pool in active if is_lost(pool, now=now)]
-    room = {pool.metadata.name: _room(pool) for pool in active if is_usable(pool) and _is_made_by(job, pool)}
+    active = {
+        pool.metadata.name: pool for pool in pools if pool.metadata.deletion_timestamp is None and not pool.spec.suspend
+    }
+    # The sizes of pools that somebody made by hand are theirs.
+    able = [
+        (asked, active[name])
+        for asked in job.spec.pools
+        if (name := names.pool_name(job.metadata.name, asked.name)) in active
+        and made_by(job, active[name])
+        and is_usable(active[name])
+    ]
+    room = {pool.metadata.name: _room(job, asked, pool) for asked, pool in able}
     covers: dict[str, dict[str, int]] = {}
-    for missing in sorted(lost, key=lambda pool: pool.metadata.name):
-        need = own_size(missing)
-        able = [pool for pool in active if pool.metadata.name in room and _match(job, missing, pool) is not None]
-        for pool in sorted(able, key=lambda pool: _preference(job, missing, pool)):
-            name = pool.metadata.name
-            taken = need if room[name] is None else min(need, room[name] or 0)
-            if taken <= 0:
-                continue
-            covers.setdefault(name, {})[missing.metadata.name] = taken
-            need -= taken
-            left = room[name]
-            room[name] = None if left is None else left - taken
+    for name, missing in sorted(active.items()):
+        need = uncovered_replicas(missing) if is_lost(missing, now=now) else 0
+        fitting = [pool for _, pool in able if _match(job, missing, pool) is not None]
+        for pool in sorted(fitting, key=lambda pool: _preference(job, missing, pool)):
+            taken = min(need, room[pool.metadata.name])
+            if taken > 0:
+                covers.setdefault(pool.metadata.name, {})[name] = taken
+                room[pool.metadata.name] -= taken
+                need -= taken
     return covers
 
 
-def _room(pool: RolloutPool) -> int | None:
-    """Pods it may have besides its own; None for any number."""
-    return None if pool.spec.max_replicas is None else max(0, pool.spec.max_replicas - own_size(pool))
+def _room(job: RLJob, asked: JobPool, pool: RolloutPool) -> int:
+    """Pods it may have besides its own."""
+    most = MAX_REPLICAS if asked.max_replicas is None else asked.max_replicas
+    return most - own_replicas(job, asked, pool)
 
 
 def _match(job: RLJob, missing: RolloutPool, pool: RolloutPool) -> int | None:
@@ -92,8 +72,3 @@ def _preference(job: RLJob, missing: RolloutPool, pool: RolloutPool) -> tuple[in
         pool.spec.cluster is not None,
         pool.metadata.name,
     )
-
-
-def _is_made_by(job: RLJob, pool: RolloutPool) -> bool:
-    """The sizes of pools that somebody made by hand are theirs."""
-    return any(owner.uid == job.metadata.uid and owner.controller for owner in pool.metadata.owner_references)

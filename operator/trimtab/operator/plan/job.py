@@ -23,7 +23,7 @@ from trimtab.operator.plan.actions import (
     StartPod,
     StopPod,
 )
-from trimtab.operator.plan.children import pool_of, trainer_of
+from trimtab.operator.plan.children import made_by, pool_of, trainer_of
 from trimtab.operator.plan.conditions import Statement, find, moment, updated
 from trimtab.operator.plan.covering import planned_covers
 from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
@@ -129,7 +129,7 @@ def _children(job: RLJob, observed: Observed, *, now: float) -> list[Action]:
         if not _same(trainers.get(trainer.metadata.name), trainer):
             actions.append(PutTrainer(trainer))
     for name, pool in pools.items():
-        if name not in wanted and _made_by(job, pool) and pool.metadata.deletion_timestamp is None:
+        if name not in wanted and made_by(job, pool) and pool.metadata.deletion_timestamp is None:
             actions.append(DeletePool(name))
     return actions
 
@@ -140,10 +140,6 @@ def _same(present: RolloutPool | Trainer | None, wanted: RolloutPool | Trainer) 
         and present.spec == wanted.spec
         and wanted.metadata.annotations.items() <= present.metadata.annotations.items()
     )
-
-
-def _made_by(job: RLJob, pool: RolloutPool) -> bool:
-    return any(owner.uid == (job.metadata.uid or "") and owner.controller for owner in pool.metadata.owner_references)
 
 
 def _dataflow(job: RLJob, pods: Sequence[ObservedPod]) -> list[Action]:

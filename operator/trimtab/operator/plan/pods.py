@@ -75,6 +75,8 @@ class ObservedPod:
     tokens_per_second: float = 0.0
     """What it last said of itself."""
     created_at: float = 0.0
+    ready_at: float | None = None
+    """Since when it is ready, where the executor knows."""
     finished_at: float | None = None
     stopping: bool = False
     disrupted: bool = False

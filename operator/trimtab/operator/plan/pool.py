@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
@@ -77,8 +79,10 @@ def _stops(pool: RolloutPool, living: Sequence[ObservedPod], *, revision: str, a
     bounds = room(pool.spec.update, replicas=replicas)
     most = bounds.most if outdated else replicas
     # Those of an older template would have to go anyway.
-    surplus = victims(outdated, len(living) - most)
-    surplus += victims([pod for pod in living if pod.revision == revision], len(living) - most - len(surplus))
+    named = frozenset(pool.metadata.annotations.get(labels.VICTIMS, "").split(","))
+    surplus = victims(outdated, len(living) - most, named=named)
+    current = [pod for pod in living if pod.revision == revision]
+    surplus += victims(current, len(living) - most - len(surplus), named=named)
     stops = [StopPod(pod.name, "the pool has become smaller") for pod in surplus]
     gone = {pod.name for pod in surplus}
     ready = sum(pod.ready for pod in living if pod.name not in gone)
@@ -136,11 +140,17 @@ def _status(
             "draining_replicas": len(there) - len(living),
             "updated_replicas": len(current),
             "tokens_per_second": sum(pod.tokens_per_second for pod in living),
+            "startup_seconds": _startup_s(ready) or before.startup_seconds,
             "preemptions": before.preemptions + len(preempted.difference(before.preempted)),
             "preempted": tuple(sorted(preempted)),
             "last_error": error or before.last_error,
         }
     )
+
+
+def _startup_s(ready: Sequence[ObservedPod]) -> float | None:
+    took = [pod.ready_at - pod.created_at for pod in ready if pod.ready_at is not None]
+    return round(median(took)) if took else None
 
 
 def _ready(rest: tuple[str, str] | None, *, ready: int, wanted: int) -> Statement:

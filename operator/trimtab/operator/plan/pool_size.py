@@ -18,15 +18,16 @@ class Room:
 
 
 def room(update: Update, *, replicas: int) -> Room:
-    surge = _of(update.max_surge, replicas, up=True)
-    missing = _of(update.max_unavailable, replicas, up=False)
+    surge = count_of(update.max_surge, replicas, up=True)
+    missing = count_of(update.max_unavailable, replicas, up=False)
     if surge == 0 and missing == 0:
         # 25 % of 3 pods rounds down to none, and no pod could ever be replaced.
         missing = 1
     return Room(most=replicas + surge, fewest=max(0, replicas - missing))
 
 
-def _of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
+def count_of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
+    """A count, or a share of the replicas as one."""
     if isinstance(value, int):
         return value
     share = replicas * int(value.removesuffix("%")) / 100

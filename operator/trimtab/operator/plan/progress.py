@@ -9,6 +9,7 @@ from statistics import fmean
 from trimtab.api.evaluation import EvaluationResult
 from trimtab.api.job import PolicyStatus, PoolStatus, RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
+from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.plan.job_pods import pool_label
 
 
@@ -34,6 +35,8 @@ class JobReport:
     """What the executor has heard of a job; empty when it has heard nothing."""
 
     policies: Mapping[str, PolicyReport] = field(default_factory=dict)
+    balance: Mapping[str, tuple[BalanceReport, ...]] = field(default_factory=dict)
+    """By policy, newest first."""
     quarantined_tasks: int = 0
 
 

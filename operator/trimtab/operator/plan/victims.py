@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from trimtab.operator.plan.pods import ObservedPod, Phase
 
 
-def victims(pods: Iterable[ObservedPod], count: int) -> list[ObservedPod]:
-    """`count` of them: unscheduled, pending, not ready, suspect, slow, and the newest among equals."""
-    return sorted(pods, key=_cost)[: max(0, count)]
+def victims(pods: Iterable[ObservedPod], count: int, *, named: frozenset[str] = frozenset()) -> list[ObservedPod]:
+    """`count` of them: those that somebody has named, then unscheduled, pending, not ready, suspect, slow, and the
+    newest among equals.
+    """
+    return sorted(pods, key=lambda pod: (pod.name not in named, _cost(pod)))[: max(0, count)]
 
 
 def _cost(pod: ObservedPod) -> tuple[bool, bool, bool, bool, float, float, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trimtab.api.job import RLJob
 from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.three_zones import three_zones
+from trimtab.fabric.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 from trimtab.fabric.wire.progress import StepProgress
@@ -114,6 +114,8 @@ def balance_report(
         consumed=Volume(samples=consumed, tokens=until.consumed_tokens - since.consumed_tokens),
         replayed=replayed,
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
+        buffered=books.buffered * size,
+        room=(job.spec.data.max_staleness + 1) * job.spec.data.batch_size,
         instances=instances,
         branch=branch,
         current=len(instances),
@@ -131,4 +133,5 @@ def _instance(member: MemberHeartbeat, policy: str, *, version: int) -> Instance
         tokens_per_second=member.tokens_per_second,
         version_lag=max(0, version - member.versions.get(policy, 0)),
         in_flight=member.in_flight,
+        capacity=member.capacity if member.allowance is None else member.allowance,
     )

@@ -198,6 +198,7 @@ def _train(
         background,
         metrics,
         policy=policy,
+        max_staleness=pod.job.spec.data.max_staleness,
         stopping=stop.is_set,
     )
     try:

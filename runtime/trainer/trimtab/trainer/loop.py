@@ -37,6 +37,7 @@ class TrainingLoop:
         metrics: TrainerMetrics,
         *,
         policy: Policy,
+        max_staleness: int,
         stopping: Callable[[], bool],
     ) -> None:
         self._learner = learner
@@ -44,6 +45,7 @@ class TrainingLoop:
         self._saver = saver
         self._metrics = metrics
         self._policy = policy
+        self._max_staleness = max_staleness
         self._stopping = stopping
         self._rows = RowsAhead(stream, background, stopping=stopping)
         self._waited_s = 0.0
@@ -138,14 +140,19 @@ class TrainingLoop:
             self._publish()
 
     def _publish(self) -> None:
-        """While the last version is still on its way this one is passed over: pools want the newest, and soon."""
+        """While the last version is still on its way this one is passed over: pools want the newest, and soon. Unless
+        that one would be too old for the samples of the next step: then those would wait for a version that nobody
+        publishes, because we wait for them.
+        """
         version = self._learner.step
         if version == self._published_version:
             return
         (busy,) = ranks.maxima(self._weights is not None and self._weights.busy)
-        self._passed_over = bool(busy)
+        lag = version - (self._published_version or 0)
+        self._passed_over = bool(busy) and lag <= self._max_staleness
         if self._passed_over:
             return
+        self._flush_weights()
         self._published_version = version
         weights = self._learner.weights()
         if self._weights is not None:

@@ -12,7 +12,8 @@ from tests.unit.operator.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_w
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.operator.plan.actions import PutPool
-from trimtab.operator.plan.covering import COVERS, own_size, planned_covers, recorded_cover
+from trimtab.operator.plan.cover_record import COVERS, recorded_cover, uncovered_replicas
+from trimtab.operator.plan.covering import planned_covers
 from trimtab.operator.plan.job import Observed, plan_job
 
 LATER = float(LOST_AFTER_S)
@@ -116,7 +117,7 @@ def test_it_is_written_down_stays_and_is_undone() -> None:
     # Somebody scales it meanwhile: that is on top.
     home = home.model_copy(update={"spec": home.spec.model_copy(update={"replicas": 6})})
     home, far = _after(of, [home, far], now=LATER + 60)
-    assert (home.spec.replicas, own_size(home)) == (6, 3)
+    assert (home.spec.replicas, uncovered_replicas(home)) == (6, 3)
     home, far = _after(of, [home, with_reach(far, reachable=True)], now=LATER + 70)
     assert (home.spec.replicas, recorded_cover(home)) == (3, {})
 
@@ -132,7 +133,7 @@ def test_a_changed_manifest_counts_beside_the_cover() -> None:
 def test_what_somebody_else_wrote_is_not_believed(written: str) -> None:
     (home,) = pools_of(job_with(_pool("home", 4)))
     metadata = home.metadata.model_copy(update={"annotations": {COVERS: written}})
-    assert own_size(home.model_copy(update={"metadata": metadata})) == 4
+    assert uncovered_replicas(home.model_copy(update={"metadata": metadata})) == 4
 
 
 @st.composite

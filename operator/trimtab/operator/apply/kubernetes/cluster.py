@@ -13,9 +13,11 @@ from trimtab.api.trainer import Trainer
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
+from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
+from trimtab.operator.autoscale.history import History
 from trimtab.operator.job_reports import JobReports
 from trimtab.operator.remote.links import Links
 from trimtab.operator.settings import OperatorSettings
@@ -93,8 +95,11 @@ class Cluster:
     events: EventRecorder
     reports: JobReports
     links: Links
+    agents: AgentDesk
     clock: Callable[[], float]
     objections: dict[WorkKey, Objection] = field(default_factory=dict)
+    scaling: dict[str, History] = field(default_factory=dict)
+    """By the job's uid, what its autoscaler remembers."""
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """By the job's uid, once they are stored."""
 

@@ -35,15 +35,13 @@ async def ensure_finalizer(cluster: Cluster, job: Object) -> Object:
 async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) -> Turn:
     """Waits for the pods, erases the streams, and lets the job go."""
     now, key = cluster.clock(), key_of(job)
-    deadline = (
-        epoch(job["metadata"]["deletionTimestamp"]) + _longest_grace_s(typed) + cluster.settings.deletion_deadline_s
-    )
-    late = now >= deadline
+    bus_deadline = epoch(job["metadata"]["deletionTimestamp"]) + cluster.settings.deletion_deadline_s
+    pods_deadline = bus_deadline + _longest_grace_s(typed)
     # One that has ended keeps its logs for people, and goes with its owner.
     pods = [pod for pod in cluster.pods.under(key) if not observed_pod(pod).ended]
     elsewhere = _pods_elsewhere(cluster, key)
-    if (pods or elsewhere) and not late:
-        return Turn(look_again_at=deadline)
+    if (pods or elsewhere) and now < pods_deadline:
+        return Turn(look_again_at=pods_deadline)
     cluster.reports.stop(key)
     left = [f"{len(pods)} pods"] if pods else []
     if elsewhere:
@@ -51,7 +49,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     try:
         await cluster.reports.erase(key)
     except BusError as error:
-        if not late:
+        if now < bus_deadline:
             return Turn(look_again_at=now + _LOOK_AGAIN_S)
         left.append(f"streams on the bus ({error})")
     if left:
@@ -64,6 +62,8 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     except NotFound:
         cluster.jobs.note_gone(current)
     cluster.credentials.pop(job["metadata"]["uid"], None)
+    cluster.scaling.pop(job["metadata"]["uid"], None)
+    cluster.agents.forget(job["metadata"]["uid"])
     return Turn()
 
 

@@ -12,7 +12,7 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.kube.resources import RLJOBS, Key, Object
+from trimtab.kube.resources import RLJOBS, Key, Object, key_of
 from trimtab.operator.apply.kubernetes.acting import Hand
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Turn, WorkKey, work_key
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected
@@ -36,6 +36,7 @@ from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.pool import PoolPlan, plan_pool
+from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
 
 OURS = "rl.trimtab.dev/operator"
@@ -107,10 +108,17 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
         return Turn()
     now = cluster.clock()
     pods = _pods_of(cluster, item, key.name)
-    plan = plan_job(job, _observed(cluster, key.key, item, job, pods), now=now)
+    observed = _observed(cluster, key.key, item, job, pods)
+    plan = plan_job(job, observed, now=now)
     if plan.status.completion_time is not None and (job.status is None or job.status.completion_time is None):
         cluster.reports.look_now(key.key)
-        plan = plan_job(job, _observed(cluster, key.key, item, job, pods), now=now)
+        observed = _observed(cluster, key.key, item, job, pods)
+        plan = plan_job(job, observed, now=now)
+    uid = item["metadata"]["uid"]
+    scaled = with_scaling(
+        plan, job, observed, history=cluster.scaling.get(uid), answer=cluster.agents.answer(uid), now=now
+    )
+    plan = scaled.plan
     _follow(cluster, key.key, job, pods)
     if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
         item = await ensure_finalizer(cluster, item)
@@ -119,6 +127,7 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
     status = plan.status.model_copy(update={"conditions": _conditions(cluster, key, plan.status, job, now=now)})
     hand = Hand(cluster=cluster, owner=item, typed=job, job=item, typed_job=job)
     turn = await _carry_out(hand, status, job.status, plan.actions, look_again_at=plan.look_again_at)
+    _remember_scaling(cluster, item, job, scaled, turn)
     if is_leaving(item) and has_finalizer(item):
         return await finish_deletion(cluster, item, job)
     return turn
@@ -263,6 +272,18 @@ def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
         "skipped_steps": heard.skipped_steps,
         "checkpoint_step": heard.checkpoint_step,
     }
+
+
+def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: ScaledPlan, turn: Turn) -> None:
+    """What was decided counts once it is done. A turn that leaves something undone decides anew the next time."""
+    if scaled.history is None or turn.objected or turn.more:
+        return
+    uid, agent = item["metadata"]["uid"], job.spec.autoscaling.maintainer.agent
+    cluster.scaling[uid] = scaled.history
+    if scaled.question is not None and agent is not None:
+        cluster.agents.put(key_of(item), uid, scaled.question, agent)
+    for event in scaled.events:
+        cluster.events.record(item, "Normal", event.reason, event.message)
 
 
 def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:

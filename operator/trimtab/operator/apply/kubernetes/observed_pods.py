@@ -20,6 +20,7 @@ def observed_pod(pod: Object) -> ObservedPod:
     metadata, status = pod["metadata"], pod.get("status") or {}
     own = metadata.get("labels") or {}
     conditions = {condition["type"]: condition.get("status") for condition in status.get("conditions") or ()}
+    ready = conditions.get("Ready") == "True"
     # A node that is out of reach leaves its pods in phase Unknown: they may well run.
     phase = _PHASES.get(str(status.get("phase") or "Pending"), Phase.RUNNING)
     ends = list(_ends(status))
@@ -34,7 +35,8 @@ def observed_pod(pod: Object) -> ObservedPod:
         attempt=_number(own.get(labels.ATTEMPT)),
         revision=own.get(labels.REVISION, ""),
         scheduled=bool(pod["spec"].get("nodeName")),
-        ready=conditions.get("Ready") == "True",
+        ready=ready,
+        ready_at=_since(status, "Ready") if ready else None,
         created_at=epoch(metadata["creationTimestamp"]),
         finished_at=_finished_at(metadata, ends) if phase in (Phase.SUCCEEDED, Phase.FAILED) else None,
         stopping=is_leaving(pod),
@@ -43,6 +45,11 @@ def observed_pod(pod: Object) -> ObservedPod:
         exit_code=None if told is None else int(told["exitCode"]),
         message=_message(status, told),
     )
+
+
+def _since(status: Mapping[str, Any], kind: str) -> float | None:
+    times = [entry.get("lastTransitionTime") for entry in status.get("conditions") or () if entry["type"] == kind]
+    return epoch(times[0]) if times and times[0] else None
 
 
 def _ends(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

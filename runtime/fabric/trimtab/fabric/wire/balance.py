@@ -38,6 +38,9 @@ class Instance(Part, frozen=True, kw_only=True):
     """The share of the window in which it was ready."""
     version_lag: Count = 0
     in_flight: Count = 0
+    """Tasks that it has at the end of the window."""
+    capacity: Count = 0
+    """Tasks that it may have; 0 where it does not say."""
 
 
 class BalanceReport(Message, frozen=True, kw_only=True):
@@ -62,6 +65,10 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     replayed: Count = 0
     """Samples of those consumed that had been consumed before."""
     stale_skipped: Count = 0
+    buffered: Count | None = None
+    """Samples that wait for the trainer at the end of the window."""
+    room: Count | None = None
+    """The most that may wait or be in the making: the staleness bound."""
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
     branch: Branch
     current: Count

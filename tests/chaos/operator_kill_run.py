@@ -6,7 +6,9 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.cluster.operator.churn import Churn, Witness
+from tests.chaos.forked_operator import ForkedOperator, prepare
+from tests.chaos.operator_churn import Churn, Nodes, Witness
+from tests.chaos.template_process import TemplateProcess, template_process
 from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.polling import eventually
 from trimtab.api import labels
@@ -28,14 +30,29 @@ async def run_kills(
     folder: Path,
     kills: int,
     seed: int,
-    server: str | None = None,
+    server: str,
 ) -> None:
-    """`server` is where the operator finds the API, if not where it is."""
+    """`server` is where the operator finds the API. The API server itself is killed twice on the way."""
+    with template_process(prepare) as template:
+        await _run_kills(template, plane, servers, folder=folder, kills=kills, seed=seed, server=server)
+
+
+async def _run_kills(
+    template: TemplateProcess,
+    plane: ControlPlane,
+    servers: dict[str, str],
+    *,
+    folder: Path,
+    kills: int,
+    seed: int,
+    server: str,
+) -> None:
     chance = random.Random(seed)
     async with KubeClient(load_access(plane.kubeconfig())) as client:
         await client.create(NAMESPACES, {"metadata": {"name": _NAMESPACE}})
         user = grant_namespaced_role(plane, _NAMESPACE)
-        operator = OperatorProcess(
+        operator = ForkedOperator(
+            template,
             folder / "operator",
             plane=plane,
             # The same name each time, as otherwise each restart waits for the lease to run out.
@@ -49,9 +66,12 @@ async def run_kills(
         churn = Churn(client, _NAMESPACE, tuple(_WANTED), chance)
         watching = asyncio.create_task(pods.run())
         collecting = asyncio.create_task(churn.collect_garbage())
+        nodes = asyncio.create_task(Nodes(client, _NAMESPACE, chance).run())
         churning = asyncio.create_task(churn.run())
         try:
-            for _ in range(kills):
+            for number in range(kills):
+                if number in (kills // 3, 2 * kills // 3):
+                    plane.apiserver.kill()
                 ready = operator.log.count("operator_ready") if operator.log_file.exists() else 0
                 operator.start("--namespace", _NAMESPACE)
                 await eventually(lambda: _is_up(operator, ready), timeout_s=60)  # noqa: B023 - called in this turn
@@ -83,11 +103,12 @@ async def run_kills(
             assert any(len(uids) == 1 for uids in witness.attempts.values())
             assert "look_faulted" not in operator.log
             keeping.cancel()
-            assert operator.stop() == 0
+            # In a thread, because the proxy that it says goodbye through lives in this loop.
+            assert await asyncio.to_thread(operator.stop) == 0, operator.log[-1500:]
         finally:
             if operator.ended() is None:
                 operator.kill()
-            for task in (watching, collecting, churning):
+            for task in (watching, collecting, nodes, churning):
                 await _ended(task)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.dataflow.three_zones import three_zones
+from trimtab.fabric.three_zones import three_zones
 from trimtab.fabric.wire.balance import Branch
 
 

@@ -31,8 +31,17 @@ class Witness:
         self.pods.listen(self._seen)
 
     def _seen(self, key: Key, before: Object | None, after: Object | None) -> None:
-        if after is None or before is not None:
-            return
+        if before is not None and after is not None:
+            self._still_there(key, before, after)
+        elif after is not None:
+            self._new(key, after)
+
+    def _still_there(self, key: Key, before: Object, after: Object) -> None:
+        told = after["metadata"].get("deletionTimestamp") and not before["metadata"].get("deletionTimestamp")
+        if told and after["spec"].get("nodeName") and after["metadata"].get("deletionGracePeriodSeconds") == 0:
+            self.broken.append(f"{key.name} ran and was deleted without time to drain")
+
+    def _new(self, key: Key, after: Object) -> None:
         metadata = after["metadata"]
         own = metadata["labels"]
         if own[labels.ROLE] == "trainer":
@@ -54,6 +63,39 @@ class Witness:
 def _belongs(pod: Object, owner: str, role: str) -> bool:
     own = pod["metadata"]["labels"]
     return (own[labels.OWNER], own[labels.ROLE]) == (owner, role) and "deletionTimestamp" not in pod["metadata"]
+
+
+@dataclass
+class Nodes:
+    """Where pods would run: binds them, says that they are ready, and takes its time to let go of those that end."""
+
+    client: KubeClient
+    namespace: str
+    chance: random.Random
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                for pod in (await self.client.list(PODS, namespace=self.namespace)).items:
+                    await self._look(pod)
+            except KubeError:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(self.chance.uniform(0.0, 0.3))
+
+    async def _look(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        name, uid = metadata["name"], metadata["uid"]
+        if "deletionTimestamp" in metadata:
+            if self.chance.random() < 0.2:
+                await self.client.delete(PODS, name, namespace=self.namespace, uid=uid, grace_s=0)
+        elif not pod["spec"].get("nodeName") and self.chance.random() < 0.5:
+            target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
+            binding = {"metadata": {"name": name, "uid": uid}, "target": target}
+            await self.client.create(PODS, binding, namespace=self.namespace, name=name, subresource="binding")
+            ready = {"type": "Ready", "status": "True"}
+            body = {"metadata": {"uid": uid}, "status": {"phase": "Running", "conditions": [ready]}}
+            await self.client.patch(PODS, name, body, namespace=self.namespace, subresource="status", strategic=True)
 
 
 @dataclass
@@ -91,21 +133,25 @@ class Churn:
     async def collect_garbage(self) -> None:
         """What a cluster's garbage collector does: children of jobs that are gone go."""
         while True:
-            alive = {job["metadata"]["uid"] for job in await self._listed(RLJOBS)}
-            for resource in (ROLLOUT_POOLS, TRAINERS):
-                for item in await self._listed(resource):
-                    if item["metadata"]["ownerReferences"][0]["uid"] not in alive:
-                        await self._delete(resource, item)
-            owners = alive | {
-                item["metadata"]["uid"]
-                for resource in (ROLLOUT_POOLS, TRAINERS)
-                for item in await self._listed(resource)
-            }
-            for resource in (PODS, CONFIG_MAPS, SECRETS):
-                for item in await self._listed(resource):
-                    if item["metadata"]["ownerReferences"][0]["uid"] not in owners:
-                        await self._delete(resource, item)
+            try:
+                await self._collect()
+            except KubeError:
+                await asyncio.sleep(0.05)
             await asyncio.sleep(0.3)
+
+    async def _collect(self) -> None:
+        alive = {job["metadata"]["uid"] for job in await self._listed(RLJOBS)}
+        for resource in (ROLLOUT_POOLS, TRAINERS):
+            for item in await self._listed(resource):
+                if item["metadata"]["ownerReferences"][0]["uid"] not in alive:
+                    await self._delete(resource, item)
+        owners = alive | {
+            item["metadata"]["uid"] for resource in (ROLLOUT_POOLS, TRAINERS) for item in await self._listed(resource)
+        }
+        for resource in (PODS, CONFIG_MAPS, SECRETS):
+            for item in await self._listed(resource):
+                if item["metadata"]["ownerReferences"][0]["uid"] not in owners:
+                    await self._delete(resource, item)
 
     async def _disturb(self, name: str) -> None:
         dice = self.chance.random()

@@ -1,4 +1,4 @@
-"""The quickstart as a job for a cluster whose node may mount folders of this machine."""
+"""The quickstart as a job in a cluster: its files on a volume, and threads that leave room for others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
+from tests.cluster.operator.scene import Scene
+from trimtab.kube.resources import RLJOBS
 
-def in_a_cluster(file: Path, *, ranks: int) -> dict[str, Any]:
-    """The quickstart's manifest with its files on a volume, and threads that leave room for others."""
+
+def in_a_cluster(file: Path) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(file.read_text())
     spec = job["spec"]
     few_threads = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
@@ -24,6 +26,10 @@ def in_a_cluster(file: Path, *, ranks: int) -> dict[str, Any]:
     spec["data"]["template"] = template("dataflow")
     policy = spec["policies"][0]
     policy["model"]["uri"] = "/quickstart/model"
-    policy["trainer"] |= {"replicas": ranks, "checkpoint": {"everySteps": 2}, "template": template("trainer")}
+    policy["trainer"] |= {"checkpoint": {"everySteps": 2}, "template": template("trainer")}
     spec["pools"][0] |= {"gracePeriodSeconds": 10, "template": template("worker", "engine")}
     return job
+
+
+def job_status(scene: Scene, name: str) -> dict[str, Any]:
+    return dict((scene.get(RLJOBS, name) or {}).get("status") or {})

@@ -1,0 +1,124 @@
+"""The question that a job's reports put to the agent: one for each set of them, with everything it may know."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from trimtab.api.autoscaling import Autoscaling
+from trimtab.api.job import RLJob
+from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.operator.autoscale.agent.case import (
+    Case,
+    InstanceState,
+    Limits,
+    PastDecision,
+    PoolState,
+    Recommendation,
+)
+from trimtab.operator.autoscale.fleet import Fleet
+from trimtab.operator.autoscale.history import History
+from trimtab.operator.autoscale.rate_limits import may_add, may_remove
+from trimtab.operator.autoscale.recommending import Recommendation as Formula
+from trimtab.operator.autoscale.windows import usual_speeds
+
+Reports = Mapping[str, tuple[BalanceReport, ...]]
+"""By policy, newest first; empty for one that has not reported."""
+
+_ID_BYTES = 8
+
+
+def question_id(job: RLJob, reports: Reports) -> str:
+    """The same for the same reports, so that a question is asked once."""
+    newest = sorted((policy, held[0].last_step, held[0].at) for policy, held in reports.items() if held)
+    text = repr((job.metadata.uid, job.metadata.generation, newest))
+    return hashlib.blake2b(text.encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def case_of(
+    job: RLJob, reports: Reports, *, fleet: Fleet, history: History, formula: Formula, question: str, now: float
+) -> Case:
+    config = job.spec.autoscaling
+    return Case(
+        namespace=job.metadata.namespace or "default",
+        job=job.metadata.name,
+        decision_id=question,
+        at=now,
+        tau_low=config.tau_low,
+        tau_high=config.tau_high,
+        reports=reports,
+        pools=_pools(job, fleet, history),
+        instances=_instances(reports),
+        limits=_limits(config, fleet, history, now=now),
+        recommended=Recommendation(targets=formula.targets, reason=formula.reason, message=formula.message),
+        decisions=_decisions(job),
+    )
+
+
+def _pools(job: RLJob, fleet: Fleet, history: History) -> tuple[PoolState, ...]:
+    speeds = usual_speeds([window for windows in history.windows.values() for window in windows])
+    every = tuple(policy.name for policy in job.spec.policies)
+    return tuple(
+        PoolState(
+            name=pool.name,
+            desired=pool.desired,
+            ready=pool.ready,
+            min_replicas=pool.least,
+            max_replicas=pool.most,
+            devices_per_replica=pool.devices,
+            policies=every if pool.policies is None else tuple(sorted(pool.policies)),
+            samples_per_second=speeds.get(pool.name),
+            cost_per_hour=pool.cost,
+            start_up_seconds=pool.startup_s,
+        )
+        for pool in fleet.pools
+    )
+
+
+def _instances(reports: Reports) -> tuple[InstanceState, ...]:
+    seen = {
+        instance.member_id: InstanceState(
+            id=instance.member_id,
+            pool=instance.pool,
+            state=instance.state.value,
+            samples_per_second=instance.samples_per_second,
+            tokens_per_second=instance.tokens_per_second,
+            availability=instance.availability,
+            version_lag=instance.version_lag,
+            in_flight=instance.in_flight,
+        )
+        for held in reports.values()
+        if held
+        for instance in held[0].instances
+    }
+    return tuple(seen[name] for name in sorted(seen))
+
+
+def _limits(config: Autoscaling, fleet: Fleet, history: History, *, now: float) -> Limits:
+    up, down = config.scale_up, config.scale_down
+    add = may_add(history.changes, total=fleet.total, max_change=up.max_change, period_s=up.period_seconds, now=now)
+    remove = may_remove(
+        history.changes, total=fleet.total, max_change=down.max_change, period_s=down.period_seconds, now=now
+    )
+    return Limits(
+        min_replicas=config.min_replicas,
+        max_replicas=config.max_replicas,
+        may_add=0 if up.paused else add,
+        may_remove=0 if down.paused else remove,
+        cooldown_seconds=max(0.0, history.cooldown_until - now),
+    )
+
+
+def _decisions(job: RLJob) -> tuple[PastDecision, ...]:
+    last = job.status.autoscaling if job.status else None
+    if last is None or last.last_decision_time is None:
+        return ()
+    return (
+        PastDecision(
+            at=last.last_decision_time.timestamp(),
+            maintainer=last.maintainer,
+            current=last.current,
+            target=last.bounded,
+            reason=last.reason,
+        ),
+    )

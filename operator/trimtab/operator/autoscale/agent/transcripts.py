@@ -1,0 +1,52 @@
+"""Transcripts, so that a decision can be looked up long after it was made."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+_PARTIAL = ".partial"
+
+
+class Transcripts(Protocol):
+    def keep(self, *, namespace: str, job: str, decision_id: str, at: float, document: bytes) -> str:
+        """Store it for good, and say by which name it is found. May block. Raises OSError."""
+        ...
+
+
+class TranscriptFolder:
+    """One folder per job with its newest transcripts, in the order of their names."""
+
+    def __init__(self, folder: Path, *, newest: int) -> None:
+        if newest < 1:
+            raise ValueError("newest: at least one transcript must be kept")
+        self._folder = folder
+        self._newest = newest
+
+    def keep(self, *, namespace: str, job: str, decision_id: str, at: float, document: bytes) -> str:
+        folder = self._folder / namespace / job
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at))}-{decision_id}.json"
+        _write(path, document)
+        self._prune(folder, keep=path)
+        return path.relative_to(self._folder).as_posix()
+
+    def _prune(self, folder: Path, *, keep: Path) -> None:
+        # What a killed process left half written goes as well.
+        outdated = list(folder.glob(f"*{_PARTIAL}"))
+        others = sorted(path for path in folder.glob("*.json") if path != keep)
+        # The one just written stays, even when the clock was set back.
+        outdated += others[: max(0, len(others) - (self._newest - 1))]
+        for path in outdated:
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, document: bytes) -> None:
+    partial = path.with_suffix(_PARTIAL)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(document)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

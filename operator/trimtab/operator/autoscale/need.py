@@ -1,0 +1,83 @@
+"""How much capacity a policy needs, as far as its windows tell.
+
+A window in which rollout did what it could measures it: capacity, times what was taken over what was made. One in which
+rollout was held back only bounds it from above. What an old window measured is put on the load of today, and given up
+when a later one got by with clearly less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from trimtab.operator.autoscale.fleet import Fleet, Weights
+from trimtab.operator.autoscale.windows import DAMPED_OVER, Window
+
+_LEAST_FOR_A_TREND = 3
+_TREND_OVER = 6
+_MOST_GROWTH_AHEAD = 1.5
+# Where a trainer waits nearly all the time, nobody can say how much more would do.
+_MOST_FACTOR = 10.0
+_MOST_SURPRISE = 2.0
+# Two measurements of the same need may differ by this much.
+_NOISE = 1.10
+_SAME_LOAD = 0.1
+# Of waiting beyond this only a part can come from pods that start.
+_CLEARLY_STARVING = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    measured: float | None
+    """What keeps pace with the load of the latest window; None when no window that counts measures it."""
+    of_this_load: bool
+    """Whether that was measured at the load of today or a lesser one, so that less is known not to do."""
+    enough: float | None
+    """What the latest window shows to suffice, when rollout was held back in it."""
+
+
+def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_low: float, tau_high: float) -> Need:
+    """From the windows of one policy, oldest first."""
+    latest = windows[-1]
+
+    def capacity(window: Window) -> float:
+        return fleet.capacity(window.ready, weights, policy=window.policy)
+
+    def today(window: Window) -> float:
+        return latest.load / window.load if window.load > 0 and latest.load > 0 else 1.0
+
+    def measured(window: Window) -> float:
+        factor = 1 / window.kept_pace if window.kept_pace else _MOST_FACTOR
+        return capacity(window) * min(_MOST_FACTOR, factor) * today(window)
+
+    telling: list[Window] = []
+    for window in windows:
+        if not window.measures(tau_low=tau_low):
+            suffices = _NOISE * capacity(window) * today(window)
+            telling = [before for before in telling if before.settled and measured(before) <= suffices]
+        elif capacity(window) > 0 and (window.settled or window.wait > _CLEARLY_STARVING):
+            telling.append(window)
+    telling = telling[-DAMPED_OVER:]
+    enough = None if latest.measures(tau_low=tau_low) else capacity(latest)
+    if not telling:
+        return Need(measured=None, of_this_load=False, enough=enough)
+    need = median(map(measured, telling))
+    if telling[-1] is latest and latest.wait > tau_high:
+        # A starving trainer is worth less damping: what is new is believed by half at once.
+        need = max(need, (need + min(measured(latest), _MOST_SURPRISE * need)) / 2)
+    return Need(measured=need, of_this_load=today(telling[-1]) >= 1 - _SAME_LOAD, enough=enough)
+
+
+def growth_ahead(windows: Sequence[Window], *, startup_s: float) -> float:
+    """The factor by which the load will have grown when pods asked for now are ready; 1 where they start sooner than a
+    trend can be seen.
+    """
+    if startup_s <= windows[-1].seconds / 2:
+        return 1.0
+    recent = [window for window in windows if window.load > 0][-_TREND_OVER:]
+    if len(recent) < _LEAST_FOR_A_TREND:
+        return 1.0
+    rates = [(after.load / before.load - 1) / max(1e-9, after.at - before.at) for before, after in pairwise(recent)]
+    return min(_MOST_GROWTH_AHEAD, max(1.0, 1.0 + median(rates) * startup_s))

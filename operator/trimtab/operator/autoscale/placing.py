@@ -1,0 +1,69 @@
+"""From capacity to replicas: pools fill best-first and drain worst-first, within their own bounds, and several policies
+share them. The neediest decides growth; nothing goes that any of them needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first
+from trimtab.operator.autoscale.want import Want
+
+# Rounding errors ask for no replica, and save none.
+_EPSILON = 1e-6
+
+
+def place(wants: Sequence[Want], *, fleet: Fleet, weights: Weights) -> dict[str, int]:
+    """Targets by pool that give every policy what it wants. A policy that nothing is known of must be among the wants
+    with what it has: else its pools would be drained for the others.
+    """
+    targets = fleet.sizes
+
+    def missing(want: Want) -> float:
+        return want.capacity - fleet.capacity(targets, weights, policy=want.policy)
+
+    for want in sorted(wants, key=lambda want: (-missing(want), want.policy)):
+        for pool in best_first(fleet, weights):
+            if pool.serves(want.policy) and missing(want) > _EPSILON * want.capacity:
+                more = math.ceil(missing(want) / weights[pool.name] - _EPSILON)
+                targets[pool.name] = _at_most(pool, targets[pool.name] + more)
+    if wants and targets == fleet.sizes:
+        for pool in reversed(best_first(fleet, weights)):
+            concerned = [want for want in wants if pool.serves(want.policy)]
+            spare = min((-missing(want) for want in concerned), default=0.0)
+            fewer = math.floor(max(0.0, spare) / weights[pool.name] + _EPSILON)
+            targets[pool.name] = max(min(pool.least, targets[pool.name]), targets[pool.name] - fewer)
+    return targets
+
+
+def within_bounds(targets: Targets, *, fleet: Fleet, weights: Weights, least: int, most: int | None) -> dict[str, int]:
+    """The nearest targets that keep every pool's bounds and the job's. Where these contradict each other, a pool's
+    minimum holds before the job's maximum, and a pool's maximum before the job's minimum.
+    """
+    order = best_first(fleet, weights)
+    bounded = {pool.name: _at_most(pool, max(pool.least, targets[pool.name])) for pool in order}
+    short = least - sum(bounded.values())
+    for pool in order:
+        if short > 0:
+            grown = _at_most(pool, bounded[pool.name] + short)
+            short -= grown - bounded[pool.name]
+            bounded[pool.name] = grown
+    over = 0 if most is None else sum(bounded.values()) - most
+    for pool in reversed(order):
+        if over > 0:
+            shrunk = max(min(pool.least, bounded[pool.name]), bounded[pool.name] - over)
+            over -= bounded[pool.name] - shrunk
+            bounded[pool.name] = shrunk
+    return {pool.name: bounded[pool.name] for pool in fleet.pools}
+
+
+def spread(total: int, *, fleet: Fleet, weights: Weights) -> dict[str, int]:
+    """A total as targets by pool, for those who think in totals: what is added fills best-first, what is taken away
+    drains worst-first.
+    """
+    return within_bounds(fleet.sizes, fleet=fleet, weights=weights, least=total, most=total)
+
+
+def _at_most(pool: Pool, replicas: int) -> int:
+    return replicas if pool.most is None else min(pool.most, replicas)

@@ -1,0 +1,148 @@
+"""Our policy: the smallest fleet that keeps the trainer waiting at most tauLow of its time, by all recent evidence.
+
+Where the formula as published looks at one window, this one damps several, puts them on the load of today, counts
+capacity that is on its way, looks ahead by the time that pods take to start, and uses the samples in the buffer as its
+safety: as long as they last, a fleet that is a little too small costs the trainer nothing. So less can be tried, and
+more be ordered just in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.api.autoscaling import Autoscaling
+from trimtab.fabric.wire.balance import Branch
+from trimtab.operator.autoscale.fleet import Fleet, Weights
+from trimtab.operator.autoscale.need import Need, growth_ahead, need_of
+from trimtab.operator.autoscale.want import Want, percent
+from trimtab.operator.autoscale.windows import Window
+
+_MOST_TRIED_LESS = 0.2
+# What was measured at a higher load is put on today's in proportion, and long responses cost more than that.
+_BELOW_MEASURED = 0.9
+_RESERVE_STEPS = 1.0
+_LEAST_TAKEN = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """The latest window of a policy and what it means for the fleet as it will be."""
+
+    latest: Window
+    have: float
+    """Capacity asked for, what is on its way included."""
+    need: Need
+    growth: float
+    """Factor by which the need will have grown when pods asked for now are ready."""
+    steps_ahead: float
+    """Trainer steps until pods that the next report asks for would be ready."""
+
+    @property
+    def ahead(self) -> float:
+        """Capacity that will be needed then; 0 when nobody knows."""
+        needed = self.need.measured or 0.0
+        return self.growth * (needed if self.need.enough is None else min(needed, self.need.enough))
+
+    @property
+    def waiting(self) -> float:
+        """Share of its time that the trainer would wait then, for good, with what we have."""
+        return max(0.0, 1.0 - self.have / self.ahead) if self.ahead > 0 else 0.0
+
+    @property
+    def spare_steps(self) -> float | None:
+        """Steps that wait in the buffer beyond the reserve; None where nobody counts them."""
+        held = self.latest.steps_in_reserve
+        return None if held is None else held - _RESERVE_STEPS
+
+
+def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: Autoscaling) -> Want:
+    """From the windows of one policy, oldest first and at least one."""
+    seen = _outlook(windows, fleet=fleet, weights=weights, config=config)
+    latest = seen.latest
+    waits = f"the trainer of {latest.policy} waits {percent(latest.wait)} of its time"
+    if seen.waiting > config.tau_low and (latest.wait > config.tau_high or _runs_dry(seen, config)):
+        reason = "TrainerStarving" if latest.wait > config.tau_low else "BufferRunningDry"
+        return _want(
+            seen,
+            Branch.GROW,
+            seen.ahead * (1 - config.tau_low / 2),
+            reason,
+            f"{waits} and would wait {percent(seen.waiting)} for good with what it has{_in_buffer(seen)}",
+        )
+    if latest.wait >= config.tau_low:
+        if latest.wait <= config.tau_high:
+            return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which asks for no change")
+        why = (
+            "what is on its way will do"
+            if seen.need.measured
+            else "its pods have only begun, so the next report decides"
+        )
+        return _want(seen, Branch.HOLD, seen.have, "CapacityArriving", f"{waits}, and {why}")
+    least, reason, why = _least(seen, config)
+    if least >= seen.have:
+        return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which is as it should be")
+    return _want(seen, Branch.SHRINK, least, reason, f"{waits}, {why}")
+
+
+def _outlook(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: Autoscaling) -> Outlook:
+    latest = windows[-1]
+    startup_s = fleet.startup_s(latest.policy)
+    return Outlook(
+        latest=latest,
+        have=fleet.capacity(fleet.sizes, weights, policy=latest.policy),
+        need=need_of(windows, fleet=fleet, weights=weights, tau_low=config.tau_low, tau_high=config.tau_high),
+        growth=growth_ahead(windows, startup_s=startup_s),
+        steps_ahead=latest.steps * (1 + (startup_s / latest.seconds if latest.seconds > 0 else 0.0)),
+    )
+
+
+def _runs_dry(seen: Outlook, config: Autoscaling) -> bool:
+    """Whether the buffer will be empty before pods that the next report asks for are ready."""
+    if seen.spare_steps is None:
+        return seen.latest.wait > config.tau_low
+    return seen.spare_steps < seen.steps_ahead * seen.waiting
+
+
+def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
+    """The least capacity that is known to do, or can safely be tried, with the reason and half a sentence."""
+    need = seen.need
+    if need.measured is not None and (need.of_this_load or need.enough is None):
+        keeps_pace = seen.growth * need.measured
+        return keeps_pace, "MoreThanNeeded", f"and {percent(keeps_pace / max(1e-9, seen.have))} of the fleet keep pace"
+    if need.enough is None or not seen.latest.settled:
+        return seen.have, "WithinBand", ""
+    if seen.spare_steps is None:
+        known = need.enough * config.shrink_margin
+        return known, "MoreThanNeeded", f"and rollout makes {percent(seen.latest.kept_pace or 1)} of what it takes"
+    tried = min(need.enough, seen.have * (1 - _affordable(seen)))
+    if need.measured is not None:
+        scaled = seen.growth * need.measured
+        tried = min(max(tried, _BELOW_MEASURED * scaled), scaled)
+    return tried, "TryingLess", f"and nothing speaks against fewer replicas{_in_buffer(seen)}"
+
+
+def _affordable(seen: Outlook) -> float:
+    """The share of the fleet that can be tried to do without: if it turns out to be needed, the buffer lasts until it
+    is back. Engines with free places take over some of it.
+    """
+    taken = 1.0 if seen.latest.busiest is None else max(_LEAST_TAKEN, seen.latest.busiest)
+    return min(_MOST_TRIED_LESS, max(0.0, seen.spare_steps or 0.0) / (seen.steps_ahead * taken))
+
+
+def _in_buffer(seen: Outlook) -> str:
+    held = seen.latest.steps_in_reserve
+    return "" if held is None else f"; samples for {held:.1f} steps are in the buffer"
+
+
+def _want(seen: Outlook, branch: Branch, capacity: float, reason: str, message: str) -> Want:
+    latest = seen.latest
+    return Want(
+        policy=latest.policy,
+        branch=branch,
+        capacity=capacity,
+        reason=reason,
+        message=message,
+        wait=latest.wait,
+        at=latest.at,
+    )

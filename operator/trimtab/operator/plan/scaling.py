@@ -1,0 +1,232 @@
+"""The autoscaler's decision as part of a job's plan: sizes of pools, what the status says, when to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from trimtab.api import labels
+from trimtab.api.autoscaling import Agent, AutoscalingStatus
+from trimtab.api.conditions import ConditionType
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.operator.autoscale.agent.answers import Answer
+from trimtab.operator.autoscale.agent.case import Case
+from trimtab.operator.autoscale.agent.questions import Reports as HeldReports
+from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
+from trimtab.operator.autoscale.fleet import Fleet, Pool
+from trimtab.operator.autoscale.history import History, restored
+from trimtab.operator.autoscale.recommending import Reports, missing_evidence, recommend
+from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
+from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
+from trimtab.operator.plan.agent_advice import advice
+from trimtab.operator.plan.children import made_by
+from trimtab.operator.plan.conditions import find, updated
+from trimtab.operator.plan.finishing import rest_reason
+from trimtab.operator.plan.job import JobPlan, Observed
+from trimtab.operator.plan.job_pods import pool_label
+from trimtab.operator.plan.reachability import is_lost
+from trimtab.operator.plan.trainer import COMPLETED, outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledPlan:
+    plan: JobPlan
+    history: History | None = None
+    """To be remembered once the plan is carried out, and not before: a change that failed is no change."""
+    events: tuple[ScaleEvent, ...] = ()
+    question: Case | None = None
+    """For the agent maintainer. The answer makes another plan."""
+
+
+def with_scaling(
+    plan: JobPlan,
+    job: RLJob,
+    observed: Observed,
+    *,
+    history: History | None,
+    answer: Answer | None = None,
+    now: float,
+) -> ScaledPlan:
+    """`history` is what is remembered of this job; None at the beginning and after a restart. `answer` is the newest of
+    an agent maintainer.
+    """
+    if job.spec.autoscaling.mode == "Off":
+        return ScaledPlan(plan=_switched_off(plan, job, now=now))
+    if not _may_scale(plan, job):
+        return ScaledPlan(plan=plan, history=history)
+    known = history if history is not None else _remembered(job, observed.pools, now=now)
+    # What is lost is no capacity, and takes nothing from what the job may cost.
+    there = [pool for pool in _in_order(observed.pools) if not is_lost(pool, now=now)]
+    fleet = Fleet(pools=tuple(_pool(job, pool) for pool in there))
+    agent = job.spec.autoscaling.maintainer.agent
+    if agent is None:
+        reports = _newest(_reports(job, observed))
+        decision = decide(reports, config=job.spec.autoscaling, fleet=fleet, history=known, now=now)
+        return _decided(plan, job, observed, decision, now=now)
+    return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, answer=answer, now=now)
+
+
+def _with_agent(
+    plan: JobPlan,
+    job: RLJob,
+    agent: Agent,
+    observed: Observed,
+    *,
+    fleet: Fleet,
+    history: History,
+    answer: Answer | None,
+    now: float,
+) -> ScaledPlan:
+    config, held = job.spec.autoscaling, _reports(job, observed)
+    reports = _newest(held)
+    seen = watch(reports, config=config, fleet=fleet, history=history, now=now)
+    given = advice(
+        job,
+        agent,
+        held,
+        fleet=fleet,
+        history=seen,
+        formula=recommend(reports, config=config, fleet=fleet, history=seen, now=now),
+        evidence_is_fresh=missing_evidence(reports, config=config, now=now) is None,
+        answer=answer,
+        now=now,
+    )
+    if given.recommendation is None:
+        return ScaledPlan(plan=plan, history=seen, question=given.question)
+    decision = settle(given.recommendation, reports, config=config, fleet=fleet, before=history, history=seen, now=now)
+    shown = decision.status.model_copy(update={"proposal": given.proposal})
+    return _decided(plan, job, observed, replace(decision, status=shown), victims=given.victims, now=now)
+
+
+def _decided(
+    plan: JobPlan,
+    job: RLJob,
+    observed: Observed,
+    decision: Decision,
+    *,
+    victims: Collection[str] = (),
+    now: float,
+) -> ScaledPlan:
+    return ScaledPlan(
+        plan=replace(
+            plan,
+            actions=(*plan.actions, *_resizes(job, observed.pools, decision, victims)),
+            status=plan.status.model_copy(
+                update={
+                    "autoscaling": _unless_the_same(job.status.autoscaling if job.status else None, decision.status),
+                    "conditions": updated(
+                        plan.status.conditions, decision.statements, generation=job.metadata.generation, now=now
+                    ),
+                }
+            ),
+            look_again_at=min(
+                (at for at in (plan.look_again_at, decision.look_again_at) if at is not None), default=None
+            ),
+        ),
+        history=decision.history,
+        events=decision.events,
+    )
+
+
+def _may_scale(plan: JobPlan, job: RLJob) -> bool:
+    """Not while the job is at rest or ends, and not before its children are as the manifest has them."""
+    accepted = find(plan.status.conditions, ConditionType.ACCEPTED)
+    return (
+        rest_reason(job) is None
+        and plan.status.completion_time is None
+        and (accepted is None or accepted.status == "True")
+        and not any(isinstance(action, PutPool | PutTrainer | DeletePool) for action in plan.actions)
+    )
+
+
+def _reports(job: RLJob, observed: Observed) -> HeldReports:
+    """Of the policies that still learn."""
+    done = {trainer.spec.policy for trainer in observed.trainers if outcome(trainer) == COMPLETED}
+    return {
+        policy.name: observed.report.balance.get(policy.name, ())
+        for policy in job.spec.policies
+        if policy.name not in done
+    }
+
+
+def _newest(reports: HeldReports) -> Reports:
+    return {policy: held[0] if held else None for policy, held in reports.items()}
+
+
+def _in_order(pools: Sequence[RolloutPool]) -> list[RolloutPool]:
+    return sorted(pools, key=lambda pool: pool.metadata.name)
+
+
+def _pool(job: RLJob, pool: RolloutPool) -> Pool:
+    spec, status = pool.spec, pool.status
+    reachable = find(status.conditions, ConditionType.REACHABLE) if status else None
+    return Pool(
+        name=pool_label(pool),
+        desired=spec.replicas,
+        ready=status.ready_replicas if status else 0,
+        min_replicas=spec.min_replicas,
+        max_replicas=spec.max_replicas,
+        # Capacity that somebody lends is counted, and its size is theirs to choose.
+        paused=not made_by(job, pool)
+        or spec.suspend
+        or pool.metadata.deletion_timestamp is not None
+        or (reachable is not None and reachable.status != "True"),
+        devices=spec.devices_per_replica,
+        cost=spec.cost_per_hour,
+        priority=spec.priority,
+        startup_s=status.startup_seconds if status else None,
+        policies=None if spec.policies is None else frozenset(spec.policies),
+    )
+
+
+def _remembered(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> History:
+    """What we last set stands on the pools themselves, written together with the size: the status may tell of a
+    decision that was never carried out.
+    """
+    set_by_us = {
+        pool_label(pool): int(pool.metadata.annotations[labels.AUTOSCALED_REPLICAS])
+        for pool in pools
+        if pool.metadata.annotations.get(labels.AUTOSCALED_REPLICAS, "").isdigit()
+    }
+    return replace(restored(job.status.autoscaling if job.status else None, now=now), targets=set_by_us)
+
+
+def _resizes(job: RLJob, pools: Sequence[RolloutPool], decision: Decision, victims: Collection[str]) -> list[Action]:
+    if job.spec.autoscaling.mode != "Auto":
+        return []
+    return [
+        PutPool(_resized(pool, target, victims))
+        for pool in _in_order(pools)
+        if (target := decision.targets.get(pool_label(pool), pool.spec.replicas)) != pool.spec.replicas
+    ]
+
+
+def _resized(pool: RolloutPool, replicas: int, victims: Collection[str]) -> RolloutPool:
+    told = {labels.AUTOSCALED_REPLICAS: str(replicas)}
+    if victims or labels.VICTIMS in pool.metadata.annotations:
+        told[labels.VICTIMS] = ",".join(sorted(victims))
+    return pool.model_copy(
+        update={
+            "spec": pool.spec.model_copy(update={"replicas": replicas}),
+            "metadata": pool.metadata.model_copy(update={"annotations": {**pool.metadata.annotations, **told}}),
+        }
+    )
+
+
+def _unless_the_same(before: AutoscalingStatus | None, now: AutoscalingStatus) -> AutoscalingStatus:
+    """A decision that says what the one before said is not written down again: each write would make another look."""
+    timeless = {"last_decision_time": None}
+    if before is not None and before.model_copy(update=timeless) == now.model_copy(update=timeless):
+        return before
+    return now
+
+
+def _switched_off(plan: JobPlan, job: RLJob, *, now: float) -> JobPlan:
+    """What an earlier mode has left in the status is taken back."""
+    if find(plan.status.conditions, ConditionType.SCALING_ACTIVE) is None and plan.status.autoscaling is None:
+        return plan
+    of_scaling = (ConditionType.ABLE_TO_SCALE, ConditionType.SCALING_LIMITED)
+    kept = [condition for condition in plan.status.conditions if condition.type not in of_scaling]
+    conditions = updated(kept, not_scaling(), generation=job.metadata.generation, now=now)
+    return replace(plan, status=plan.status.model_copy(update={"autoscaling": None, "conditions": conditions}))

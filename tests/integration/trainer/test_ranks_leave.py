@@ -1,0 +1,125 @@
+"""Two ranks of the real trainer under torchrun leave together, and what they trained is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.trainer.desk import NOT_READY, Answer, Desk
+from tests.integration.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
+from tests.integration.trainer.samples import policy
+from tests.polling import eventually
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
+from trimtab.fabric.wire.lease import BatchRequest
+
+
+class Ranks:
+    """`torchrun` with two ranks of the real trainer."""
+
+    def __init__(
+        self, folder: Path, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology
+    ) -> None:
+        (folder / "model").symlink_to(model)
+        manifest = {
+            "apiVersion": "rl.trimtab.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": topology.job, "namespace": topology.namespace},
+            "spec": {
+                "maxSteps": 100,
+                "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+                "data": {"prompts": [{"name": "x", "jsonl": {"uri": "x"}}], "groupSize": 2, "batchSize": 2},
+                "policies": [policy(checkpoint={"everySteps": 50}).model_dump(mode="json", exclude_none=True)],
+                "pools": [{"name": "local"}],
+            },
+        }
+        (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+        settings = Settings.model_validate(
+            {
+                "pod": {
+                    "namespace": topology.namespace, "job": topology.job, "role": "trainer", "name": "trainer-0",
+                    "policy": "solver",
+                },
+                "nats": nats,
+                "object_store": objects,
+                "weights": {"signing_seed": SIGNER.reveal_seed()},
+                "probes": {"port": 0},
+            }
+        )  # fmt: skip
+        write_secrets(settings, folder / "secrets")
+        environment = environment_for(settings, secrets_dir=folder / "secrets")
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                    "-m", "trimtab.trainer",
+                ],
+                env=os.environ | environment | {
+                    "TRIMTAB_JOB_FILE": str(folder / "job.yaml"),
+                    "TRIMTAB_SCRATCH": str(folder / "scratch"),
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdout=log,
+                stderr=log,
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.mark.parametrize("ending", ["refusal", "sigterm"])
+async def test_ranks_leave_together(
+    bus: Bus,
+    store: ObjectStore,
+    topology: JobTopology,
+    model: Path,
+    tmp_path: Path,
+    nats_settings: NatsSettings,
+    store_settings: ObjectStoreSettings,
+    ending: str,
+) -> None:
+    """Rank 1 is refused while rank 0 has rows, or both are told to stop: nobody hangs, what was trained is kept."""
+    desk = Desk(bus, topology, steps=9)
+
+    def answer(request: BatchRequest) -> Answer | None:
+        if request.step < 3:
+            return None
+        if ending == "refusal":
+            return SUPERSEDED if request.rank == 1 else None
+        return NOT_READY
+
+    def asked() -> set[int]:
+        """Ranks that wait for step 3; one that is refused does not ask again when step 2 is done."""
+        waiting = [request for request in desk.requests if request.step == 3]
+        return {request.rank for request in waiting if request.trained == 3 or ending == "refusal"}
+
+    desk.instead = answer
+    async with await desk.open():
+        ranks = Ranks(tmp_path, model, nats_settings, store_settings, topology)
+        try:
+            await eventually(
+                lambda: asked() == {0, 1} or ranks.process.poll() is not None,
+                timeout_s=90.0,
+            )
+            if ending == "sigterm":
+                ranks.process.send_signal(signal.SIGTERM)
+            code = await asyncio.to_thread(ranks.process.wait, 40.0)
+        finally:
+            ranks.process.kill()
+            ranks.process.wait(10.0)
+    assert code != 0, ranks.log
+    assert await saved_step(store) == 3, ranks.log
+    assert (await announced(bus, topology)).version == 3
+    if ending == "refusal":
+        assert "a newer attempt asks" in ranks.log

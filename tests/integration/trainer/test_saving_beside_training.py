@@ -1,0 +1,93 @@
+"""Checkpoints that take their time: training goes on, and nothing is acknowledged before it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.trainer.desk import NOT_READY, Desk
+from tests.integration.trainer.one_trainer import Trainer, saved_step
+from tests.polling import eventually
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import StoreRefused
+from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.saving import CheckpointFailed
+
+
+class SlowStorage:
+    """Files of checkpoints are written only once it is opened; `begun` counts those that came."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.begun = 0
+        put_file = ObjectPlace.put_file
+
+        async def slow(place: ObjectPlace, name: str, source: Path) -> None:
+            self.begun += 1
+            await eventually(self.opened.is_set, timeout_s=60.0)
+            await put_file(place, name, source)
+
+        monkeypatch.setattr(ObjectPlace, "put_file", slow)
+
+
+async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_put_off(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 7 and not storage.opened.is_set() else None
+    storage = SlowStorage(monkeypatch)
+    trainer = make()
+    async with await desk.open():
+        run = asyncio.create_task(asyncio.to_thread(trainer.run))
+        # Due at steps 2, 4 and 6; the first has not got anywhere when the seventh is made.
+        await eventually(lambda: any(request.trained == 7 for request in desk.requests), timeout_s=30.0)
+        assert storage.begun == 1
+        assert desk.acks == []
+        assert await saved_step(store) is None
+        storage.opened.set()
+        await asyncio.wait_for(run, 30.0)
+    assert desk.acks[0].step == 1
+    assert desk.acks[-1].step == 8
+    assert await saved_step(store) == 9
+
+
+async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_writes_another(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 3 else None
+    storage = SlowStorage(monkeypatch)
+    trainer = make()
+    async with await desk.open():
+        run = asyncio.create_task(asyncio.to_thread(trainer.run))
+        await eventually(
+            lambda: storage.begun == 1 and any(request.trained == 3 for request in desk.requests), timeout_s=30.0
+        )
+        trainer.stop.set()
+        storage.opened.set()
+        await asyncio.wait_for(run, 20.0)
+    assert [ack.step for ack in desk.acks] == [1, 2]
+    assert await saved_step(store) == 3
+
+
+async def test_a_checkpoint_that_fails_ends_training_also_while_it_waits_for_rows(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(bus, topology, steps=9)
+    desk.instead = lambda request: NOT_READY if request.step == 2 else None
+
+    async def refuse(*_: object) -> None:
+        raise StoreRefused("the bucket is gone")
+
+    monkeypatch.setattr(ObjectPlace, "put_file", refuse)
+    async with await desk.open():
+        with pytest.raises(CheckpointFailed, match="checkpoint 2 could not be written: the bucket is gone"):
+            await asyncio.wait_for(asyncio.to_thread(make().run), 30.0)
+    assert desk.acks == []
+    assert await saved_step(store) is None
