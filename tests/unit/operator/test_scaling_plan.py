@@ -12,6 +12,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
 from trimtab.fabric.wire.member import State
+from trimtab.operator.autoscale.agent.answers import Answer
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.plan.actions import PutPool
 from trimtab.operator.plan.children import pool_of
@@ -58,13 +59,18 @@ def fleet(of: RLJob, *, annotated: int | None = None, **spec: Any) -> RolloutPoo
 
 
 def planned(
-    of: RLJob, *pools: RolloutPool, history: History | None = None, now: float = NOW, **heard: Any
+    of: RLJob,
+    *pools: RolloutPool,
+    history: History | None = None,
+    answer: Answer | None = None,
+    now: float = NOW,
+    **heard: Any,
 ) -> ScaledPlan:
     (dataflow,) = dataflow_pods(of)
     pod = ObservedPod(name=dataflow.name, phase=Phase.RUNNING, revision=dataflow.revision)
     report = JobReport(balance=heard.get("balance", {"solver": (starving(of),)}))
     observed = Observed(pools=pools, trainers=[trainer(of)], pods=[pod], report=report)
-    return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, now=now)
+    return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, answer=answer, now=now)
 
 
 def sizes(plan: ScaledPlan) -> list[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
+from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale import record
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
@@ -61,6 +62,7 @@ def settle(
 ) -> Decision:
     """What becomes of a recommendation, from anywhere. `before` is the history as it was before `watch`."""
     unknown = missing_evidence(reports, config=config, now=now)
+    advice = replace(advice, targets={name: min(size, MAX_REPLICAS) for name, size in advice.targets.items()})
     kept = bounded(
         {**fleet.sizes, **{name: size for name, size in advice.targets.items() if name in fleet.sizes}},
         fleet=fleet,

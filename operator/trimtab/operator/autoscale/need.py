@@ -7,7 +7,7 @@ when a later one got by with clearly less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -24,6 +24,8 @@ _MOST_SURPRISE = 2.0
 # Two measurements of the same need may differ by this much.
 _NOISE = 1.10
 _SAME_LOAD = 0.1
+# Engines with fewer requests answer each of them faster, but not that much faster.
+_OTHER_EPISODES = 3.0
 # Of waiting beyond this only a part can come from pods that start.
 _CLEARLY_STARVING = 0.4
 
@@ -59,7 +61,7 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
             telling = [before for before in telling if before.settled and measured(before) <= suffices]
         elif capacity(window) > 0 and (window.settled or window.wait > _CLEARLY_STARVING):
             telling.append(window)
-    telling = telling[-DAMPED_OVER:]
+    telling = [window for window in telling if not _outlived(window, latest, capacity)][-DAMPED_OVER:]
     enough = None if latest.measures(tau_low=tau_low) else capacity(latest)
     if not telling:
         return Need(measured=None, of_this_load=False, enough=enough)
@@ -68,6 +70,22 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
         # A starving trainer is worth less damping: what is new is believed by half at once.
         need = max(need, (need + min(measured(latest), _MOST_SURPRISE * need)) / 2)
     return Need(measured=need, of_this_load=today(telling[-1]) >= 1 - _SAME_LOAD, enough=enough)
+
+
+def _outlived(before: Window, latest: Window, capacity: Callable[[Window], float]) -> bool:
+    """Whether episodes have become so much shorter since that its measurement is of another job: a tool that was slow
+    is not slow any more. By Little's law their length is what is in the making over what is made.
+    """
+    then = _episode_length(before, capacity(before), busy=before.busy)
+    now = _episode_length(latest, capacity(latest), busy=latest.busiest)
+    return then is not None and now is not None and now * _OTHER_EPISODES < then
+
+
+def _episode_length(window: Window, capacity: float, *, busy: float | None) -> float | None:
+    """In a unit of its own."""
+    if busy is None or window.accepted <= 0 or window.seconds <= 0:
+        return None
+    return busy * capacity * window.seconds / window.accepted
 
 
 def growth_ahead(windows: Sequence[Window], *, startup_s: float) -> float:

@@ -23,6 +23,8 @@ _MOST_TRIED_LESS = 0.2
 _BELOW_MEASURED = 0.9
 _RESERVE_STEPS = 1.0
 _LEAST_TAKEN = 0.25
+# Of engines whose places are used no more than this after one replica has gone, nobody misses it.
+_EASILY_TAKEN_OVER = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class Outlook:
     latest: Window
     have: float
     """Capacity asked for, what is on its way included."""
+    replica: float
+    """Capacity of the smallest replica that could go; 0 where none can."""
     need: Need
     growth: float
     """Factor by which the need will have grown when pods asked for now are ready."""
@@ -79,7 +83,7 @@ def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: A
             else "its pods have only begun, so the next report decides"
         )
         return _want(seen, Branch.HOLD, seen.have, "CapacityArriving", f"{waits}, and {why}")
-    least, reason, why = _least(seen, config)
+    least, reason, why = min(_least(seen, config), _with_idle_engines(seen))
     if least >= seen.have:
         return _want(seen, Branch.HOLD, seen.have, "WithinBand", f"{waits}, which is as it should be")
     return _want(seen, Branch.SHRINK, least, reason, f"{waits}, {why}")
@@ -91,6 +95,9 @@ def _outlook(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, confi
     return Outlook(
         latest=latest,
         have=fleet.capacity(fleet.sizes, weights, policy=latest.policy),
+        replica=min(
+            (weights[pool.name] for pool in fleet.serving(latest.policy) if pool.desired > pool.least), default=0.0
+        ),
         need=need_of(windows, fleet=fleet, weights=weights, tau_low=config.tau_low, tau_high=config.tau_high),
         growth=growth_ahead(windows, startup_s=startup_s),
         steps_ahead=latest.steps * (1 + (startup_s / latest.seconds if latest.seconds > 0 else 0.0)),
@@ -120,6 +127,19 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
         scaled = seen.growth * need.measured
         tried = min(max(tried, _BELOW_MEASURED * scaled), scaled)
     return tried, "TryingLess", f"and nothing speaks against fewer replicas{_in_buffer(seen)}"
+
+
+def _with_idle_engines(seen: Outlook) -> tuple[float, str, str]:
+    """One replica less where most places of the engines are free, and no measurement says that it is needed: in a small
+    fleet that may be more than the buffer could make up for.
+    """
+    left, busiest = seen.have - seen.replica, seen.latest.busiest
+    needed = seen.growth * (seen.need.measured or 0.0)
+    if busiest is None or seen.need.enough is None or not seen.latest.settled or needed > left:
+        return seen.have, "WithinBand", ""
+    if busiest * seen.have > _EASILY_TAKEN_OVER * left:
+        return seen.have, "WithinBand", ""
+    return left, "EnginesIdle", f"and at most {percent(busiest)} of the engines' places are in use"
 
 
 def _affordable(seen: Outlook) -> float:

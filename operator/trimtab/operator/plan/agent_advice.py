@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from trimtab.api import labels
 from trimtab.api.autoscaling import Agent, PoolDecision, Proposal
 from trimtab.api.job import RLJob
+from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
 from trimtab.operator.autoscale.agent.case import Case
 from trimtab.operator.autoscale.agent.questions import Reports, case_of, question_id
@@ -90,7 +91,9 @@ def _of_proposal(job: RLJob, proposal: Proposal, fleet: Fleet) -> Advice:
 
 def _of_answer(answer: Answered, agent: Agent, fleet: Fleet, *, now: float) -> Advice:
     proposed = answer.proposal
-    targets = fleet.sizes | {name: size for name, size in proposed.targets.items() if name in fleet.sizes}
+    targets = fleet.sizes | {
+        name: min(size, MAX_REPLICAS) for name, size in proposed.targets.items() if name in fleet.sizes
+    }
     if agent.approval == "Apply" or targets == fleet.sizes:
         recommendation = Recommendation(
             targets=targets, reason="AgentProposal", message=f"the agent: {proposed.reason}", maintainer="Agent"
