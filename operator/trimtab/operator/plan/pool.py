@@ -149,7 +149,8 @@ def _status(
 
 
 def _startup_s(ready: Sequence[ObservedPod]) -> float | None:
-    took = [pod.ready_at - pod.created_at for pod in ready if pod.ready_at is not None]
+    # Two clocks: the node's, which may be behind, and the server's.
+    took = [max(0.0, pod.ready_at - pod.created_at) for pod in ready if pod.ready_at is not None]
     return round(median(took)) if took else None
 
 
