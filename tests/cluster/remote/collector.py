@@ -34,6 +34,8 @@ class Collector:
         except asyncio.CancelledError:
             return
         finally:
+            # aiohttp's TLS connections close in the next turns of the loop.
+            self._loop.run_until_complete(asyncio.sleep(0.1))
             self._loop.close()
 
     def _stop(self) -> None:

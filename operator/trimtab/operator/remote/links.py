@@ -16,6 +16,7 @@ from trimtab.operator.settings import RemoteSettings
 
 _log = structlog.get_logger(__name__)
 _TIDY_S = 30.0
+_REVIVED_AFTER_S = 30.0
 
 
 class Links:
@@ -78,4 +79,5 @@ class Links:
         self._links.pop(placement, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("link_died", placement=str(placement), error=repr(error))
-            self._wake_all(placement)
+            # Whatever it was, it may happen again at once.
+            task.get_loop().call_later(_REVIVED_AFTER_S, self._wake_all, placement)
