@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -46,11 +47,8 @@ def astraflow_runs() -> dict[str, list[Outcome]]:
     }
     runs = {name: [run(seed) for seed in _SEEDS] for name, run in contenders.items()}
     tuned = [
-        [
-            _run(astraflow(first_replicas=6, seed=seed), lambda workload, t=t: Utilisation(workload, target=t))
-            for seed in _SEEDS
-        ]  # type: ignore[misc]
-        for t in _HPA_TARGETS
+        [_run(astraflow(first_replicas=6, seed=seed), partial(Utilisation, target=target)) for seed in _SEEDS]
+        for target in _HPA_TARGETS
     ]
     runs["HPA"] = min(tuned, key=lambda outcomes: fmean(outcome.product for outcome in outcomes))
     return runs

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.quickstart_job import make_quickstart
@@ -30,13 +32,32 @@ class SlowAtTimes(SingleTurn):
 """
 
 
+# A trainer whose steps take their time, as those of a large model do, and leave the few cores here to the others.
+_SLOW_TRAINER = """
+import time
+from trimtab.trainer.__main__ import main
+from trimtab.trainer.learner import Learner
+
+update = Learner.update
+
+def slow(learner, totals):
+    time.sleep(0.7)
+    return update(learner, totals)
+
+Learner.update = slow
+main()
+"""
+
+
 def _job(file: Path) -> dict[str, Any]:
     job = in_a_cluster(file)
     spec = job["spec"]
     spec["workflow"] = {"entrypoint": "slow_at_times:SlowAtTimes", "source": {"configMap": {"name": "workflow"}}}
     spec["data"]["batchSize"] = 64
-    spec["policies"][0]["trainer"]["checkpoint"] = {"everySteps": 20}
-    spec["pools"][0]["maxConcurrency"] = 2
+    trainer = spec["policies"][0]["trainer"]
+    trainer["checkpoint"] = {"everySteps": 20}
+    trainer["template"]["spec"]["containers"][0]["command"] = ["python", "-c", _SLOW_TRAINER]
+    spec["pools"][0]["maxConcurrency"] = 64
     at_once = {"maxChange": _MOST, "periodSeconds": 1}
     spec["autoscaling"] = {
         "mode": "Auto",
@@ -44,8 +65,8 @@ def _job(file: Path) -> dict[str, Any]:
         "maxReplicas": _MOST,
         "windowSteps": 3,
         # Three engines, a trainer and their cluster on a few cores: some waiting is the machine's.
-        "tauLow": 0.4,
-        "tauHigh": 0.6,
+        "tauLow": 0.3,
+        "tauHigh": 0.5,
         "cooldownSeconds": 2,
         "scaleUp": at_once,
         "scaleDown": {**at_once, "stabilizationSeconds": 3},
@@ -60,10 +81,11 @@ def _size(scene: Scene) -> dict[str, Any]:
     return {"wanted": pool["spec"]["replicas"], "ready": ready, "decision": decision}
 
 
+@pytest.mark.timeout(600)
 def test_a_pool_grows_and_shrinks_with_what_rollouts_take(scene: Scene, node: DevelopmentNode, tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="elastic", max_steps=1_000_000)
     slowness = tmp_path / "seconds"
-    slowness.write_text("2")
+    slowness.write_text("6")
     code = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -64,6 +64,8 @@ def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, bran
     assert report.consumed.samples == 12
     assert report.accepted.samples == report.produced.samples == 12 + 3 * surplus * GROUP
     assert [instance.version_lag for instance in report.instances] == [1] * 4
+    assert report.buffered == 3 * surplus * GROUP
+    assert report.room == (job().spec.data.max_staleness + 1) * job().spec.data.batch_size
 
 
 def test_what_is_trained_once_more_asks_for_no_instances() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
 from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale import record
-from trimtab.operator.autoscale.fleet import Fleet
+from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
 from trimtab.operator.autoscale.history import History, decided, observed
 from trimtab.operator.autoscale.recommending import (
@@ -61,10 +61,11 @@ def settle(
     now: float,
 ) -> Decision:
     """What becomes of a recommendation, from anywhere. `before` is the history as it was before `watch`."""
+    advice = replace(advice, targets=_plausible(advice.targets, fleet=fleet))
     unknown = missing_evidence(reports, config=config, now=now)
     advice = replace(advice, targets={name: min(size, MAX_REPLICAS) for name, size in advice.targets.items()})
     kept = bounded(
-        {**fleet.sizes, **{name: size for name, size in advice.targets.items() if name in fleet.sizes}},
+        advice.targets,
         fleet=fleet,
         weights=pool_weights(config=config, fleet=fleet, history=history),
         config=config,
@@ -84,6 +85,11 @@ def settle(
         history=after,
         look_again_at=_look_again_at(kept, reports, config=config, now=now),
     )
+
+
+def _plausible(targets: Targets, *, fleet: Fleet) -> dict[str, int]:
+    """For every pool that there is a number that could be one: whoever recommends may have made it up."""
+    return {name: min(MAX_REPLICAS, max(0, targets.get(name, size))) for name, size in fleet.sizes.items()}
 
 
 def _look_again_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:

@@ -21,6 +21,8 @@ _MOST_GROWTH_AHEAD = 1.5
 # Where a trainer waits nearly all the time, nobody can say how much more would do.
 _MOST_FACTOR = 10.0
 _MOST_SURPRISE = 2.0
+# At a load of another order, a measurement is no more than a hint.
+_MOST_SCALED = 4.0
 # Two measurements of the same need may differ by this much.
 _NOISE = 1.10
 _SAME_LOAD = 0.1
@@ -48,7 +50,9 @@ def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_lo
         return fleet.capacity(window.ready, weights, policy=window.policy)
 
     def today(window: Window) -> float:
-        return latest.load / window.load if window.load > 0 and latest.load > 0 else 1.0
+        if not (window.load > 0 and latest.load > 0):
+            return 1.0
+        return min(_MOST_SCALED, max(1 / _MOST_SCALED, latest.load / window.load))
 
     def measured(window: Window) -> float:
         factor = 1 / window.kept_pace if window.kept_pace else _MOST_FACTOR

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first
 from trimtab.operator.autoscale.want import Want
 
@@ -66,4 +67,4 @@ def spread(total: int, *, fleet: Fleet, weights: Weights) -> dict[str, int]:
 
 
 def _at_most(pool: Pool, replicas: int) -> int:
-    return replicas if pool.most is None else min(pool.most, replicas)
+    return min(MAX_REPLICAS if pool.most is None else pool.most, replicas)

@@ -100,7 +100,7 @@ def _outlook(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, confi
         ),
         need=need_of(windows, fleet=fleet, weights=weights, tau_low=config.tau_low, tau_high=config.tau_high),
         growth=growth_ahead(windows, startup_s=startup_s),
-        steps_ahead=latest.steps * (1 + (startup_s / latest.seconds if latest.seconds > 0 else 0.0)),
+        steps_ahead=latest.steps * (1 + startup_s / latest.seconds),
     )
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.fabric.wire.balance import BalanceReport, Instance
 from trimtab.fabric.wire.member import State
 
 DAMPED_OVER = 5
 """Windows that a measurement is the median of."""
 
+_SHORTEST_S = 0.001
 # Where a trainer waits nearly all the time, consumption says little about what it could take.
 _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
@@ -59,7 +60,7 @@ class Window:
     @property
     def demand(self) -> float:
         """Samples per second that the trainer takes while it does not wait."""
-        return self.consumed / (self.seconds * max(_LEAST_BUSY, 1.0 - self.wait)) if self.seconds > 0 else 0.0
+        return self.consumed / (self.seconds * max(_LEAST_BUSY, 1.0 - self.wait))
 
     @property
     def load(self) -> float:
@@ -69,7 +70,7 @@ class Window:
     @property
     def kept_pace(self) -> float | None:
         """Share of the demand that was produced. None without production or consumption."""
-        if not (self.accepted > 0 and self.consumed > 0 and self.seconds > 0):
+        if not (self.accepted > 0 and self.consumed > 0):
             return None
         return self.accepted / self.seconds / self.demand
 
@@ -103,7 +104,7 @@ def window_of(
     return Window(
         policy=report.policy,
         at=report.at,
-        seconds=report.wall_seconds,
+        seconds=max(_SHORTEST_S, report.wall_seconds),
         steps=report.last_step - report.first_step + 1,
         settled=settled and report.first_step > 0,
         wait=report.wait_fraction,
@@ -138,7 +139,11 @@ def _ready_at_end(report: BalanceReport) -> dict[str, float]:
 def _busy(report: BalanceReport) -> float | None:
     ready = [instance for instance in report.instances if instance.state is State.READY and instance.capacity]
     places = sum(instance.capacity for instance in ready)
-    return sum(min(instance.in_flight, instance.capacity) for instance in ready) / places if places else None
+    return sum(min(_tasks(instance), instance.capacity) for instance in ready) / places if places else None
+
+
+def _tasks(instance: Instance) -> float:
+    return instance.in_flight if instance.mean_in_flight is None else instance.mean_in_flight
 
 
 def _speeds(report: BalanceReport) -> dict[str, float]:

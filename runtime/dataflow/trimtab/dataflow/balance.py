@@ -133,5 +133,6 @@ def _instance(member: MemberHeartbeat, policy: str, *, version: int) -> Instance
         tokens_per_second=member.tokens_per_second,
         version_lag=max(0, version - member.versions.get(policy, 0)),
         in_flight=member.in_flight,
+        mean_in_flight=member.mean_in_flight,
         capacity=member.capacity if member.allowance is None else member.allowance,
     )

@@ -173,6 +173,7 @@ async def _serve(
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
             versions={name: seat.gate.version for name, seat in seats.items()},
             in_flight=worker.in_flight,
+            mean_in_flight=worker.occupancy.since_last(),
             capacity=concurrency.ceiling,
             allowance=worker.allowance,
             samples_per_second=rates.samples,

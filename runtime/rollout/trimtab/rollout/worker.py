@@ -16,6 +16,7 @@ from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
 from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.freshness import Freshness
+from trimtab.rollout.occupancy import Occupancy
 from trimtab.rollout.serving import TaskServer
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +55,7 @@ class Worker:
         self._grace_s = grace_s
         self._clock = clock
         self._running: set[asyncio.Task[None]] = set()
+        self.occupancy = Occupancy(clock=clock)
         self._freed = asyncio.Event()
         self._behind_since: float | None = None
         self._said_behind = False
@@ -115,6 +117,7 @@ class Worker:
             task = asyncio.create_task(self._server.serve(delivery))
             self._running.add(task)
             task.add_done_callback(self._finished)
+        self.occupancy.note(len(self._running))
 
     async def _wait_for_room(self, wait_s: float) -> None:
         """Until a task is finished, or it is time to look again whether more are allowed."""
@@ -137,6 +140,7 @@ class Worker:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self.occupancy.note(len(self._running))
         self._freed.set()
         if not task.cancelled() and task.exception() is not None:
             _log.error("task_not_settled", error=repr(task.exception()))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
@@ -22,11 +23,11 @@ def fleet(*pools: Pool) -> Fleet:
     return Fleet(pools=pools)
 
 
-def home(desired: int, *, ready: int | None = None, name: str = "home", **fields: object) -> Pool:
-    return Pool(name=name, desired=desired, ready=desired if ready is None else ready, **fields)  # type: ignore[arg-type]
+def home(desired: int, *, ready: int | None = None, name: str = "home", **fields: Any) -> Pool:
+    return Pool(name=name, desired=desired, ready=desired if ready is None else ready, **fields)
 
 
-def auto(**fields: object) -> Autoscaling:
+def auto(**fields: Any) -> Autoscaling:
     return Autoscaling.model_validate({"mode": "Auto", "min_replicas": 1, "max_replicas": 20} | fields)
 
 

@@ -116,14 +116,15 @@ def test_scaling_by_hand_is_answered() -> None:
     assert said(later, ConditionType.ABLE_TO_SCALE)[1] == "ScaledByHand"
 
 
-def test_an_agents_proposal_meets_the_same_rails() -> None:
-    config, pools, reports = auto(max_replicas=9), fleet(home(8)), {"solver": report()}
+@pytest.mark.parametrize(("target", "size"), [(500, 9), (10**12, 9), (-3, 1), (9, 9)])
+def test_an_agents_proposal_meets_the_same_rails(target: int, size: int) -> None:
+    config, pools, reports = auto(max_replicas=9, scale_down={"max_change": 100}), fleet(home(8)), {"solver": report()}
     seen = watch(reports, config=config, fleet=pools, history=LONG_AGO, now=NOW)
     advice = Recommendation(
-        targets={"home": 500, "nobodys": 7}, reason="AgentSays", message="I want it all", maintainer="Agent"
+        targets={"home": target, "nobodys": 7}, reason="AgentSays", message="I want it all", maintainer="Agent"
     )
     made = settle(advice, reports, config=config, fleet=pools, before=LONG_AGO, history=seen, now=NOW)
-    assert made.targets == {"home": 9}
+    assert made.targets == {"home": size}
     assert made.status.maintainer == "Agent"
 
 
@@ -146,19 +147,19 @@ def configs(draw: st.DrawFn) -> Autoscaling:
     least = draw(st.integers(0, 6))
     change = st.integers(0, 8) | st.sampled_from(["10%", "25%", "100%"])
     return auto(
-        mode=draw(st.sampled_from(["Auto", "Auto", "DryRun"])),
+        mode=draw(st.sampled_from(["Auto", "Auto", "Auto", "DryRun"])),
         maintainer={"policy": draw(st.sampled_from(["Trim", "ThreeZone"]))},
         min_replicas=least,
         max_replicas=least + draw(st.integers(0, 20)),
         cooldown_seconds=draw(st.sampled_from([0, 60, 300])),
         scale_up={
-            "paused": draw(st.booleans()),
+            "paused": draw(st.sampled_from([False, False, True])),
             "max_change": draw(change),
             "period_seconds": draw(st.sampled_from([30, 120])),
             "stabilization_seconds": draw(st.sampled_from([0, 60])),
         },
         scale_down={
-            "paused": draw(st.booleans()),
+            "paused": draw(st.sampled_from([False, False, True])),
             "max_change": draw(change),
             "period_seconds": draw(st.sampled_from([30, 120])),
             "stabilization_seconds": draw(st.sampled_from([0, 300])),
@@ -166,15 +167,21 @@ def configs(draw: st.DrawFn) -> Autoscaling:
     )
 
 
-@settings(max_examples=100, deadline=None)
+proposals = st.none() | st.fixed_dictionaries({"a": st.integers(-5, 40), "b": st.integers(-5, 10)})
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     configs(),
-    st.lists(st.tuples(st.floats(1, 400), reports_or_none, st.booleans()), min_size=1, max_size=12),
+    st.lists(st.tuples(st.floats(1, 150), reports_or_none, st.booleans(), proposals), min_size=1, max_size=12),
     st.data(),
 )
 def test_every_sequence_keeps_every_promise(
-    config: Autoscaling, turns: list[tuple[float, BalanceReport | None, bool]], data: st.DataObject
+    config: Autoscaling,
+    turns: list[tuple[float, BalanceReport | None, bool, dict[str, int] | None]],
+    data: st.DataObject,
 ) -> None:
+    """Whoever recommends: a formula, or somebody who makes numbers up."""
     assert config.max_replicas is not None
     least, most = config.min_replicas, config.max_replicas
     in_b = data.draw(st.integers(0, min(3, most)), label="replicas of b")
@@ -182,7 +189,7 @@ def test_every_sequence_keeps_every_promise(
     sizes = {"a": in_a, "b": in_b}
     history, now = restored(None, now=NOW), NOW
     moves: list[tuple[float, int, int, int]] = []
-    for passed, heard, stale in turns:
+    for passed, heard, stale, proposed in turns:
         now += passed
         if heard is not None:
             heard = _at(heard, now - (config.report_timeout_seconds + 1 if stale else 0))
@@ -190,9 +197,8 @@ def test_every_sequence_keeps_every_promise(
             home(sizes["a"], name="a", cost=1.0),
             home(sizes["b"], name="b", ready=0, cost=2.0, max_replicas=3),
         )
-        made = decide({"solver": heard}, config=config, fleet=pools, history=history, now=now)
-        same = decide({"solver": heard}, config=config, fleet=pools, history=history, now=now)
-        assert made == same
+        made = _decided(heard, proposed, config=config, pools=pools, history=history, now=now)
+        assert made == _decided(heard, proposed, config=config, pools=pools, history=history, now=now)
         total, before = sum(made.targets.values()), sum(sizes.values())
         added = sum(max(0, made.targets[pool] - size) for pool, size in sizes.items())
         removed = sum(max(0, size - made.targets[pool]) for pool, size in sizes.items())
@@ -212,6 +218,23 @@ def test_every_sequence_keeps_every_promise(
             _within_rates(config, moves)
         else:
             assert made.events == ()
+
+
+def _decided(
+    heard: BalanceReport | None,
+    proposed: dict[str, int] | None,
+    *,
+    config: Autoscaling,
+    pools: Fleet,
+    history: History,
+    now: float,
+) -> Decision:
+    reports = {"solver": heard}
+    if proposed is None:
+        return decide(reports, config=config, fleet=pools, history=history, now=now)
+    seen = watch(reports, config=config, fleet=pools, history=history, now=now)
+    advice = Recommendation(targets=proposed, reason="MadeUp", message="because", maintainer="Agent")
+    return settle(advice, reports, config=config, fleet=pools, before=history, history=seen, now=now)
 
 
 def _within_rates(config: Autoscaling, moves: list[tuple[float, int, int, int]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.operator.autoscale.evidence import fleet, home
@@ -24,7 +26,7 @@ def test_speeds_decide_what_a_replica_is_worth_and_devices_where_there_is_none()
         ({"devices": 2}, {}, "b"),
     ],
 )
-def test_priority_then_production_for_the_money(a: dict[str, object], b: dict[str, object], first: str) -> None:
+def test_priority_then_production_for_the_money(a: dict[str, Any], b: dict[str, Any], first: str) -> None:
     pools = fleet(home(1, name="a", **a), home(1, name="b", **b))
     assert best_first(pools, {"a": 1.0, "b": 1.0})[0].name == first
 

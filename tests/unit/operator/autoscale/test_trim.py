@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.operator.autoscale.evidence import auto, fleet, home, window
@@ -11,7 +13,7 @@ from trimtab.operator.autoscale.want import Want
 from trimtab.operator.autoscale.windows import Window
 
 
-def want(*windows: Window, desired: int = 8, **pool: object) -> Want:
+def want(*windows: Window, desired: int = 8, **pool: Any) -> Want:
     pools = fleet(home(desired, **pool))
     return trim(windows, fleet=pools, weights={"home": 1.0}, config=auto())
 
@@ -32,7 +34,7 @@ def test_what_is_on_its_way_is_not_ordered_again() -> None:
 
 
 def test_more_is_ordered_before_the_buffer_is_empty_and_not_long_before() -> None:
-    falling = {"accepted": 850}
+    falling: dict[str, Any] = {"accepted": 850}
     plenty = want(window(**falling, buffered=500))
     assert plenty.branch is Branch.HOLD
     low = want(window(**falling, buffered=200))
@@ -55,7 +57,7 @@ def test_more_than_needed_goes_down_to_what_keeps_pace() -> None:
 
 
 def test_less_is_tried_while_the_buffer_pays_for_it() -> None:
-    held_back = {"busy": 0.95, "busy_before": 0.5}
+    held_back: dict[str, Any] = {"busy": 0.95, "busy_before": 0.5}
     said = want(window(**held_back, buffered=300))
     assert (said.branch, said.reason) == (Branch.SHRINK, "TryingLess")
     assert said.capacity == pytest.approx(8 * 0.8)

@@ -39,6 +39,8 @@ class Instance(Part, frozen=True, kw_only=True):
     version_lag: Count = 0
     in_flight: Count = 0
     """Tasks that it has at the end of the window."""
+    mean_in_flight: Rate | None = None
+    """Tasks that it had on average before its last heartbeat in the window; absent where it does not say."""
     capacity: Count = 0
     """Tasks that it may have; 0 where it does not say."""
 

@@ -50,6 +50,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     versions: Versions = msgspec.field(default_factory=dict)
     """Per policy, the weights it serves or trains."""
     in_flight: Count = 0
+    mean_in_flight: Rate | None = None
+    """Tasks that it had on average since the last heartbeat."""
     capacity: Count = 0
     """How many tasks it would run at once."""
     allowance: Count | None = None
