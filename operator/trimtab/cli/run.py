@@ -98,13 +98,16 @@ def _check_paths(job: RLJob, folder: Path) -> None:
 
 
 def _check_secrets(job: RLJob) -> None:
+    named = {f"pools[{pool.name}].engine.apiKeySecret": pool.engine.api_key_secret for pool in job.spec.pools}
+    if (agent := job.spec.autoscaling.maintainer.agent) is not None:
+        named["autoscaling.maintainer.agent.apiKeySecret"] = agent.api_key_secret
     missing = []
-    for pool in job.spec.pools:
-        if pool.engine.api_key_secret is not None:
+    for field, secret in named.items():
+        if secret is not None:
             try:
-                secret_value(pool.engine.api_key_secret, os.environ)
+                secret_value(secret, os.environ)
             except SecretMissing as error:
-                missing.append(f"spec.pools[{pool.name}].engine.apiKeySecret: {error}")
+                missing.append(f"spec.{field}: {error}")
     if missing:
         raise click.ClickException("\n".join(missing))
 

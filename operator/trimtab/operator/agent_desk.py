@@ -79,7 +79,7 @@ class AgentDesk:
         self._told(key, answer)
 
     async def _answered(self, case: Case, settings: Agent) -> Answer:
-        question = case.decision_id
+        question, asked_at = case.decision_id, case.at
         try:
             async with asyncio.timeout(settings.timeout_seconds + _SPARE_S):
                 key = await self._read_key(case.namespace, settings.api_key_secret)
@@ -88,13 +88,19 @@ class AgentDesk:
                     outcome = await asking.ask(case, settings=settings, client=client, transcripts=self._transcripts)
         except MaintainerFailed as failure:
             return Unanswered(
-                question=question, cause=failure.cause.value, text=str(failure), transcript=failure.transcript
+                question=question,
+                asked_at=asked_at,
+                cause=failure.cause.value,
+                text=str(failure),
+                transcript=failure.transcript,
             )
         except KeyMissing as missing:
-            return Unanswered(question=question, cause=Cause.BAD_SETTINGS.value, text=str(missing))
+            return Unanswered(question=question, asked_at=asked_at, cause=Cause.BAD_SETTINGS.value, text=str(missing))
         except TimeoutError:
-            return Unanswered(question=question, cause=Cause.DEADLINE.value, text="no answer in time")
-        return Answered(question=question, proposal=outcome.proposal, transcript=outcome.transcript)
+            return Unanswered(
+                question=question, asked_at=asked_at, cause=Cause.DEADLINE.value, text="no answer in time"
+            )
+        return Answered(question=question, asked_at=asked_at, proposal=outcome.proposal, transcript=outcome.transcript)
 
 
 def _modules() -> tuple[ModuleType, ModuleType]:

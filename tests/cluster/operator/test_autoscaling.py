@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
+from tests.integration.operator.agent.messages_server import MessagesServer
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
@@ -81,8 +86,49 @@ def _size(scene: Scene) -> dict[str, Any]:
     return {"wanted": pool["spec"]["replicas"], "ready": ready, "decision": decision}
 
 
+class Maintainer(NamedTuple):
+    manifest: dict[str, Any]
+    told: str
+    """A part of the event about its first change."""
+
+
+@pytest.fixture(params=["Policy", "Agent"])
+def maintainer(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Maintainer]:
+    """The formula, or a language model at the other end of a real connection that follows its advice."""
+    if request.param == "Policy":
+        yield Maintainer({"type": "Policy"}, "reason: TrainerStarving")
+        return
+    with messages_server() as server:
+        key = {"name": "anthropic", "key": "api-key"}
+        scene.kubectl("create", "secret", "generic", key["name"], f"--from-literal={key['key']}={server.api_key}")
+        agent = {"model": "claude-local", "apiKeySecret": key, "baseUrl": server.url, "approval": "Apply"}
+        yield Maintainer({"type": "Agent", "agent": agent}, "reason: AgentProposal")
+        assert server.requests, "the agent was never asked"
+        assert server.api_key not in scene.operator.log
+        assert server.api_key not in scene.kubectl("get", "rljobs,events", "-o", "json")
+
+
+@contextmanager
+def messages_server() -> Iterator[MessagesServer]:
+    """In a thread of its own, as this test has no loop."""
+    server, loop = MessagesServer(api_key="sk-ant-local-0123456789"), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    running = server.running()
+    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
+    try:
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
 @pytest.mark.timeout(600)
-def test_a_pool_grows_and_shrinks_with_what_rollouts_take(scene: Scene, node: DevelopmentNode, tmp_path: Path) -> None:
+def test_a_pool_grows_and_shrinks_with_what_rollouts_take(
+    scene: Scene, node: DevelopmentNode, maintainer: Maintainer, tmp_path: Path
+) -> None:
     file = make_quickstart(tmp_path, name="elastic", max_steps=1_000_000)
     slowness = tmp_path / "seconds"
     slowness.write_text("6")
@@ -92,14 +138,16 @@ def test_a_pool_grows_and_shrinks_with_what_rollouts_take(scene: Scene, node: De
         "metadata": {"name": "workflow"},
         "data": {"slow_at_times.py": _WORKFLOW},
     }
-    scene.apply(code, _job(file))
+    job = _job(file)
+    job["spec"]["autoscaling"]["maintainer"] = maintainer.manifest
+    scene.apply(code, job)
     scene.until(lambda: job_status(scene, "elastic").get("step", 0), lambda step: step >= 1, timeout_s=_PHASE_S)
     scene.until(lambda: _size(scene), lambda size: size["wanted"] == _MOST, timeout_s=_PHASE_S)
     scene.until(lambda: _size(scene), lambda size: size["ready"] == _MOST, timeout_s=_PHASE_S)
     slowness.write_text("0")
     scene.until(lambda: _size(scene), lambda size: size["wanted"] == size["ready"] == 1, timeout_s=_PHASE_S)
     told = [event["message"] for event in scene.listed(EVENTS) if event["reason"] == "SuccessfulRescale"]
-    assert any("New size: 3; reason: TrainerStarving" in message for message in told), told
+    assert any(maintainer.told in message for message in told), told
     assert any("New size: 1" in message for message in told), told
     described = scene.kubectl("describe", "rljob", "elastic")
     for word in ("AbleToScale", "ScalingActive", "ValidMetricFound", "SuccessfulRescale", "Waiting Fraction"):

@@ -81,7 +81,9 @@ async def test_what_ranks_and_the_quarantine_say_is_in_the_report(own_nats: Embe
 
         def heard() -> tuple[float | None, int, int | None] | None:
             report = watch.report(window=10).policies.get("solver")
-            return report and (report.tokens_per_second, report.skipped_steps, report.checkpoint_step)
+            if report is None:
+                return None
+            return report.tokens_per_second, report.skipped_steps, report.checkpoint_step
 
         await eventually(lambda: heard() == (1230.0, 1, 2), timeout_s=10.0)
         watching.cancel()

@@ -17,8 +17,10 @@ from tests.polling import eventually
 from tests.unit.dataflow.jobs import job
 from trimtab.api.scalars import SecretKey
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
+from trimtab.operator.agent_desk import AgentDesk, KeyMissing
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.apply.local_secrets import SecretMissing
+from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.local_objects import LocalObjects
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
@@ -187,10 +189,17 @@ async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machi
     assert machine.executor.pids() == {}
 
 
+def nobody_asks(folder: Path) -> AgentDesk:
+    async def read_key(namespace: str, secret: SecretKey) -> str:
+        raise KeyMissing("this job has no agent")
+
+    return AgentDesk(read_key=read_key, transcripts=TranscriptFolder(folder, newest=1), told=lambda key, answer: None)
+
+
 async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     """The plans and the executor together, with ranks of our own in place of the trainer."""
     desired = job("gang", trainer={"replicas": 2}, failurePolicy={"backoffSeconds": 1, "maxRestarts": 3})
-    objects = LocalObjects(desired, attempts_file=machine.folder / "attempts.json")
+    objects = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
     code = f"import os; print('attempt', os.environ['TRIMTAB_ATTEMPT'], flush=True)\n{FOREVER}"
 
     def turn() -> None:
@@ -217,7 +226,7 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     assert status is not None
     assert (status.attempt, status.restarts, status.restarts_counted) == (2, 1, 1)
     assert "attempt 2" in machine.log("trainer", pod="gang-solver-trainer-0")
-    again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json")
+    again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
     again.turn([], JobReport(), now=time.time())
     starts = again.turn([], JobReport(), now=time.time())
     assert [start.pod.attempt for start in starts if isinstance(start, StartPod) and start.pod.gang] == [3, 3]

@@ -34,7 +34,7 @@ def asked(of: RLJob) -> str:
 
 def answered(of: RLJob, replicas: int, *, victims: tuple[str, ...] = ()) -> Answered:
     proposal = AgentProposal(targets={"local": replicas}, victims=victims, reason="rollouts became slower")
-    return Answered(question=asked(of), proposal=proposal, transcript="t/job/1.json")
+    return Answered(question=asked(of), asked_at=NOW, proposal=proposal, transcript="t/job/1.json")
 
 
 def after(of: RLJob, plan: ScaledPlan, **annotations: str) -> RLJob:
@@ -69,7 +69,7 @@ def test_its_proposal_is_carried_out_with_the_victims_it_names() -> None:
 
 def test_where_it_fails_the_formula_decides_and_says_why() -> None:
     of = agent_job()
-    failed: Answer = Unanswered(question=asked(of), cause="AgentRefused", text="the model declined")
+    failed: Answer = Unanswered(question=asked(of), asked_at=NOW, cause="AgentRefused", text="the model declined")
     plan = planned(of, fleet(of), answer=failed)
     assert sizes(plan) == [4]
     status = plan.plan.status.autoscaling
@@ -78,12 +78,18 @@ def test_where_it_fails_the_formula_decides_and_says_why() -> None:
     assert "AgentRefused: the model declined" in status.message
 
 
-def test_an_answer_to_older_reports_is_not_taken() -> None:
+def test_an_answer_counts_while_it_is_recent_and_the_newer_reports_are_asked_about() -> None:
     of = agent_job()
-    newer = {"solver": (starving(of, at=NOW + 60.0),)}
-    plan = planned(of, fleet(of), answer=answered(of, 5), balance=newer, now=NOW + 60.0)
-    assert sizes(plan) == []
-    assert plan.question is not None
+
+    def later(seconds: float) -> ScaledPlan:
+        newer = {"solver": (starving(of, at=NOW + seconds),)}
+        return planned(of, fleet(of), answer=answered(of, 3), balance=newer, now=NOW + seconds)
+
+    soon, late = later(60.0), later(600.0)
+    assert sizes(soon) == [3]
+    assert sizes(late) == []
+    assert soon.question is not None
+    assert late.question is not None
 
 
 def test_without_fresh_reports_nobody_asks() -> None:

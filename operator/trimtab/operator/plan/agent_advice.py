@@ -51,15 +51,18 @@ def advice(
         # Nothing could come of an answer now.
         return Advice(recommendation=formula)
     question = question_id(job, reports)
+    ask = None
     if answer is None or answer.question != question:
-        case = case_of(job, reports, fleet=fleet, history=history, formula=formula, question=question, now=now)
-        return Advice(recommendation=None, question=case)
+        ask = case_of(job, reports, fleet=fleet, history=history, formula=formula, question=question, now=now)
+    # Where reports come faster than answers, none would ever fit the newest: what is said in time counts.
+    if answer is None or (ask is not None and now - answer.asked_at > agent.timeout_seconds):
+        return Advice(recommendation=None, question=ask)
     match answer:
         case Unanswered():
             message = f"the agent did not decide ({answer.cause}: {answer.text}), so the policy does: {formula.message}"
-            return Advice(recommendation=replace(formula, message=message))
+            return Advice(recommendation=replace(formula, message=message), question=ask)
         case Answered():
-            return _of_answer(answer, agent, fleet, now=now)
+            return replace(_of_answer(answer, agent, fleet, now=now), question=ask)
 
 
 def approved(job: RLJob, proposal: Proposal) -> bool:

@@ -96,7 +96,8 @@ def _with_agent(
         return ScaledPlan(plan=plan, history=seen, question=given.question)
     decision = settle(given.recommendation, reports, config=config, fleet=fleet, before=history, history=seen, now=now)
     shown = decision.status.model_copy(update={"proposal": given.proposal})
-    return _decided(plan, job, observed, replace(decision, status=shown), victims=given.victims, now=now)
+    decided = _decided(plan, job, observed, replace(decision, status=shown), victims=given.victims, now=now)
+    return replace(decided, question=given.question)
 
 
 def _decided(

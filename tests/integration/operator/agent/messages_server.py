@@ -115,7 +115,7 @@ class MessagesServer:
         self.script: Script = follow_formula
         self.requests: list[Request] = []
         self.url = ""
-        self._api_key = api_key
+        self.api_key = api_key
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MessagesServer]:
@@ -133,7 +133,7 @@ class MessagesServer:
             await runner.cleanup()
 
     async def _post(self, received: web.Request) -> web.StreamResponse:
-        if received.headers.get("authorization") != f"Bearer {self._api_key}":
+        if received.headers.get("authorization") != f"Bearer {self.api_key}":
             return await _send(received, error(401, "authentication_error"))
         request = Request(body=await received.json(), headers=dict(received.headers))
         self.requests.append(request)

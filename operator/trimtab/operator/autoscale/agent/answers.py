@@ -11,6 +11,7 @@ from trimtab.operator.autoscale.agent.proposal import AgentProposal
 class Answered:
     question: str
     """The decision's id."""
+    asked_at: float
     proposal: AgentProposal
     transcript: str
 
@@ -18,6 +19,7 @@ class Answered:
 @dataclass(frozen=True, kw_only=True)
 class Unanswered:
     question: str
+    asked_at: float
     cause: str
     """One CamelCase word."""
     text: str
