@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,15 @@ from tests.polling import eventually
 from trimtab.embedded.child import Command
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.errors import BusTimeout
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.names import escape_token
-from trimtab.fabric.bus.permissions import main, rollout_permissions
+from trimtab.fabric.bus.permissions import ROLLOUT_CONSUMER, main, rollout_permissions
 from trimtab.fabric.bus.publisher import publish
-from trimtab.fabric.bus.streams import declare_job
-from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.streams import declare_consumer, declare_job
+from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.rollout.engines.client import EngineClient
@@ -157,25 +158,49 @@ async def test_what_workers_do_less_often_is_allowed_too(bus: Bus, guest: Bus, t
     await declare_job(guest, topology, deadline_s=10.0)
 
 
-async def _all_refused(*attempts: Awaitable[object]) -> None:
-    """At once, because a refusal is an answer that does not come."""
-    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    assert [outcome for outcome in outcomes if not isinstance(outcome, BusError)] == []
+async def _outcomes(attempts: Sequence[Callable[[], Awaitable[object]]]) -> list[object]:
+    return list(await asyncio.gather(*(attempt() for attempt in attempts), return_exceptions=True))
+
+
+async def _refused_to_guest_alone(
+    attempts: Callable[[Bus], Sequence[Callable[[], Awaitable[object]]]], *, guest: Bus, master: Bus
+) -> None:
+    """The server answers nothing to what is forbidden. Whoever may do everything does the same and gets an answer, so
+    that nothing passes for forbidden which is merely impossible."""
+    assert {type(outcome) for outcome in await _outcomes(attempts(guest))} == {BusTimeout}
+    for attempt in attempts(master):
+        await attempt()
 
 
 async def test_it_can_do_no_harm(bus: Bus, guest: Bus, topology: JobTopology) -> None:
     streams = [*(spec.name for spec in topology.streams), *(spec.stream for spec in topology.buckets)]
-    before = [await _state(bus, stream) for stream in streams]
-    await _all_refused(
-        *(api_call(guest, f"STREAM.DELETE.{stream}", deadline_s=REFUSED_S) for stream in streams),
-        *(api_call(guest, f"STREAM.PURGE.{stream}", deadline_s=REFUSED_S) for stream in streams),
-        api_call(guest, f"CONSUMER.DELETE.{topology.tasks.name}.rollout", deadline_s=REFUSED_S),
-        KeyValue(guest, topology.weights).put("solver", b"mine", deadline_s=REFUSED_S),
-        KeyValue(guest, topology.balance).put("solver.report", b"mine", deadline_s=REFUSED_S),
-        publish(guest, topology.ledger_subject, b"mine", message_id="m", deadline_s=REFUSED_S),
-        publish(guest, topology.task_subject("rollout"), b"mine", message_id="m", deadline_s=REFUSED_S),
+    consumer = ConsumerSpec(
+        name=ROLLOUT_CONSUMER, stream=topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000
     )
+    await declare_consumer(bus, consumer, deadline_s=10.0)
+    before = [await _state(bus, stream) for stream in streams]
+
+    def writes(by: Bus) -> list[Callable[[], Awaitable[object]]]:
+        return [
+            lambda: KeyValue(by, topology.weights).put("solver", b"mine", deadline_s=REFUSED_S),
+            lambda: KeyValue(by, topology.balance).put("solver.report", b"mine", deadline_s=REFUSED_S),
+            lambda: publish(by, topology.ledger_subject, b"mine", message_id="m", deadline_s=REFUSED_S),
+            lambda: publish(by, topology.task_subject("rollout"), b"mine", message_id="m", deadline_s=REFUSED_S),
+        ]
+
+    def removals(by: Bus) -> list[Callable[[], Awaitable[object]]]:
+        operations = [
+            *(f"STREAM.PURGE.{stream}" for stream in streams),
+            f"CONSUMER.DELETE.{topology.tasks.name}.{ROLLOUT_CONSUMER}",
+            *(f"STREAM.DELETE.{stream}" for stream in streams),
+        ]
+        return [partial(api_call, by, operation, deadline_s=REFUSED_S) for operation in operations]
+
+    everything = [*writes(guest), *removals(guest)]
+    assert {type(outcome) for outcome in await _outcomes(everything)} == {BusTimeout}
     assert [await _state(bus, stream) for stream in streams] == before
+    await _refused_to_guest_alone(writes, guest=guest, master=bus)
+    await _refused_to_guest_alone(removals, guest=guest, master=bus)
 
 
 async def _state(bus: Bus, stream: str) -> tuple[int, int]:
@@ -205,11 +230,16 @@ async def test_it_sees_nothing_of_other_jobs(nats: NatsWithGuest, bus: Bus, gues
     await declare_job(bus, other, deadline_s=10.0)
     job = Job(bus, other)
     await job.issue(1)
-    await _all_refused(
-        api_call(guest, f"STREAM.INFO.{other.tasks.name}", deadline_s=REFUSED_S),
-        api_call(guest, "STREAM.NAMES", {}, deadline_s=REFUSED_S),
-        KeyValue(guest, other.members).get("x", deadline_s=REFUSED_S),
-    )
+    await KeyValue(bus, other.members).put("x", b"here", deadline_s=10.0)
+
+    def reads(by: Bus) -> list[Callable[[], Awaitable[object]]]:
+        return [
+            partial(api_call, by, f"STREAM.INFO.{other.tasks.name}", deadline_s=REFUSED_S),
+            partial(api_call, by, "STREAM.NAMES", {}, deadline_s=REFUSED_S),
+            partial(KeyValue(by, other.members).get, "x", deadline_s=REFUSED_S),
+        ]
+
+    await _refused_to_guest_alone(reads, guest=guest, master=bus)
     heard: list[bytes] = []
 
     async def hear(message: Msg) -> None:
