@@ -21,10 +21,11 @@ _POLICY = (
     "sampling.top_p",
     "sampling.top_k",
 )
-_JOB = ("data.shards", "pools.cluster")
+_JOB = ("data.shards",)
 # What only Kubernetes has: pods of one machine are processes that share all of it.
 _CLUSTER_JOB = (
     "data.template",
+    "pools.cluster",
     "pools.engine.resources",
     "pools.resources",
     "pools.template",

@@ -23,13 +23,14 @@ from trimtab.operator.apply.kubernetes.fresh_view import Unreadable
 from trimtab.operator.apply.kubernetes.looking import (
     LeaveAlone,
     look_at_job,
-    look_at_pool,
     look_at_trainer,
     say_unreadable,
 )
 from trimtab.operator.apply.kubernetes.ownership import controller_of
 from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.remote.looking import is_elsewhere, look_at_pool
+from trimtab.operator.remote.placement import Placement, placements_of
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
@@ -50,6 +51,7 @@ class Controller:
         cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
         cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
         cluster.pods.listen(self._pod_changed)
+        cluster.links.listen(wake_pool=lambda key: self.wake("RolloutPool", key), wake_all=self._cluster_changed)
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.queue_age.set_function(lambda: self.queue.oldest_s)
         metrics.oldest_start.set_function(self._oldest_start)
@@ -67,15 +69,22 @@ class Controller:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._cluster.settings.workers):
-                group.create_task(self._work())
+                group.create_task(self._work(group))
 
-    async def _work(self) -> None:
+    async def _work(self, group: asyncio.TaskGroup) -> None:
         while True:
             key = await self.queue.take()
-            try:
-                await self._look(key)
-            finally:
-                self.queue.done(key)
+            if key.kind == "RolloutPool" and is_elsewhere(self._cluster.pools.get(key.key)):
+                # By itself: a cluster that does not answer must not hold one of the workers.
+                group.create_task(self._look_and_finish(key))
+            else:
+                await self._look_and_finish(key)
+
+    async def _look_and_finish(self, key: WorkKey) -> None:
+        try:
+            await self._look(key)
+        finally:
+            self.queue.done(key)
 
     async def _look(self, key: WorkKey) -> None:
         began = time.monotonic()
@@ -143,6 +152,12 @@ class Controller:
         if after is None and (job := pod["metadata"].get("labels", {}).get(labels.JOB)):
             # A job that is being deleted waits for the last of them.
             self.wake("RLJob", Key(key.namespace, job))
+
+    def _cluster_changed(self, placement: Placement) -> None:
+        for key in self._cluster.pools:
+            item = self._cluster.pools.get(key)
+            if item is not None and placement in placements_of(item):
+                self.wake("RolloutPool", key)
 
     def _wake_children(self, job: Key) -> None:
         for kind, view in (("RolloutPool", self._cluster.pools), ("Trainer", self._cluster.trainers)):

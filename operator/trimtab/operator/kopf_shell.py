@@ -14,10 +14,14 @@ from typing import Any
 
 import aiohttp
 import kopf
+import structlog
 
+from trimtab.fabric.bus.errors import BusError
 from trimtab.kube.access import ClusterAccess
+from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
 
+_log = structlog.get_logger(__name__)
 _TOKEN_LIFETIME = datetime.timedelta(minutes=5)
 _WATCH_S = 300
 
@@ -30,9 +34,14 @@ async def run_kopf(
     """Until SIGTERM or SIGINT."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
     where: dict[str, Any] = {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}
-    await kopf.operator(
-        registry=registry_for(access, wake=wake, started=started), settings=_settings(), standalone=True, **where
-    )
+    try:
+        await kopf.operator(
+            registry=registry_for(access, wake=wake, started=started), settings=_settings(), standalone=True, **where
+        )
+    except (KubeError, BusError) as error:
+        # At its end kopf raises whatever it finds in any task of the loop. Errors of these kinds are ours, and were
+        # dealt with: an action that found nobody while we were told to go.
+        _log.info("ended_during_an_error", error=str(error))
 
 
 def registry_for(access: ClusterAccess, *, wake: Wake, started: Callable[[], None]) -> kopf.OperatorRegistry:

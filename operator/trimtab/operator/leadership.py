@@ -105,6 +105,13 @@ class Leadership:
             if self._monotonic() > self._give_up_at():
                 raise LeadershipLost("the lease could not be renewed in time")
 
+    @property
+    def lease_uid(self) -> str:
+        """The same for all operators that follow one another, and for no other."""
+        if self._lease is None:
+            raise RuntimeError("the lease was never held")
+        return str(self._lease["metadata"]["uid"])
+
     async def release(self) -> None:
         """So that the next one need not wait."""
         if self._lease is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from trimtab.fabric.metrics import Metrics
@@ -27,6 +27,11 @@ class OperatorMetrics:
         )
         self.leader = metrics.gauge("operator_leader", "1 while this operator holds the lease.")
         self.watched_jobs = metrics.gauge("operator_watched_jobs", "Jobs that are followed on the bus.")
+        self._remote_reachable = metrics.gauge(
+            "operator_remote_reachable",
+            "1 while the cluster of a pool that is elsewhere can be reached.",
+            ("namespace", "pool"),
+        )
         build = metrics.gauge("operator_build_info", "Always 1.", ("version",))
         build.labels(version=_version()).set(1)
 
@@ -35,6 +40,14 @@ class OperatorMetrics:
 
     def reconciled(self, kind: str, *, result: str, seconds: float) -> None:
         self._duration.labels(kind=kind, result=result).observe(seconds)
+
+    def remote_reachable(self, namespace: str, pool: str, reachable: bool | None) -> None:
+        """None for a pool that is gone, or at home."""
+        if reachable is not None:
+            self._remote_reachable.labels(namespace=namespace, pool=pool).set(int(reachable))
+        else:
+            with suppress(KeyError):
+                self._remote_reachable.remove(namespace, pool)
 
     @contextmanager
     def leading(self) -> Iterator[None]:

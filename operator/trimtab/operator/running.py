@@ -35,6 +35,8 @@ from trimtab.operator.job_reports import JobReports
 from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.remote.links import Links
+from trimtab.operator.remote.placement import Placement, placements_of
 from trimtab.operator.settings import OperatorSettings
 
 _log = structlog.get_logger(__name__)
@@ -83,12 +85,13 @@ async def _lead(
     holding.add_done_callback(_leave_at_once)
     reports = JobReports(settings.nats, interval_s=settings.report_interval_s)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
+    links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
     agents = AgentDesk(
         read_key=partial(read_api_key, client),
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
         told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
     )
-    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents)
+    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links)
     controller = Controller(cluster, metrics)
     reports.listen(controller.wake_job)
     reflectors = [
@@ -105,6 +108,7 @@ async def _lead(
         for reflector in reflectors:
             await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
         tasks.append(asyncio.create_task(controller.run(), name="controller"))
+        tasks.append(asyncio.create_task(links.run(lambda: _placements(cluster)), name="links"))
         shell = asyncio.create_task(
             run_kopf(
                 access,
@@ -139,6 +143,12 @@ def _leave_at_once(holding: asyncio.Task[None]) -> None:
     os._exit(_EXIT_LOST)
 
 
+def _placements(cluster: Cluster) -> set[Placement]:
+    """In other clusters, of all pools."""
+    pools = (cluster.pools.get(key) for key in cluster.pools)
+    return {placement for pool in pools if pool is not None for placement in placements_of(pool)}
+
+
 def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Answer) -> None:
     """The audit trail: what an agent said, or why it said nothing, and where to read more."""
     controller.wake_job(key)
@@ -156,7 +166,13 @@ def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Ans
 
 
 def _cluster(
-    settings: OperatorSettings, client: KubeClient, *, events: EventRecorder, reports: JobReports, agents: AgentDesk
+    settings: OperatorSettings,
+    client: KubeClient,
+    *,
+    events: EventRecorder,
+    reports: JobReports,
+    agents: AgentDesk,
+    links: Links,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
         places: tuple[str | None, ...] = settings.namespaces or (None,)
@@ -174,6 +190,7 @@ def _cluster(
         config_maps=FreshView(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
         events=events,
         reports=reports,
+        links=links,
         agents=agents,
         clock=time.time,
     )

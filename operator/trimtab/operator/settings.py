@@ -10,7 +10,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings
 
@@ -25,6 +25,27 @@ class LeaseSettings(BaseModel):
     """Absent, the namespace the operator runs in."""
     duration_s: int = Field(default=15, ge=3)
     """How long a silent holder keeps it. It is renewed five times as often."""
+
+
+class RemoteSettings(BaseModel):
+    """How other clusters are dealt with, each by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    deadline_s: float = Field(default=10.0, gt=0)
+    """For one request there."""
+    probe_s: float = Field(default=15.0, gt=0)
+    """How often a cluster is asked whether it is still there."""
+    retry_s: float = Field(default=5.0, gt=0)
+    """Between attempts to reach a cluster that is away, at most, doubled each time …"""
+    longest_retry_s: float = Field(default=320.0, gt=0)
+    """… up to this."""
+    reread_s: float = Field(default=60.0, gt=0)
+    """How often the Secret with the kubeconfig is read again; also before each attempt to reach the cluster."""
+    sweep_s: float = Field(default=60.0, gt=0)
+    """How often things there are looked for whose pool is gone."""
+    calls_per_cluster: int = Field(default=4, ge=1, le=256)
+    """Pools in one cluster that are looked after at once."""
 
 
 class TranscriptSettings(BaseModel):
@@ -42,6 +63,10 @@ class OperatorSettings(BaseModel):
 
     nats: NatsSettings
     object_store: ObjectStoreSettings
+    remote_nats: NatsSettings | None = None
+    """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights."""
+    remote_object_store: ObjectStoreSettings | None = None
+    remote: RemoteSettings = RemoteSettings()
     image: str = Field(min_length=1)
     """Image of the pods of jobs; a template may name others."""
     namespaces: tuple[str, ...] = ()
@@ -64,6 +89,15 @@ class OperatorSettings(BaseModel):
     """How often what jobs say on the bus may change their status."""
     deletion_deadline_s: float = Field(default=120.0, ge=0)
     """Beyond the pods' grace periods, how long a deleted job may wait for its pods and for the bus."""
+
+    @model_validator(mode="after")
+    def _one_store(self) -> OperatorSettings:
+        far, home = self.remote_object_store, self.object_store
+        if far is not None and (far.bucket, far.prefix.strip("/")) != (home.bucket, home.prefix.strip("/")):
+            raise ValueError(
+                "remote_object_store must have the bucket and prefix of object_store: pods of a job share what is there"
+            )
+        return self
 
     @field_validator("namespaces", mode="before")
     @classmethod

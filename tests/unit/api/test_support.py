@@ -23,6 +23,11 @@ def test_a_plain_job_is_supported() -> None:
     assert _unsupported({}) == []
 
 
+def test_pools_in_other_clusters_are_supported() -> None:
+    cluster = {"kubeconfigSecret": {"name": "far", "key": "kubeconfig"}}
+    assert _unsupported({"spec.pools.1.cluster": cluster}) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -34,7 +39,6 @@ def test_a_plain_job_is_supported() -> None:
             {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}, "spec.pools.1.policies": None},
             "spec.pools[1].engine.url",
         ),
-        ({"spec.autoscaling": {"mode": "Auto", "maxReplicas": 4}}, "spec.autoscaling.mode"),
         ({"spec.data.shards": 2}, "spec.data.shards"),
     ],
     ids=str,

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.unit.dataflow.jobs import job
 from tests.unit.operator.objects import pool, said, worker
 from trimtab.api.conditions import ConditionType
-from trimtab.api.pool import RolloutPool
+from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import find
+from trimtab.operator.plan.conditions import find, updated
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.plan.pool_size import Room, room
+from trimtab.operator.plan.reachability import reachable
 
 JOB = job()
 OLD = {"revision": "old"}
@@ -288,3 +289,17 @@ def _after(event: str, pod: ObservedPod, *, now: float) -> ObservedPod:
             return replace(pod, phase=Phase.FAILED, finished_at=now, message="boom")
         case _:
             return replace(pod, phase=Phase.FAILED, finished_at=now, disrupted=True)
+
+
+@pytest.mark.parametrize(("ready_at", "took"), [(130.0, 30), (70.0, 0)], ids=["later", "by a clock that is behind"])
+def test_the_time_to_start_is_never_negative(ready_at: float, took: int) -> None:
+    fleet = pool(JOB, replicas=1)
+    pods = workers(fleet, {"created_at": 100.0, "ready_at": ready_at})
+    assert (plan_pool(JOB, fleet, pods, now=1000.0).status.startup_seconds or 0) == took
+
+
+def test_a_pool_at_home_says_nothing_of_other_clusters() -> None:
+    fleet = pool(JOB, replicas=1)
+    conditions = updated((), [reachable()], generation=1, now=0.0)
+    moved = fleet.model_copy(update={"status": RolloutPoolStatus(conditions=conditions)})
+    assert find(plan_pool(JOB, moved, [], now=1000.0).status.conditions, ConditionType.REACHABLE) is None

@@ -15,7 +15,8 @@ from trimtab.fabric.wire.member import State
 from trimtab.operator.autoscale.agent.answers import Answer
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.plan.actions import PutPool
-from trimtab.operator.plan.conditions import find
+from trimtab.operator.plan.children import pool_of
+from trimtab.operator.plan.conditions import Statement, find, updated
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -165,3 +166,15 @@ def test_a_size_outside_new_bounds_of_its_pool_is_brought_in() -> None:
     of = job(autoscaling=SCALING, pools=[{"name": "local", "replicas": 2, "maxReplicas": 3}])
     wide = fleet(scaled_job(), replicas=5)
     assert sizes(planned(of, wide)) == [3]
+
+
+def test_a_lost_cluster_takes_nothing_from_what_the_job_may_cost() -> None:
+    cluster = {"kubeconfigSecret": {"name": "far", "key": "kubeconfig"}, "lostAfterSeconds": 60}
+    far = {"name": "far", "replicas": 3, "cluster": cluster}
+    of = job(autoscaling={**SCALING, "maxReplicas": 5}, pools=[{"name": "local", "replicas": 2}, far])
+    home = fleet(of)
+    elsewhere = pool_of(of, of.spec.pools[1], None)
+    away = Statement(type=ConditionType.REACHABLE, holds=False, reason="Unreachable")
+    for since, grown in ((NOW - 10, []), (NOW - 100, [4])):
+        status = RolloutPoolStatus(conditions=updated((), [away], generation=None, now=since))
+        assert sizes(planned(of, home, elsewhere.model_copy(update={"status": status}))) == grown

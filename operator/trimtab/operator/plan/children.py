@@ -9,28 +9,42 @@ from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool, RolloutPool, RolloutPoolSpec
 from trimtab.api.scalars import JobRef
 from trimtab.api.trainer import Trainer, TrainerSpec
+from trimtab.operator.plan.cover_record import COVERS, Cover, uncovered_replicas, written_cover
 
 
-def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None) -> RolloutPool:
-    """As the manifest has it, except for the size of a pool that is there: whoever scaled it is overruled only by a
-    change of the manifest's own number, and with autoscaling not even by that.
-    """
-    asked = str(pool.replicas)
-    applied = asked if present is None else present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked)
-    replicas = pool.replicas
-    if present is not None and (applied == asked or job.spec.autoscaling.mode == "Auto"):
-        most = present.spec.replicas if pool.max_replicas is None else pool.max_replicas
-        replicas = min(max(present.spec.replicas, pool.min_replicas), most)
+def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None, cover: Cover | None = None) -> RolloutPool:
+    """As the manifest has it, except for the size of a pool that is there. What it covers for others comes on top."""
+    annotations = {labels.APPLIED_REPLICAS: str(pool.replicas)}
+    if cover or (present is not None and COVERS in present.metadata.annotations):
+        annotations[COVERS] = written_cover(cover or {})
+    replicas = own_replicas(job, pool, present) + sum((cover or {}).values())
     settings = pool.model_dump(by_alias=False, exclude={"name"}) | {"replicas": replicas}
     return RolloutPool(
         metadata=_metadata(
             job,
             names.pool_name(job.metadata.name, pool.name),
             own={labels.POOL: pool.name},
-            annotations={labels.APPLIED_REPLICAS: asked},
+            annotations=annotations,
         ),
         spec=RolloutPoolSpec.model_validate(settings | {"job_ref": JobRef(name=job.metadata.name)}),
     )
+
+
+def own_replicas(job: RLJob, pool: JobPool, present: RolloutPool | None) -> int:
+    """Without what it covers. Whoever scaled the pool is overruled only by its bounds and by a change of the manifest's
+    own number, and with autoscaling not even by that.
+    """
+    if present is None:
+        return pool.replicas
+    asked = str(pool.replicas)
+    if job.spec.autoscaling.mode == "Auto":
+        size = present.spec.replicas
+    elif present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked) == asked:
+        size = uncovered_replicas(present)
+    else:
+        return pool.replicas
+    size = max(size, pool.min_replicas)
+    return size if pool.max_replicas is None else min(size, pool.max_replicas)
 
 
 def made_by(job: RLJob, pool: RolloutPool) -> bool:

@@ -47,6 +47,10 @@ def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | No
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
+def without(conditions: Sequence[Condition], kind: ConditionType) -> tuple[Condition, ...]:
+    return tuple(condition for condition in conditions if condition.type != kind)
+
+
 def moment(now: float) -> datetime:
     """To the second, as Kubernetes writes times."""
     return datetime.fromtimestamp(int(now), tz=UTC)

@@ -25,6 +25,7 @@ from trimtab.operator.plan.actions import (
 )
 from trimtab.operator.plan.children import made_by, pool_of, trainer_of
 from trimtab.operator.plan.conditions import Statement, find, moment, updated
+from trimtab.operator.plan.covering import planned_covers
 from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.last_error import latest_error
@@ -65,7 +66,7 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     elif rest_reason(job) is not None or end is not None:
         actions = _wind_down(observed)
     else:
-        actions = (*_children(job, observed), *_dataflow(job, observed.pods))
+        actions = (*_children(job, observed, now=now), *_dataflow(job, observed.pods))
     delete = delete_at(job)
     if delete is not None and now >= delete:
         actions = (DeleteJob(),)
@@ -110,14 +111,16 @@ def _failed(reason: str, message: str) -> Statement:
     return Statement(type=ConditionType.SUCCEEDED, holds=False, reason=reason, message=message)
 
 
-def _children(job: RLJob, observed: Observed) -> list[Action]:
+def _children(job: RLJob, observed: Observed, *, now: float) -> list[Action]:
     """Those that are missing or differ from the manifest, and pools that it no longer has."""
     actions: list[Action] = []
     pools = {pool.metadata.name: pool for pool in observed.pools}
     trainers = {trainer.metadata.name: trainer for trainer in observed.trainers}
+    covers = planned_covers(job, observed.pools, now=now)
     wanted = set()
     for asked in job.spec.pools:
-        made = pool_of(job, asked, pools.get(f"{job.metadata.name}-{asked.name}"))
+        name = f"{job.metadata.name}-{asked.name}"
+        made = pool_of(job, asked, pools.get(name), covers.get(name))
         wanted.add(made.metadata.name)
         if not _same(pools.get(made.metadata.name), made):
             actions.append(PutPool(made))

@@ -109,7 +109,9 @@ def rollout_pod(job: RLJob, pool: RolloutPool, ordinal: int) -> PodPlan:
     reads = [
         job.spec.workflow.model_dump(mode="json"),
         [policy.model_dump(mode="json", include={"name", "model", "sampling"}) for policy in served],
-        pool.spec.model_dump(mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update"}),
+        pool.spec.model_dump(
+            mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update", "cluster"}
+        ),
     ]
     pod = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, ordinal))
     return replace(pod, revision=revision_of(first, reads=reads))

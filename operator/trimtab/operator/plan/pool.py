@@ -15,7 +15,7 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, updated
+from trimtab.operator.plan.conditions import Statement, updated, without
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import rollout_pod
 from trimtab.operator.plan.last_error import latest_error
@@ -130,10 +130,11 @@ def _status(
         ),
     ]
     generation = pool.metadata.generation
+    known = before.conditions if pool.spec.cluster is not None else without(before.conditions, ConditionType.REACHABLE)
     return before.model_copy(
         update={
             "observed_generation": generation,
-            "conditions": updated(before.conditions, statements, generation=generation, now=now),
+            "conditions": updated(known, statements, generation=generation, now=now),
             "replicas": len(there),
             "ready_replicas": len(ready),
             "draining_replicas": len(there) - len(living),
@@ -148,7 +149,8 @@ def _status(
 
 
 def _startup_s(ready: Sequence[ObservedPod]) -> float | None:
-    took = [pod.ready_at - pod.created_at for pod in ready if pod.ready_at is not None]
+    # Two clocks: the node's, which may be behind, and the server's.
+    took = [max(0.0, pod.ready_at - pod.created_at) for pod in ready if pod.ready_at is not None]
     return round(median(took)) if took else None
 
 

@@ -25,6 +25,7 @@ from trimtab.operator.plan.conditions import find, updated
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import JobPlan, Observed
 from trimtab.operator.plan.job_pods import pool_label
+from trimtab.operator.plan.reachability import is_lost
 from trimtab.operator.plan.trainer import COMPLETED, outcome
 
 
@@ -55,7 +56,9 @@ def with_scaling(
     if not _may_scale(plan, job):
         return ScaledPlan(plan=plan, history=history)
     known = history if history is not None else _remembered(job, observed.pools, now=now)
-    fleet = Fleet(pools=tuple(_pool(job, pool) for pool in _in_order(observed.pools)))
+    # What is lost is no capacity, and takes nothing from what the job may cost.
+    there = [pool for pool in _in_order(observed.pools) if not is_lost(pool, now=now)]
+    fleet = Fleet(pools=tuple(_pool(job, pool) for pool in there))
     agent = job.spec.autoscaling.maintainer.agent
     if agent is None:
         reports = _newest(_reports(job, observed))

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeGuard, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -64,6 +64,8 @@ class NatsSettings(_Section):
     tls_ca_file: Path | None = None
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    inbox_prefix: str = Field(default="_INBOX", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
+    """Where answers are sent. Whoever may read _INBOX.> reads everybody's: a user of lesser rights has its own."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     request_timeout_s: float = Field(default=10.0, gt=0)
 
@@ -271,11 +273,17 @@ def _paths(kind: type[BaseModel], above: tuple[str, ...] = ()) -> dict[tuple[str
     paths: dict[tuple[str, ...], bool] = {}
     for name, field in kind.model_fields.items():
         annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            paths |= _paths(annotation, (*above, name))
+        # A section, or one that may be absent.
+        section = next((kind for kind in (annotation, *get_args(annotation)) if _is_section(kind)), None)
+        if section is not None:
+            paths |= _paths(section, (*above, name))
         else:
             paths[(*above, name)] = SecretStr in (annotation, *get_args(annotation))
     return paths
+
+
+def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _leaves(settings: BaseModel, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -15,11 +15,11 @@ from trimtab.api.trainer import Trainer
 from trimtab.kube.errors import Conflict, NotFound
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import KINDS, Cluster, Objection
+from trimtab.operator.apply.kubernetes.cluster import KINDS, Cluster, Objection, Place
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected, create_own
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
-from trimtab.operator.apply.kubernetes.pod_sites import prepare_site
+from trimtab.operator.apply.kubernetes.pod_sites import HomePlace, prepare_site
 from trimtab.operator.plan.actions import (
     Action,
     DeleteJob,
@@ -51,6 +51,12 @@ class Hand:
     typed: RLJob | RolloutPool | Trainer
     job: Object | None
     typed_job: RLJob | None
+    elsewhere: Place | None = None
+    """Where its pods are, if not at home."""
+
+    @property
+    def place(self) -> Place:
+        return self.elsewhere or HomePlace(cluster=self.cluster, owner=self.owner)
 
     async def do(self, actions: Sequence[Action], *, at_once: bool = False) -> Outcome:
         """`at_once`: all of them in this turn, because they make sense only together."""
@@ -94,7 +100,12 @@ class Hand:
         assert self.job is not None
         assert self.typed_job is not None
         return await prepare_site(
-            self.cluster, job=self.job, typed_job=self.typed_job, owner=self.owner, typed=self.typed
+            self.place,
+            image=self.cluster.settings.image,
+            job=self.job,
+            typed_job=self.typed_job,
+            owner=self.owner,
+            typed=self.typed,
         )
 
     async def _act(self, action: Action, site: PodSite | None) -> None:
@@ -116,30 +127,34 @@ class Hand:
                 await self._delete_job()
 
     async def _start(self, plan: PodPlan, site: PodSite) -> None:
-        pod = await create_own(self.cluster, PODS, render_pod(plan, site), owner_uid=self._uid)
-        self.cluster.pods.note(pod)
+        place = self.place
+        assert place.owner_uid is not None
+        body = place.own(render_pod(plan, site))
+        place.pods.note(await create_own(place.client, PODS, body, owner_uid=place.owner_uid))
         attempt = f", attempt {plan.attempt}" if plan.gang else ""
         self._tell(reasons.POD_STARTED, f"started {plan.name}{attempt}")
 
     async def _delete_pod(self, name: str, *, why: str | None) -> None:
         """With a reason it is stopped: it has its grace period to drain. Without, it has ended and only its name is
         in the way."""
-        pod = self.cluster.pods.get(Key(self._namespace, name))
-        if pod is None or controller_uid(pod) != self._uid:
+        place = self.place
+        key = place.key(name)
+        pod = place.pods.get(key)
+        if pod is None or controller_uid(pod) != place.owner_uid:
             return
         uid = pod["metadata"]["uid"]
         try:
-            gone = await self.cluster.client.delete(
-                PODS, name, namespace=self._namespace, uid=uid, grace_s=None if why is not None else 0
+            gone = await place.client.delete(
+                PODS, key.name, namespace=key.namespace, uid=uid, grace_s=None if why is not None else 0
             )
         except (NotFound, Conflict):
             # It went by itself, or its successor has the name: the watch will tell.
-            self.cluster.pods.note_gone(pod)
+            place.pods.note_gone(pod)
             return
         if why is not None and gone.get("kind") == "Pod" and is_leaving(gone) and pod["spec"].get("nodeName"):
-            self.cluster.pods.note(gone)
+            place.pods.note(gone)
         else:
-            self.cluster.pods.note_gone(pod)
+            place.pods.note_gone(pod)
         if why is not None:
             self._tell(reasons.POD_STOPPED, f"stopped {name}: {why}")
 
@@ -151,7 +166,7 @@ class Hand:
         name = child.metadata.name
         present = view.get(Key(self._namespace, name))
         if present is None:
-            made = await create_own(self.cluster, resource, wanted, owner_uid=self._uid)
+            made = await create_own(self.cluster.client, resource, wanted, owner_uid=self._uid)
             view.note(made)
             reason = reasons.POOL_CREATED if kind == ROLLOUT_POOLS.kind else reasons.TRAINER_CREATED
             self._tell(reason, f"created {kind} {name}")

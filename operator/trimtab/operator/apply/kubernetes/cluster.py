@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from trimtab.api import labels
 from trimtab.api.job import RLJob
@@ -19,6 +19,7 @@ from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.job_reports import JobReports
+from trimtab.operator.remote.links import Links
 from trimtab.operator.settings import OperatorSettings
 
 FIELD_MANAGER = "trimtab-operator"
@@ -56,6 +57,32 @@ class Turn:
     """Something was refused, or a name is not free yet; try again later."""
 
 
+class Place(Protocol):
+    """Where the pods of one owner are, and what they need around them: at home, or in another cluster."""
+
+    @property
+    def client(self) -> KubeClient: ...
+
+    @property
+    def pods(self) -> FreshView: ...
+
+    @property
+    def config_maps(self) -> FreshView: ...
+
+    @property
+    def owner_uid(self) -> str | None:
+        """Of what controls them there; None while there is nothing."""
+
+    def key(self, planned: str) -> Key:
+        """Of what the plan calls so."""
+
+    def own(self, body: Object) -> Object:
+        """As it is stored in this place."""
+
+    async def credentials(self, job: Object) -> JobCredentials:
+        """Makes what is missing; to be called before the first object is made."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     client: KubeClient
@@ -67,6 +94,7 @@ class Cluster:
     config_maps: FreshView
     events: EventRecorder
     reports: JobReports
+    links: Links
     agents: AgentDesk
     clock: Callable[[], float]
     objections: dict[WorkKey, Objection] = field(default_factory=dict)

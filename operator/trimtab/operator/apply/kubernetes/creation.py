@@ -4,10 +4,11 @@ a moment ago, or somebody else's and none of our business.
 
 from __future__ import annotations
 
+from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid
 from trimtab.kube.resources import Object, Resource
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
+from trimtab.operator.apply.kubernetes.cluster import Objection
 from trimtab.operator.apply.kubernetes.ownership import controller_of, controller_uid, is_leaving
 
 
@@ -23,14 +24,14 @@ class NameBusy(Exception):
     """What has the name is on its way out; try again soon."""
 
 
-async def create_own(cluster: Cluster, resource: Resource, body: Object, *, owner_uid: str) -> Object:
+async def create_own(client: KubeClient, resource: Resource, body: Object, *, owner_uid: str) -> Object:
     """The object as it is now, made by us just now or earlier. Raises Objected or NameBusy."""
     metadata = body["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
     try:
-        return await cluster.client.create(resource, body, namespace=namespace)
+        return await client.create(resource, body, namespace=namespace)
     except AlreadyExists:
-        present = await cluster.client.get_or_none(resource, name, namespace=namespace)
+        present = await client.get_or_none(resource, name, namespace=namespace)
         if present is None:
             raise NameBusy(f"{resource.kind} {name} was there a moment ago") from None
         present = {"apiVersion": resource.api_version, "kind": resource.kind, **present}

@@ -9,11 +9,12 @@ from __future__ import annotations
 from trimtab.api.job import RLJob
 from trimtab.fabric.bus.errors import BusError
 from trimtab.kube.errors import NotFound
-from trimtab.kube.resources import RLJOBS, Object, key_of
+from trimtab.kube.resources import RLJOBS, Key, Object, key_of
 from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
+from trimtab.operator.remote.placement import recorded_placement
 
 FINALIZER = "rl.trimtab.dev/cleanup"
 _LOOK_AGAIN_S = 2.0
@@ -38,10 +39,13 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     pods_deadline = bus_deadline + _longest_grace_s(typed)
     # One that has ended keeps its logs for people, and goes with its owner.
     pods = [pod for pod in cluster.pods.under(key) if not observed_pod(pod).ended]
-    if pods and now < pods_deadline:
+    elsewhere = _pods_elsewhere(cluster, key)
+    if (pods or elsewhere) and now < pods_deadline:
         return Turn(look_again_at=pods_deadline)
     cluster.reports.stop(key)
     left = [f"{len(pods)} pods"] if pods else []
+    if elsewhere:
+        left.append(f"{elsewhere} pods in other clusters")
     try:
         await cluster.reports.erase(key)
     except BusError as error:
@@ -61,6 +65,12 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     cluster.scaling.pop(job["metadata"]["uid"], None)
     cluster.agents.forget(job["metadata"]["uid"])
     return Turn()
+
+
+def _pods_elsewhere(cluster: Cluster, job: Key) -> int:
+    """As far as is known: a cluster that counts as lost has none."""
+    pools = [pool for pool in cluster.pools.under(job) if recorded_placement(pool) is not None]
+    return sum(int((pool.get("status") or {}).get("replicas") or 0) for pool in pools)
 
 
 async def _write_finalizers(cluster: Cluster, job: Object, finalizers: list[str]) -> Object:

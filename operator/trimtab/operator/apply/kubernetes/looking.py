@@ -5,6 +5,7 @@ of the three kinds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
@@ -28,12 +29,13 @@ from trimtab.operator.apply.kubernetes.status_writing import (
     write_unreadable,
 )
 from trimtab.operator.apply.kubernetes.transitions import Status, transitions
+from trimtab.operator.job_reports import Heard
 from trimtab.operator.plan.actions import Action, PutPool, PutTrainer, StartPod
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.pool import plan_pool
+from trimtab.operator.plan.pool import PoolPlan, plan_pool
 from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
 
@@ -48,14 +50,19 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
     item = cluster.pools.get(key.key)
     if item is None or is_leaving(item):
         # Its pods go with it: the garbage collector stops them, and they drain.
-        return _forgotten(cluster, key)
+        return forgotten(cluster, key)
     pool = cluster.pools.read(item)
     job, typed_job = job_of(cluster, item, pool.spec.job_ref.name)
     if typed_job is not None and typed_job.spec.managed_by != OURS:
         return Turn()
-    now = cluster.clock()
     pods = _pods_of(cluster, item, pool.spec.job_ref.name)
-    plan = plan_pool(typed_job, pool, pods, now=now)
+    hand = Hand(cluster=cluster, owner=item, typed=pool, job=job, typed_job=typed_job)
+    return await settle_pool(hand, pool, pods, plan_pool(typed_job, pool, pods, now=cluster.clock()))
+
+
+async def settle_pool(hand: Hand, pool: RolloutPool, pods: Sequence[ObservedPod], plan: PoolPlan) -> Turn:
+    """The plan carried out, wherever the pool's pods are."""
+    cluster, key, now = hand.cluster, work_key(hand.owner), hand.cluster.clock()
     heard = cluster.reports.heard(Key(key.namespace, pool.spec.job_ref.name))
     served = [heard.versions[pod.name] for pod in pods if pod.ready and pod.name in heard.versions]
     status = plan.status.model_copy(
@@ -65,7 +72,6 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
             "conditions": _conditions(cluster, key, plan.status, pool, now=now),
         }
     )
-    hand = Hand(cluster=cluster, owner=item, typed=pool, job=job, typed_job=typed_job)
     actions = plan.actions if refusal_of(pool.spec) is None else ()
     return await _carry_out(hand, status, pool.status, actions, look_again_at=plan.look_again_at)
 
@@ -73,7 +79,7 @@ async def look_at_pool(cluster: Cluster, key: WorkKey) -> Turn:
 async def look_at_trainer(cluster: Cluster, key: WorkKey) -> Turn:
     item = cluster.trainers.get(key.key)
     if item is None or is_leaving(item):
-        return _forgotten(cluster, key)
+        return forgotten(cluster, key)
     trainer = cluster.trainers.read(item)
     job, typed_job = job_of(cluster, item, trainer.spec.job_ref.name)
     if typed_job is not None and typed_job.spec.managed_by != OURS:
@@ -96,7 +102,7 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
     item = cluster.jobs.get(key.key)
     if item is None:
         cluster.reports.stop(key.key)
-        return _forgotten(cluster, key)
+        return forgotten(cluster, key)
     job = cluster.jobs.read(item)
     if job.spec.managed_by != OURS:
         return Turn()
@@ -156,7 +162,7 @@ async def _carry_out(
     if not actions:
         withdrawn = cluster.objections.pop(key, None)
         if hand.typed_job is not None:
-            await remove_old_manifests(cluster, job=hand.typed_job, owner=hand.owner, typed=hand.typed)
+            await remove_old_manifests(hand.place, job=hand.typed_job, owner=hand.owner, typed=hand.typed)
         return Turn(look_again_at=look_again_at, more=withdrawn is not None)
     if not fresh and not await is_current(cluster, hand.owner):
         return Turn(more=True)
@@ -218,13 +224,13 @@ def _works_for(item: Object, job: Object) -> bool:
 
 def _pods_of(cluster: Cluster, owner: Object, job: str) -> list[ObservedPod]:
     heard = cluster.reports.heard(Key(owner["metadata"]["namespace"], job))
-    pods = []
-    for pod in cluster.pods.under(owner["metadata"]["uid"]):
-        name = pod["metadata"]["name"]
-        pods.append(
-            observed_pod(pod, suspect=name in heard.silent, tokens_per_second=heard.tokens_per_second.get(name, 0.0))
-        )
-    return pods
+    return [with_news(observed_pod(pod), heard) for pod in cluster.pods.under(owner["metadata"]["uid"])]
+
+
+def with_news(pod: ObservedPod, heard: Heard) -> ObservedPod:
+    """The pod with what the bus has heard of it."""
+    rate = heard.tokens_per_second.get(pod.name, 0.0)
+    return replace(pod, suspect=pod.name in heard.silent, tokens_per_second=rate)
 
 
 def _conditions(
@@ -297,6 +303,6 @@ async def _renew_credentials(cluster: Cluster, job: Object) -> None:
         return  # whoever needs them to start a pod objects, and says so in its status
 
 
-def _forgotten(cluster: Cluster, key: WorkKey) -> Turn:
+def forgotten(cluster: Cluster, key: WorkKey) -> Turn:
     cluster.objections.pop(key, None)
     return Turn()

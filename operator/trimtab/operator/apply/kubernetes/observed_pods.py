@@ -15,8 +15,8 @@ from trimtab.operator.plan.pods import ObservedPod, Phase
 _PHASES = {phase.value: phase for phase in Phase}
 
 
-def observed_pod(pod: Object, *, suspect: bool = False, tokens_per_second: float = 0.0) -> ObservedPod:
-    """`suspect` and `tokens_per_second` are what the bus has heard of it."""
+def observed_pod(pod: Object) -> ObservedPod:
+    """Without what the bus has heard of it."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     own = metadata.get("labels") or {}
     conditions = {condition["type"]: condition.get("status") for condition in status.get("conditions") or ()}
@@ -37,8 +37,6 @@ def observed_pod(pod: Object, *, suspect: bool = False, tokens_per_second: float
         scheduled=bool(pod["spec"].get("nodeName")),
         ready=ready,
         ready_at=_since(status, "Ready") if ready else None,
-        suspect=suspect,
-        tokens_per_second=tokens_per_second,
         created_at=epoch(metadata["creationTimestamp"]),
         finished_at=_finished_at(metadata, ends) if phase in (Phase.SUCCEEDED, Phase.FAILED) else None,
         stopping=is_leaving(pod),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trimtab.api import labels
 from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
@@ -9,11 +11,13 @@ from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.api.validation import InvalidManifestError, parse
 from trimtab.fabric.signing import Signer
-from trimtab.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Key, Object
+from trimtab.kube.client import KubeClient
+from trimtab.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Key, Object, key_of
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Place
 from trimtab.operator.apply.kubernetes.creation import Objected, create_own
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials, job_credentials, kept_seed, secret_name
+from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.apply.kubernetes.manifests import manifest_config_map, manifest_for, manifests_in_use
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite
@@ -22,27 +26,66 @@ from trimtab.operator.apply.kubernetes.rendezvous import rendezvous_service
 _ROLES = {"RLJob": "dataflow", "RolloutPool": "rollout", "Trainer": "trainer"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HomePlace:
+    """The operator's own cluster, where the owner itself controls its pods."""
+
+    cluster: Cluster
+    owner: Object
+
+    @property
+    def client(self) -> KubeClient:
+        return self.cluster.client
+
+    @property
+    def pods(self) -> FreshView:
+        return self.cluster.pods
+
+    @property
+    def config_maps(self) -> FreshView:
+        return self.cluster.config_maps
+
+    @property
+    def owner_uid(self) -> str:
+        return str(self.owner["metadata"]["uid"])
+
+    def key(self, planned: str) -> Key:
+        return Key(self.owner["metadata"]["namespace"], planned)
+
+    def own(self, body: Object) -> Object:
+        return body
+
+    async def credentials(self, job: Object) -> JobCredentials:
+        return await ensure_credentials(self.cluster, job)
+
+
 async def prepare_site(
-    cluster: Cluster, *, job: Object, typed_job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+    place: Place,
+    *,
+    image: str,
+    job: Object,
+    typed_job: RLJob,
+    owner: Object,
+    typed: RLJob | RolloutPool | Trainer,
 ) -> PodSite:
     """Makes what is missing. Raises Objected when it cannot be had."""
-    credentials = await ensure_credentials(cluster, job)
+    credentials = await place.credentials(job)
     name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
-    manifest = await _ensure_manifest(cluster, typed_job, owner, typed)
+    manifest = await _ensure_manifest(place, typed_job, owner, typed)
     ranks, own_command, own = 1, False, {}
     if isinstance(typed, Trainer):
         ranks = typed.spec.replicas
         own_command = template_command(typed.spec.template, container="trainer") is not None
         own = {labels.POLICY: typed.spec.policy}
         if ranks > 1:
-            await create_own(cluster, SERVICES, rendezvous_service(owner, job=name), owner_uid=uid)
+            await create_own(place.client, SERVICES, rendezvous_service(owner, job=name), owner_uid=uid)
     elif isinstance(typed, RolloutPool) and labels.POOL in typed.metadata.labels:
         own = {labels.POOL: typed.metadata.labels[labels.POOL]}
     source = typed_job.spec.workflow.source
     return PodSite(
         owner=owner,
         job=name,
-        image=cluster.settings.image,
+        image=image,
         environment=credentials.environment,
         secret=credentials.secret_name,
         secret_keys=tuple(credentials.shared_keys),
@@ -71,7 +114,7 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
             body = {**present, "data": wanted.secret["data"]}
             await cluster.client.replace(SECRETS, name, body, namespace=namespace)
     else:
-        stored = await create_own(cluster, SECRETS, wanted.secret, owner_uid=metadata["uid"])
+        stored = await create_own(cluster.client, SECRETS, wanted.secret, owner_uid=metadata["uid"])
         if stored.get("data") != wanted.secret["data"]:
             # Another operator was faster, with a seed of its own: its seed counts.
             return await ensure_credentials(cluster, job)
@@ -79,39 +122,39 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
     return wanted
 
 
-async def _ensure_manifest(cluster: Cluster, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer) -> str:
+async def _ensure_manifest(place: Place, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer) -> str:
     """The name of its ConfigMap."""
-    manifest = manifest_for(job, typed)
-    wanted = manifest_config_map(manifest, owner=owner, job=job.metadata.name, role=_ROLES[owner["kind"]])
-    name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
-    present = cluster.config_maps.get(Key(namespace, name))
-    if present is not None and controller_uid(present) == owner["metadata"]["uid"] and not is_leaving(present):
-        return str(name)
+    manifest, uid = manifest_for(job, typed), place.owner_uid
+    assert uid is not None
+    wanted = place.own(manifest_config_map(manifest, owner=owner, job=job.metadata.name, role=_ROLES[owner["kind"]]))
+    key = key_of(wanted)
+    present = place.config_maps.get(key)
+    if present is not None and controller_uid(present) == uid and not is_leaving(present):
+        return key.name
     try:
         parse(manifest)
     except InvalidManifestError as invalid:
         message = f"pods would not accept the manifest: {invalid}"
         raise Objected(Objection(reason=reasons.NOT_ACCEPTED, message=message)) from None
-    made = await create_own(cluster, CONFIG_MAPS, wanted, owner_uid=owner["metadata"]["uid"])
-    cluster.config_maps.note(made)
-    return str(name)
+    place.config_maps.note(await create_own(place.client, CONFIG_MAPS, wanted, owner_uid=uid))
+    return key.name
 
 
 async def remove_old_manifests(
-    cluster: Cluster, *, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+    place: Place, *, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
 ) -> None:
     """ConfigMaps that no pod has mounted and no new one would."""
-    uid = owner["metadata"]["uid"]
-    present = [item for item in cluster.config_maps.under(uid) if not is_leaving(item)]
-    if len(present) <= 1:
+    uid = place.owner_uid
+    present = [item for item in place.config_maps.under(uid) if not is_leaving(item)]
+    if uid is None or len(present) <= 1:
         return
     role = _ROLES[owner["kind"]]
-    current = manifest_config_map(manifest_for(job, typed), owner=owner, job=job.metadata.name, role=role)
-    needed = manifests_in_use(cluster.pods.under(uid)) | {current["metadata"]["name"]}
+    current = place.own(manifest_config_map(manifest_for(job, typed), owner=owner, job=job.metadata.name, role=role))
+    needed = manifests_in_use(place.pods.under(uid)) | {current["metadata"]["name"]}
     for item in present:
         metadata = item["metadata"]
         if metadata["name"] not in needed:
-            await cluster.client.delete(
+            await place.client.delete(
                 CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
             )
-            cluster.config_maps.note_gone(item)
+            place.config_maps.note_gone(item)

@@ -12,6 +12,7 @@ from trimtab.api.trainer import TrainerStatus
 from trimtab.kube.events import EventType
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.conditions import find
+from trimtab.operator.plan.reachability import is_said_lost
 
 Status = RLJobStatus | RolloutPoolStatus | TrainerStatus
 
@@ -28,6 +29,7 @@ def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
     yield from _acceptance(known, after.conditions)
     yield from _suspension(known, after.conditions)
     yield from _end(known, after.conditions)
+    yield from _reach(known, after.conditions)
     error = after.last_error
     if error is not None and error != (None if before is None else before.last_error):
         yield Transition(
@@ -62,6 +64,18 @@ def _suspension(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> 
         yield Transition(reason=reasons.SUSPENDED, message=now.message or "all pods have ended")
     else:
         yield Transition(reason=reasons.RESUMED, message="pods are started again")
+
+
+def _reach(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:
+    was, now = find(before, ConditionType.REACHABLE), find(after, ConditionType.REACHABLE)
+    if now is None or now.status == "Unknown":
+        return
+    if is_said_lost(after) and not is_said_lost(before):
+        yield Transition(type="Warning", reason=reasons.CLUSTER_LOST, message=now.message)
+    elif now.status == "False" and (was is None or (was.status, was.reason) != ("False", now.reason)):
+        yield Transition(type="Warning", reason=reasons.CLUSTER_UNREACHABLE, message=f"{now.reason}: {now.message}")
+    elif now.status == "True" and was is not None and was.status == "False":
+        yield Transition(reason=reasons.CLUSTER_REACHABLE, message="the cluster can be reached again")
 
 
 def _end(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:

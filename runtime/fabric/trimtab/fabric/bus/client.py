@@ -18,8 +18,10 @@ from nats.errors import Error as NatsError
 class EnduringClient(Client):
     """A client that reconnects after anything the server says, and never speaks plain text when TLS was asked for."""
 
-    def __init__(self, *, require_tls: bool) -> None:
+    def __init__(self, *, require_tls: bool, inbox_prefix: str = "_INBOX") -> None:
         super().__init__()
+        # Upstream sets it when it connects; ours hands out inboxes before that.
+        self._inbox_prefix = bytearray(inbox_prefix.encode())
         self._require_tls = require_tls
         self._prompt: dict[int, Callable[[Msg], None]] = {}
 

@@ -68,7 +68,7 @@ class Bus:
         self._redactor = Redactor(settings)
         self._backoff = backoff
         self._choose = choose
-        self._client = EnduringClient(require_tls=wants_tls(settings))
+        self._client = EnduringClient(require_tls=wants_tls(settings), inbox_prefix=settings.inbox_prefix)
         self._inbox = ReplyInbox(self._client)
         self._connected = asyncio.Event()
         self._closed = False
@@ -115,6 +115,7 @@ class Bus:
                 max_reconnect_attempts=-1,
                 ping_interval=PING_INTERVAL_S,
                 pending_size=OUTBOUND_BUFFER_BYTES,
+                inbox_prefix=settings.inbox_prefix,
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,

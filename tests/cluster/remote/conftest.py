@@ -1,0 +1,90 @@
+"""Two real control planes without nodes: one with the operator, one that pools are sent to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.operator.conftest import servers as servers
+from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.scene import Scene
+from tests.cluster.remote.collector import Collector
+from tests.cluster.remote.cuttable_line import CuttableLine
+from tests.cluster.remote.far_side import FarSide
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.kube.access import load_access
+
+# As the operator does it, sooner.
+QUICK = {
+    "TRIMTAB_REMOTE__DEADLINE_S": "3",
+    "TRIMTAB_REMOTE__PROBE_S": "1",
+    "TRIMTAB_REMOTE__RETRY_S": "0.5",
+    "TRIMTAB_REMOTE__LONGEST_RETRY_S": "1",
+    "TRIMTAB_REMOTE__REREAD_S": "1",
+    "TRIMTAB_REMOTE__SWEEP_S": "1",
+    "TRIMTAB_DELETION_DEADLINE_S": "5",
+    # The same name each time, so that one that was killed need not be waited for.
+    "TRIMTAB_IDENTITY": "one",
+    # A machine that is busy for a while must not cost it the lease.
+    "TRIMTAB_LEASE__DURATION_S": "120",
+}
+
+
+@pytest.fixture(scope="session")
+def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> Iterator[ControlPlane]:
+    plane = start_control_plane()
+    with Collector(load_access(plane.kubeconfig())):
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def control_plane(start_control_plane: Callable[[], ControlPlane]) -> Iterator[ControlPlane]:
+    plane = start_control_plane()
+    grant_cluster_role(plane)
+    with Collector(load_access(plane.kubeconfig())):
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def remote_credentials() -> dict[str, str]:
+    """What pods elsewhere dial with."""
+    return {
+        "TRIMTAB_REMOTE_NATS__SERVERS": "nats://nats.example.org:4222",
+        "TRIMTAB_REMOTE_NATS__USER": "guest",
+        "TRIMTAB_REMOTE_NATS__PASSWORD": "guests-password",
+        "TRIMTAB_REMOTE_NATS__INBOX_PREFIX": "_INBOX_guest",
+    }
+
+
+@pytest.fixture(scope="session")
+def operator(
+    control_plane: ControlPlane,
+    servers: dict[str, str],
+    remote_credentials: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(
+        tmp_path_factory.mktemp("operator"), plane=control_plane, environment=servers | remote_credentials | QUICK
+    ).start()
+    yield process
+    assert process.stop() == 0, process.log[-1500:]
+    faults = [line for line in process.log.splitlines() if "look_faulted" in line or "Traceback" in line]
+    assert faults == []
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str) -> Iterator[Scene]:
+    access = load_access(control_plane.kubeconfig())
+    scene = Scene(plane=control_plane, namespace=namespace, access=access, operator=operator)
+    yield scene
+    scene.kubectl("delete", "rljobs", "--all", "--wait=false")
+
+
+@pytest.fixture
+def far(remote_plane: ControlPlane, scene: Scene, tmp_path: Path) -> Iterator[FarSide]:
+    port = int(remote_plane.apiserver.url.rpartition(":")[2])
+    with CuttableLine(port) as line:
+        yield FarSide.prepare(remote_plane, line, scene, namespace=f"guests-{uuid.uuid4().hex[:8]}")

@@ -1,0 +1,151 @@
+"""A job trains a real model with pods in two clusters; those of the second reach NATS and object storage over slow
+lines that are cut for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
+from tests.cluster.operator.scene import Scene
+from tests.cluster.remote.conftest import QUICK
+from tests.cluster.remote.cuttable_line import CuttableLine
+from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
+from tests.quickstart_job import make_quickstart
+from trimtab.devnode.server import DevelopmentNode
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.ports import LOOPBACK
+from trimtab.kube.resources import ROLLOUT_POOLS
+
+_ENDLESS = 1_000_000
+_PATIENCE_S = 180.0
+_BYTES_PER_SECOND = 4e6
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Everything that the far pods dial."""
+
+    nats: CuttableLine
+    store: CuttableLine
+
+    def cut(self) -> None:
+        self.nats.cut()
+        self.store.cut()
+
+    def mend(self) -> None:
+        self.nats.mend()
+        self.store.mend()
+
+
+@pytest.fixture(scope="module")
+def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+    """One of our own: a node would run what other tests have left pending."""
+    plane = start_control_plane()
+    grant_cluster_role(plane)
+    return plane
+
+
+@pytest.fixture(scope="module")
+def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+    return start_control_plane()
+
+
+@pytest.fixture
+def lines(servers: dict[str, str]) -> Iterator[Lines]:
+    def port(address: str) -> int:
+        found = urlsplit(address).port
+        assert found is not None
+        return found
+
+    with (
+        CuttableLine(port(servers["TRIMTAB_NATS__SERVERS"]), bytes_per_second=_BYTES_PER_SECOND) as nats,
+        CuttableLine(port(servers["TRIMTAB_OBJECT_STORE__ENDPOINT_URL"]), bytes_per_second=_BYTES_PER_SECOND) as store,
+    ):
+        yield Lines(nats, store)
+
+
+@pytest.fixture
+def operator(
+    control_plane: ControlPlane, servers: dict[str, str], lines: Lines, tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    remote = {name.replace("TRIMTAB_", "TRIMTAB_REMOTE_", 1): value for name, value in servers.items()} | {
+        "TRIMTAB_REMOTE_NATS__SERVERS": f"nats://{LOOPBACK}:{lines.nats.port}",
+        "TRIMTAB_REMOTE_OBJECT_STORE__ENDPOINT_URL": f"http://{LOOPBACK}:{lines.store.port}",
+    }
+    environment = servers | remote | QUICK | {"TRIMTAB_DELETION_DEADLINE_S": "60"}
+    process = OperatorProcess(tmp_path / "operator", plane=control_plane, environment=environment).start()
+    yield process
+    assert process.stop() == 0, process.log[-1500:]
+
+
+@pytest.fixture
+def nodes(control_plane: ControlPlane, remote_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        for number, plane in enumerate((control_plane, remote_plane)):
+            folder = tmp_path / f"node-{number}"
+            stack.enter_context(DevelopmentNode(folder, control_plane=plane, host_paths_allowed=True))
+        yield
+
+
+def _step(scene: Scene) -> int:
+    return int(job_status(scene, "learns").get("step") or 0)
+
+
+def _ready(scene: Scene, pool: str) -> int:
+    return int(((scene.get(ROLLOUT_POOLS, pool) or {}).get("status") or {}).get("readyReplicas") or 0)
+
+
+def _lives(pods: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
+    """Pods by uid, with how often each container was restarted."""
+    return {
+        pod["metadata"]["uid"]: [
+            entry["restartCount"]
+            for entry in (*pod["status"]["containerStatuses"], *pod["status"]["initContainerStatuses"])
+        ]
+        for pod in pods.values()
+    }
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_job_trains_across_clusters_through_a_cut_line(
+    scene: Scene, far: FarSide, lines: Lines, tmp_path: Path
+) -> None:
+    job = in_a_cluster(make_quickstart(tmp_path, name="learns", max_steps=_ENDLESS))
+    home = job["spec"]["pools"][0]
+    job["spec"]["pools"].append(home | far.pool(gracePeriodSeconds=10))
+    scene.apply(kubeconfig_secret(far.kubeconfig()), job)
+    scene.until(lambda: _ready(scene, "learns-far"), lambda ready: ready == 1, timeout_s=_PATIENCE_S)
+    scene.until(lambda: _step(scene), lambda step: step >= 2, timeout_s=_PATIENCE_S)
+    before = _lives(far.pods())
+
+    far.line.cut()
+    lines.cut()
+    scene.says(ROLLOUT_POOLS, "learns-far", "Reachable", "Unreachable")
+    begun = _step(scene)
+    scene.until(lambda: _step(scene), lambda step: step >= begun + 3, timeout_s=_PATIENCE_S)
+    moved = lines.nats.bytes_moved
+    assert _lives(far.pods()) == before
+
+    far.line.mend()
+    lines.mend()
+    scene.says(ROLLOUT_POOLS, "learns-far", "Reachable", "Connected")
+    scene.until(lambda: lines.nats.bytes_moved, lambda now: now > moved)
+    # From here on nobody but the far pool samples: what is trained on beyond what was waiting is its own.
+    scene.kubectl("scale", "rolloutpool/learns-local", "--replicas=0")
+    scene.until(lambda: scene.pods("learns-local"), lambda pods: not pods)
+    begun = _step(scene)
+    scene.until(lambda: _step(scene), lambda step: step >= begun + 12, timeout_s=_PATIENCE_S)
+    assert _lives(far.pods()) == before
+
+    scene.kubectl("delete", "rljob", "learns", "--wait=true", "--timeout=90s")
+    far.is_empty()
+    scene.until(lambda: scene.listed(ROLLOUT_POOLS), lambda pools: pools == [])
