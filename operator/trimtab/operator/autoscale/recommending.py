@@ -16,6 +16,7 @@ from trimtab.operator.autoscale.three_zone import three_zone
 from trimtab.operator.autoscale.trim import trim
 from trimtab.operator.autoscale.want import Want
 from trimtab.operator.autoscale.windows import usual_speeds
+from trimtab.operator.plan.conditions import moment
 
 Reports = Mapping[str, BalanceReport | None]
 """The latest of every policy that still learns; None for one that has none yet."""
@@ -57,8 +58,9 @@ def missing_evidence(reports: Reports, *, config: Autoscaling, now: float) -> Li
         if now - report.at > config.report_timeout_seconds:
             return Limit(
                 reason="ReportStale",
-                message=f"the balance report of {policy} is {now - report.at:.0f} s old, "
-                f"more than reportTimeoutSeconds {config.report_timeout_seconds}",
+                # The moment and not the age: what changes every second would be written every second.
+                message=f"the last balance report of {policy} came at {moment(report.at):%H:%M:%S} UTC, "
+                f"more than reportTimeoutSeconds {config.report_timeout_seconds} ago",
             )
     return None
 

@@ -73,7 +73,7 @@ def test_missing_and_stale_reports_hold(policy: str) -> None:
     assert said(none, ConditionType.SCALING_ACTIVE) == (False, "ReportMissing")
     old = decision(report(accepted=2000, at=NOW - 901), config=config)
     assert (old.targets, old.status.reason) == ({"home": 8}, "ReportStale")
-    assert "901 s old" in old.status.message
+    assert "more than reportTimeoutSeconds 900 ago" in old.status.message
 
 
 def test_one_policy_without_a_report_keeps_what_the_others_would_give_up() -> None:
