@@ -37,8 +37,10 @@ class Witness:
             self._new(key, after)
 
     def _still_there(self, key: Key, before: Object, after: Object) -> None:
-        told = after["metadata"].get("deletionTimestamp") and not before["metadata"].get("deletionTimestamp")
-        if told and after["spec"].get("nodeName") and after["metadata"].get("deletionGracePeriodSeconds") == 0:
+        # One that was bound a moment ago may go at once: the server had found it unscheduled.
+        ran = before.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in before["metadata"]
+        told = after["metadata"].get("deletionTimestamp") and before["metadata"]["uid"] == after["metadata"]["uid"]
+        if ran and told and after["metadata"].get("deletionGracePeriodSeconds") == 0:
             self.broken.append(f"{key.name} ran and was deleted without time to drain")
 
     def _new(self, key: Key, after: Object) -> None:

@@ -99,7 +99,7 @@ async def _run_kills(
                 return await client.get_or_none(RLJOBS, "c", namespace=_NAMESPACE) is None
 
             await eventually(gone, timeout_s=_SETTLES_IN_S)
-            assert witness.broken == []
+            assert witness.broken == [], witness.broken
             assert any(len(uids) == 1 for uids in witness.attempts.values())
             assert "look_faulted" not in operator.log
             keeping.cancel()

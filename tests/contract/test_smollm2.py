@@ -58,7 +58,8 @@ async def test_greedy_is_transformers_token_for_token_and_logprobs_agree(real: E
 
 
 async def test_a_sampled_group_shares_its_prompt_and_has_exact_logprobs(real: Engine, smollm2: SmolLM2) -> None:
-    prompt = list(smollm2.tokenizer.encode(" ".join(TEXTS)).ids)
+    # Long enough to be worth waiting for: short ones are computed for each where they arrive at the same time.
+    prompt = list(smollm2.tokenizer.encode(" ".join(TEXTS * 3)).ids)
     answers = await asyncio.gather(
         *(real.generate(prompt, max_new_tokens=COUNT, sampling_seed=seed) for seed in range(8))
     )
