@@ -68,6 +68,7 @@ async def _run_kills(
         collecting = asyncio.create_task(churn.collect_garbage())
         nodes = asyncio.create_task(Nodes(client, _NAMESPACE, chance).run())
         churning = asyncio.create_task(churn.run())
+        tasks = [watching, collecting, nodes, churning]
         try:
             for number in range(kills):
                 if number in (kills // 3, 2 * kills // 3):
@@ -79,7 +80,7 @@ async def _run_kills(
                 operator.kill()
             await _ended(churning)
             operator.start("--namespace", _NAMESPACE)
-            keeping = asyncio.create_task(_keep_running(operator))
+            tasks.append(asyncio.create_task(_keep_running(operator)))
             await churn.settle(_WANTED)
             expected = {
                 pod
@@ -102,14 +103,10 @@ async def _run_kills(
             assert witness.broken == [], witness.broken
             assert any(len(uids) == 1 for uids in witness.attempts.values())
             assert "look_faulted" not in operator.log
-            keeping.cancel()
-            # In a thread, because the proxy that it says goodbye through lives in this loop.
-            assert await asyncio.to_thread(operator.stop) == 0, operator.log[-1500:]
         finally:
-            if operator.ended() is None:
-                operator.kill()
-            for task in (watching, collecting, nodes, churning):
+            for task in tasks:
                 await _ended(task)
+            operator.kill()
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
