@@ -6,9 +6,9 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.chaos.forked_operator import ForkedOperator, prepare
+from tests.chaos.forked_operator import ForkedOperator
 from tests.chaos.operator_churn import Churn, Nodes, Witness
-from tests.chaos.template_process import TemplateProcess, template_process
+from tests.chaos.template_process import TemplateProcess
 from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.polling import eventually
 from trimtab.api import labels
@@ -24,20 +24,6 @@ _SETTLES_IN_S = 60.0
 
 
 async def run_kills(
-    plane: ControlPlane,
-    servers: dict[str, str],
-    *,
-    folder: Path,
-    kills: int,
-    seed: int,
-    server: str,
-) -> None:
-    """`server` is where the operator finds the API. The API server itself is killed twice on the way."""
-    with template_process(prepare) as template:
-        await _run_kills(template, plane, servers, folder=folder, kills=kills, seed=seed, server=server)
-
-
-async def _run_kills(
     template: TemplateProcess,
     plane: ControlPlane,
     servers: dict[str, str],
@@ -47,6 +33,7 @@ async def _run_kills(
     seed: int,
     server: str,
 ) -> None:
+    """`server` is where the operator finds the API. The API server itself is killed twice on the way."""
     chance = random.Random(seed)
     async with KubeClient(load_access(plane.kubeconfig())) as client:
         await client.create(NAMESPACES, {"metadata": {"name": _NAMESPACE}})
@@ -103,6 +90,9 @@ async def _run_kills(
             assert witness.broken == [], witness.broken
             assert any(len(uids) == 1 for uids in witness.attempts.values())
             assert "look_faulted" not in operator.log
+            await _ended(tasks.pop())
+            # In a thread, because the proxy that it says goodbye through lives in this loop.
+            assert await asyncio.to_thread(operator.stop) == 0, operator.log[-1500:]
         finally:
             for task in tasks:
                 await _ended(task)

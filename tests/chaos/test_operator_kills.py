@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.fault_proxy import FaultProxy
+from tests.chaos.forked_operator import prepare
 from tests.chaos.operator_kill_run import run_kills
+from tests.chaos.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -42,6 +44,7 @@ async def test_kills_and_faults_leave_no_trace(servers: dict[str, str], tmp_path
         access = load_access(plane.kubeconfig(user=user, groups=()))
         chance = random.Random(2)
         proxy = FaultProxy(plane, access, folder=tmp_path / "proxy", share=_FAULTY_SHARE, chance=chance)
-        async with proxy:
-            await run_kills(plane, servers, folder=tmp_path, kills=_KILLS, seed=3, server=proxy.server)
+        with template_process(prepare) as template:
+            async with proxy:
+                await run_kills(template, plane, servers, folder=tmp_path, kills=_KILLS, seed=3, server=proxy.server)
         assert {"409", "410", "429", "500", "lost answer", "cut watch"} <= proxy.faults.keys()

@@ -7,8 +7,10 @@ are, and a key that kopf wakes is looked up there.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resourc
 _log = structlog.get_logger(__name__)
 _TOKEN_LIFETIME = datetime.timedelta(minutes=5)
 _WATCH_S = 300
+# It waits five seconds itself for tasks that do not end.
+_ENDS_WITHIN_S = 8.0
 
 Wake = Callable[[str, Key], None]
 
@@ -31,17 +35,43 @@ Wake = Callable[[str, Key], None]
 async def run_kopf(
     access: ClusterAccess, *, namespaces: Sequence[str], wake: Wake, started: Callable[[], None]
 ) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Until SIGTERM or SIGINT, and then not much longer, whatever kopf still waits for."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
     where: dict[str, Any] = {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}
+    told_to_stop = asyncio.Event()
+
+    def ready() -> None:
+        # In place of kopf's own handlers: a watch that is just being opened when the signal comes makes kopf wait for
+        # the server's answer, which may never come, and the lease would not be given back.
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
+        started()
+
+    shell = asyncio.create_task(
+        kopf.operator(
+            registry=registry_for(access, wake=wake, started=ready),
+            settings=_settings(),
+            standalone=True,
+            stop_flag=told_to_stop,
+            **where,
+        ),
+        name="kopf",
+    )
+    told = asyncio.create_task(told_to_stop.wait())
     try:
-        await kopf.operator(
-            registry=registry_for(access, wake=wake, started=started), settings=_settings(), standalone=True, **where
-        )
+        await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({shell}, timeout=_ENDS_WITHIN_S)
+        if shell.done():
+            shell.result()
+        else:
+            _log.warning("kopf_does_not_end", waited_s=_ENDS_WITHIN_S)
     except (KubeError, BusError) as error:
         # At its end kopf raises whatever it finds in any task of the loop. Errors of these kinds are ours, and were
         # dealt with: an action that found nobody while we were told to go.
         _log.info("ended_during_an_error", error=str(error))
+    finally:
+        told.cancel()
+        shell.cancel()
 
 
 def registry_for(access: ClusterAccess, *, wake: Wake, started: Callable[[], None]) -> kopf.OperatorRegistry:
