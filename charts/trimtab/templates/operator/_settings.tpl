@@ -1,0 +1,38 @@
+{{- /* As trimtab.operator.settings.OperatorSettings reads them; nothing here is secret. */ -}}
+{{- define "trimtab.operator.settings" -}}
+{{- $nats := fromJson (include "trimtab.homeNats" .) -}}
+{{- $store := fromJson (include "trimtab.homeObjectStore" .) -}}
+{{- $remote := .Values.remote -}}
+images:
+  {{- range $role, $image := .Values.jobs.images }}
+  {{ $role }}: {{ include "trimtab.image" (list $ $image) }}
+  {{- end }}
+namespaces: {{ toJson .Values.namespaces }}
+logs: {level: {{ .Values.operator.logLevel }}, format: json}
+lease:
+  name: {{ include "trimtab.operator.name" . }}
+  namespace: {{ .Release.Namespace }}
+  duration_s: {{ .Values.operator.leaseDurationSeconds | int }}
+workers: {{ .Values.operator.workers | int }}
+calls_per_object: {{ .Values.operator.callsPerObject | int }}
+actions_per_turn: {{ .Values.operator.actionsPerTurn | int }}
+resync_s: {{ .Values.operator.resyncSeconds }}
+report_interval_s: {{ .Values.operator.reportIntervalSeconds }}
+deletion_deadline_s: {{ .Values.operator.deletionDeadlineSeconds }}
+nats:
+  {{- include "trimtab.natsSettings" (list "nats" $nats) | nindent 2 }}
+{{- with include "trimtab.natsAccountSettings" . }}
+nats_account:
+  {{- . | nindent 2 }}
+{{- end }}
+object_store:
+  {{- include "trimtab.objectStoreSettings" (list . "object-store" $store) | nindent 2 }}
+{{- if $remote.nats.servers }}
+remote_nats:
+  {{- include "trimtab.natsSettings" (list "remote-nats" $remote.nats) | nindent 2 }}
+{{- end }}
+{{- if or $remote.objectStore.endpoint $remote.objectStore.secret.name }}
+remote_object_store:
+  {{- include "trimtab.objectStoreSettings" (list . "remote-object-store" $remote.objectStore) | nindent 2 }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,96 @@
+"""Who may talk to whom, and that the table in docs/install.md says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.unit.chart.rendering import (
+    RELEASE,
+    ROOT,
+    Object,
+    name_of,
+    named,
+    objects,
+    of_kind,
+    pod_templates,
+    values_of,
+)
+from trimtab.api import labels
+
+_JOB_PODS = {"matchExpressions": [{"key": labels.JOB, "operator": "Exists"}]}
+
+
+def _ports(rules: list[Object]) -> list[list[int]]:
+    return [[port["port"] for port in rule.get("ports", [])] for rule in rules]
+
+
+def test_every_pod_of_ours_has_a_policy_both_ways() -> None:
+    entries = objects({})
+    for workload, pod in pod_templates(entries):
+        policy = named(entries, "NetworkPolicy", workload)["spec"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_operator() -> None:
+    policy = named(objects({}), "NetworkPolicy", "trimtab-operator")["spec"]
+    assert _ports(policy["ingress"]) == [[9464]]
+    assert policy["ingress"][0]["from"] == [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}, "podSelector": {}}
+    ]
+    assert _ports(policy["egress"]) == [[53, 53], [443, 6443], [4222]]
+
+
+def test_operator_reaches_existing_servers_by_their_ports() -> None:
+    policy = named(objects(values_of("own_namespace")), "NetworkPolicy", "trimtab-operator")["spec"]
+    assert _ports(policy["egress"]) == [[53, 53], [443, 6443], [4222, 4443]]
+
+
+def test_evaluation_servers_answer_jobs_and_call_nobody() -> None:
+    entries = objects(values_of("namespaced"))
+    jobs = {
+        "podSelector": _JOB_PODS,
+        "namespaceSelector": {
+            "matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
+            ]
+        },
+    }
+    nats = named(entries, "NetworkPolicy", "trimtab-nats")["spec"]
+    store = named(entries, "NetworkPolicy", "trimtab-object-store")["spec"]
+    assert [_ports(nats["ingress"]), _ports(store["ingress"])] == [[[4222]], [[8333]]]
+    for policy in (nats, store):
+        assert "Egress" in policy["policyTypes"]
+        assert "egress" not in policy
+    assert jobs in nats["ingress"][0]["from"]
+    assert store["ingress"][0]["from"] == [jobs]
+
+
+def test_pods_of_jobs_are_dialled_by_prometheus_and_ranks_only() -> None:
+    entries = objects(values_of("existing"))
+    jobs = named(entries, "NetworkPolicy", "trimtab-jobs")
+    trainers = named(entries, "NetworkPolicy", "trimtab-trainers")["spec"]
+    assert jobs["metadata"]["namespace"] == "research"
+    assert jobs["spec"]["podSelector"] == _JOB_PODS
+    assert _ports(jobs["spec"]["ingress"]) == [[9464]]
+    ranks = {"matchLabels": {labels.ROLE: "trainer"}}
+    assert trainers["podSelector"] == ranks
+    assert trainers["ingress"] == [{"from": [{"podSelector": ranks}]}]
+
+
+def test_the_table_in_the_documentation_has_every_flow() -> None:
+    """By policy, direction and port; its first row is the heading."""
+    text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    section = text.partition("## Who talks to whom")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    told = {(row[3], row[2]) for row in rows[2:] if row[3] != "none"}
+    assert told == set(_flows(objects({"networkPolicy": {"jobNamespaces": ["research"]}})))
+
+
+def _flows(entries: list[Object]) -> Iterator[tuple[str, str]]:
+    for policy in of_kind(entries, "NetworkPolicy"):
+        name = name_of(policy).removeprefix(f"{RELEASE}-")
+        for direction in ("ingress", "egress"):
+            for rule in policy["spec"].get(direction, []):
+                ports = sorted({port["port"] for port in rule.get("ports", [])})
+                yield f"`{name}` {direction}", ", ".join(map(str, ports)) or "any"

@@ -1,0 +1,107 @@
+"""The operator reads what the chart mounts: by its own loader, from the files that the pod would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from tests.unit.chart.mounted import volume_named, write_projected
+from tests.unit.chart.rendering import SETS, named, objects, pod_templates, values_of
+from trimtab.fabric.settings import load_settings
+from trimtab.operator.settings import AccountSecret, OperatorSettings
+
+_SECRETS = Path("/trimtab/secrets")
+
+
+def _loaded(name: str, folder: Path) -> tuple[OperatorSettings, Path]:
+    entries = objects(values_of(name))
+    pod = named(entries, "Deployment", "trimtab-operator")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    given = {entry["name"]: entry["value"] for entry in container["env"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    secrets = folder / "secrets"
+    write_projected(volume_named(pod, mounts[given["TRIMTAB_SECRETS_DIR"]]), entries, secrets)
+    file = Path(given["TRIMTAB_SETTINGS_FILE"])
+    config = volume_named(pod, mounts[str(file.parent)])["configMap"]["name"]
+    (folder / file.name).write_text(named(entries, "ConfigMap", config)["data"][file.name], encoding="utf-8")
+    environment = {"TRIMTAB_SECRETS_DIR": str(secrets), "TRIMTAB_SETTINGS_FILE": str(folder / file.name)}
+    return load_settings(environment, OperatorSettings), secrets
+
+
+def _paths(settings: BaseModel) -> Iterator[Path]:
+    for _, value in settings:
+        if isinstance(value, BaseModel):
+            yield from _paths(value)
+        elif isinstance(value, Path):
+            yield value
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_settings_load_and_files_are_where_they_say(name: str, tmp_path: Path) -> None:
+    settings, secrets = _loaded(name, tmp_path)
+    for section in (settings.nats, settings.object_store, settings.remote_nats, settings.remote_object_store):
+        for path in _paths(section) if section else ():
+            assert path.parent == _SECRETS
+            assert (secrets / path.name).is_file()
+
+
+def test_evaluation_servers(tmp_path: Path) -> None:
+    settings, _ = _loaded("evaluation", tmp_path)
+    assert settings.nats.servers == ("tls://trimtab-nats.trimtab-system.svc:4222",)
+    assert not settings.nats.names_a_user
+    assert settings.nats_account is not None
+    assert settings.nats_account.secret == AccountSecret(name="trimtab-nats-account", namespace="trimtab-system")
+    assert settings.object_store.endpoint_url == "https://trimtab-object-store.trimtab-system.svc:8333"
+    assert settings.object_store.secret_access_key is not None
+    assert settings.lease.namespace == "trimtab-system"
+    assert settings.namespaces == ()
+    assert settings.remote_nats is None
+
+
+def test_existing_servers_with_certificates(tmp_path: Path) -> None:
+    settings, _ = _loaded("existing", tmp_path)
+    assert settings.nats.user == "nats-user/user"
+    assert settings.nats.password is not None
+    assert settings.nats.password.get_secret_value() == "nats-user/password"
+    assert settings.nats.tls_key_file == _SECRETS / "nats-tls.key"
+    assert settings.object_store.bucket == "models"
+    assert settings.object_store.access_key_id is not None
+    assert settings.object_store.access_key_id.get_secret_value() == "s3-user/id"
+    assert settings.logs.level == "debug"
+
+
+def test_existing_servers_with_an_account(tmp_path: Path) -> None:
+    settings, _ = _loaded("minted", tmp_path)
+    assert not settings.nats.names_a_user
+    assert settings.nats_account is not None
+    assert settings.nats_account.seed is not None
+    assert settings.nats_account.seed.get_secret_value() == "nats-account/signing.seed"
+    assert settings.nats_account.public_key is not None
+    assert settings.nats_account.public_key.startswith("ABJHLOVM")
+
+
+def test_one_user_where_there_is_no_account(tmp_path: Path) -> None:
+    settings, _ = _loaded("existing", tmp_path)
+    assert settings.nats_account is None
+
+
+def test_what_pods_elsewhere_dial_with(tmp_path: Path) -> None:
+    settings, _ = _loaded("remote", tmp_path)
+    assert settings.remote_nats is not None
+    assert settings.remote_nats.tls_ca_file == _SECRETS / "remote-nats-ca.crt"
+    assert not settings.remote_nats.names_a_user
+    assert settings.remote_object_store is not None
+    assert settings.remote_object_store.bucket == settings.object_store.bucket
+
+
+def test_namespaces_are_those_of_the_rights(tmp_path: Path) -> None:
+    settings, _ = _loaded("namespaced", tmp_path)
+    assert settings.namespaces == ("team-a", "team-b")
+
+
+def test_a_changed_setting_restarts_the_operator_and_nothing_else() -> None:
+    before, after = (dict(pod_templates(objects(values))) for values in ({}, {"operator": {"workers": 9}}))
+    assert {name for name in before if before[name] != after[name]} == {"trimtab-operator"}
