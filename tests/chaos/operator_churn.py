@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.cluster.operator.scene import tiny_job
@@ -16,6 +17,7 @@ from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS, Key, Object
 
 MOST_REPLICAS = 4
+_JUST_BOUND = timedelta(seconds=2)
 
 
 @dataclass
@@ -37,10 +39,9 @@ class Witness:
             self._new(key, after)
 
     def _still_there(self, key: Key, before: Object, after: Object) -> None:
-        # One that was bound a moment ago may go at once: the server had found it unscheduled.
-        ran = before.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in before["metadata"]
-        told = after["metadata"].get("deletionTimestamp") and before["metadata"]["uid"] == after["metadata"]["uid"]
-        if ran and told and after["metadata"].get("deletionGracePeriodSeconds") == 0:
+        told = after["metadata"].get("deletionTimestamp") and "deletionTimestamp" not in before["metadata"]
+        same = before["metadata"]["uid"] == after["metadata"]["uid"]
+        if same and told and after["metadata"].get("deletionGracePeriodSeconds") == 0 and _ran_a_while(after):
             self.broken.append(f"{key.name} ran and was deleted without time to drain")
 
     def _new(self, key: Key, after: Object) -> None:
@@ -65,6 +66,16 @@ class Witness:
 def _belongs(pod: Object, owner: str, role: str) -> bool:
     own = pod["metadata"]["labels"]
     return (own[labels.OWNER], own[labels.ROLE]) == (owner, role) and "deletionTimestamp" not in pod["metadata"]
+
+
+def _ran_a_while(pod: Object) -> bool:
+    """Rightly, one that was bound a moment ago may go at once: the server first finds it unscheduled, allows it no time,
+    and writes that down after the node has started it."""
+    started = pod.get("status", {}).get("startTime")
+    if started is None:
+        return False
+    ran = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) - datetime.fromisoformat(started)
+    return ran > _JUST_BOUND
 
 
 @dataclass
@@ -96,7 +107,8 @@ class Nodes:
             binding = {"metadata": {"name": name, "uid": uid}, "target": target}
             await self.client.create(PODS, binding, namespace=self.namespace, name=name, subresource="binding")
             ready = {"type": "Ready", "status": "True"}
-            body = {"metadata": {"uid": uid}, "status": {"phase": "Running", "conditions": [ready]}}
+            status = {"phase": "Running", "conditions": [ready], "startTime": datetime.now(UTC).isoformat(timespec="seconds")}
+            body = {"metadata": {"uid": uid}, "status": status}
             await self.client.patch(PODS, name, body, namespace=self.namespace, subresource="status", strategic=True)
 
 

@@ -41,7 +41,7 @@ from trimtab.dataflow.ledger.records import GroupsSifted, Record, StepGranted
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
-from trimtab.rollout.worker import CONSUMER
+from trimtab.fabric.bus.topology import TASK_CONSUMER
 
 SECONDS = 120.0
 SERVICE_KILLS = 20
@@ -99,7 +99,7 @@ async def read(site: Site, bus: Bus) -> tuple[Streams, AuditReport]:
 async def examine(site: Site) -> Outcome:
     async with await Bus.connect(site.nats, name="auditor") as bus:
         streams, report = await read(site, bus)
-        consumer = f"CONSUMER.INFO.{site.topology.tasks.name}.{CONSUMER}"
+        consumer = f"CONSUMER.INFO.{site.topology.tasks.name}.{TASK_CONSUMER}"
         delivered = (await api_call(bus, consumer, deadline_s=_DEADLINE_S))["delivered"]
     # Every task is delivered once in order; all beyond that are deliveries again.
     redeliveries = delivered["consumer_seq"] - delivered["stream_seq"]

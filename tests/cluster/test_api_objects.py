@@ -140,13 +140,13 @@ IMMUTABLE: list[tuple[str, Manifest, str, Any]] = [
     ("groupSize", job(), "spec.data.groupSize", 16),
     ("seed", job(), "spec.data.seed", 1),
     ("managedBy", job(), "spec.managedBy", "kueue.x-k8s.io/multikueue"),
-    ("model", job(), "spec.policies.0.model.uri", "s3://models/other"),
+    ("model", job(), "spec.policies.0.model.uri", "/models/other"),
     ("policies", job(), "spec.policies", [*job()["spec"]["policies"], {"name": "third", "model": {"uri": "m"}}]),
     ("policies", job(), "spec.policies.1.name", "renamed"),
     ("jobRef", pool(), "spec.jobRef.name", "other"),
     ("jobRef", trainer(), "spec.jobRef.name", "other"),
     ("policy", trainer(), "spec.policy", "other"),
-    ("model", trainer(), "spec.model", {"uri": "s3://models/other"}),
+    ("model", trainer(), "spec.model", {"uri": "/models/other"}),
 ]
 
 

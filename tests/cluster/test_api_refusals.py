@@ -74,7 +74,7 @@ def test_the_largest_job_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     largest = changed(
         job("largest"),
         {
-            "spec.policies": [{"name": name, "model": {"uri": "s3://models/base"}} for name in names],
+            "spec.policies": [{"name": name, "model": {"uri": "/models/base"}} for name in names],
             "spec.pools": [{"name": f"pool-{number}", "policies": names} for number in range(128)],
             "spec.workflow.roles": [{"name": name, "policy": name} for name in names],
             "spec.data.mix": [{"policy": name, "streams": [{"policy": other} for other in names]} for name in names],

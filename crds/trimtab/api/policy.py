@@ -15,14 +15,17 @@ from trimtab.api.training import TrainerSettings
 NOT_RESERVED = Rule(
     f"!(self in {list(RESERVED_MEMBERS)})", f"{', '.join(RESERVED_MEMBERS)} is reserved for the job's own objects"
 )
+IN_THE_PODS = Rule(
+    "!self.contains('://')", "a folder in the pods is wanted; put the model on a volume of the pods' templates"
+)
 
 
 class Model(ApiModel):
     """Starting weights, in transformers format."""
 
-    uri: Location
-    """A folder in the pods (beside the manifest with `trimtab run`), `s3://bucket/prefix`, or a Hugging Face
-    repository."""
+    uri: Annotated[Location, IN_THE_PODS]
+    """A folder in the pods of trainer and pools: an absolute path on a volume of their templates, or with `trimtab run`
+    also one relative to the manifest."""
     tokenizer: Location | None = None
     """Tokenizer, when it is not in the model's folder."""
     max_context_tokens: PositiveCount | None = None

@@ -12,19 +12,24 @@ from pydantic import BaseModel
 
 from trimtab.embedded.child import Command
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings, environment_for
 
 
+class _Account(BaseModel):
+    seed_file: Path
+
+
 class _OperatorEnvironment(BaseModel):
     nats: NatsSettings
+    nats_account: _Account
     object_store: ObjectStoreSettings
     logs: LogSettings
     probes: ProbeSettings
-    image: str
+    images: str
 
 
 class DevelopmentOperator(EmbeddedServer):
@@ -36,7 +41,7 @@ class DevelopmentOperator(EmbeddedServer):
     start_timeout_s = 60.0
 
     def __init__(
-        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNats, store: EmbeddedSeaweed
+        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNatsWithAccount, store: EmbeddedSeaweed
     ) -> None:
         super().__init__(data_folder)
         self._control_plane = control_plane
@@ -46,12 +51,13 @@ class DevelopmentOperator(EmbeddedServer):
     def command(self) -> Command:
         kubeconfig = self._control_plane.kubeconfig(user="trimtab-operator")
         settings = _OperatorEnvironment(
-            nats=self._nats.settings,
+            nats=self._nats.address,
+            nats_account=_Account(seed_file=self._nats.account_seed_file),
             object_store=self._store.settings,
             logs=LogSettings(format="json"),
             probes=ProbeSettings(host=LOOPBACK, port=self.ports["probes"]),
             # The development node has no images and looks at none.
-            image="trimtab/development",
+            images="trimtab/development",
         )
         return Command(
             arguments=[sys.executable, "-P", "-m", "trimtab.operator"],

@@ -15,7 +15,7 @@ from trimtab.devnode.sandbox import find_sandbox
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 
 
@@ -55,17 +55,24 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
                 host_paths_allowed=allow_host_path,
             )
         )
+        looking = ""
         if operator:
-            nats = stack.enter_context(EmbeddedNats(data_folder / "nats"))
+            nats = stack.enter_context(EmbeddedNatsWithAccount(data_folder / "nats"))
             store = stack.enter_context(EmbeddedSeaweed(data_folder / "seaweedfs"))
             stack.enter_context(
                 DevelopmentOperator(data_folder / "operator", control_plane=plane, nats=nats, store=store)
+            )
+            looking = (
+                "  # for trimtab balance, evaluation and quarantine\n"
+                f"  export TRIMTAB_NATS__SERVERS={nats.address.servers[0]}"
+                f" TRIMTAB_NATS__CREDENTIALS_FILE={nats.administrator_file}\n"
             )
         click.echo(
             f"Kubernetes API at {plane.apiserver.url}, and a node that runs pods as processes. In another terminal:\n\n"
             f"  export KUBECONFIG={plane.kubeconfig()} PATH={plane.assets.kubectl.parent}:$PATH\n"
             "  kubectl apply -f job.yaml\n"
-            "  kubectl get rlj,rp,pods\n\n"
+            "  kubectl get rlj,rp,pods\n"
+            f"{looking}\n"
             f"The node's log is {node.log_file}. Ctrl-C stops everything and keeps the data."
         )
         stop.wait()

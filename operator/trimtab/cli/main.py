@@ -7,7 +7,8 @@ import click
 from trimtab.cli.lazy import LazyGroup
 
 _COMMANDS = {
-    name: f"trimtab.cli.{name}" for name in ("balance", "dev", "evaluation", "quarantine", "run", "validate", "weights")
+    name: f"trimtab.cli.{name}"
+    for name in ("balance", "dev", "evaluation", "quarantine", "report", "run", "validate", "weights")
 }
 
 

@@ -12,20 +12,21 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.live import Live
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
 from trimtab.api.support import unsupported, without_meaning_here
 from trimtab.api.validation import InvalidManifestError
-from trimtab.cli.view import evaluation_lines, render
+from trimtab.cli.chronicle.chronicler import Chronicler
+from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
+from trimtab.cli.chronicle.story import told
+from trimtab.cli.report.writing import write_report
+from trimtab.cli.showing import print_summary, show
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
 from trimtab.operator.local_job import JobFailed, LocalJob
-
-_REFRESH_S = 0.5
 
 
 @click.command()
@@ -36,13 +37,20 @@ _REFRESH_S = 0.5
     help="Where the job's streams, weights and logs live.  [default: .trimtab/JOB beside the manifest]",
 )
 @click.option("--fresh", is_flag=True, help="Forget what an earlier run left in the state folder.")
-def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw the live view, as it was at the newest step, into this SVG file.",
+)
+def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None) -> None:
     """Run the RLJob in FILE on this machine."""
     try:
         job = read_job(file)
     except (InvalidManifestError, UnreadableManifestError, ValueError) as error:
         raise click.ClickException(f"{error}\nrun `trimtab validate {file}` for the full list") from error
     _check_supported(job)
+    if picture is not None and not picture.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {picture.parent}", param_hint="--picture")
     console = Console(stderr=True)
     if idle := without_meaning_here(job.spec):
         console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
@@ -57,9 +65,13 @@ def run(file: Path, state_folder: Path | None, fresh: bool) -> None:
         console.print(f"{job.metadata.name} has succeeded already ({folder}); --fresh begins anew", soft_wrap=True)
         return
     try:
-        has_succeeded = asyncio.run(_run(job, file, folder, console))
+        has_succeeded = asyncio.run(_run(job, file, folder, console, picture))
     except JobFailed as failure:
+        _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
+    except UnreadableChronicle as error:
+        raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
+    _conclude(folder, console)
     if has_succeeded:
         succeeded.touch()
         console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}", soft_wrap=True)
@@ -90,6 +102,12 @@ def _check_paths(job: RLJob, folder: Path) -> None:
         for source in job.spec.data.prompts
         if source.jsonl is not None
     }
+    benchmarks = job.spec.evaluation.benchmarks if job.spec.evaluation is not None else ()
+    paths |= {
+        f"evaluation.benchmarks[{benchmark.name}].jsonl.uri": benchmark.jsonl.uri
+        for benchmark in benchmarks
+        if benchmark.jsonl is not None
+    }
     missing = [
         f"spec.{field}: {folder / uri} does not exist" for field, uri in paths.items() if not (folder / uri).exists()
     ]
@@ -112,75 +130,34 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, file: Path, folder: Path, console: Console) -> bool:
+async def _run(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
-    with (folder / "run.log").open("a") as log:
+    with (folder / "run.log").open("a") as log, ChronicleFile(folder) as chronicle:
         configure_logs(LogSettings(format="json"), stream=log)
-        local = LocalJob(job, job_file=file, folder=folder)
+        chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
+        chronicler.begin(job)
+        local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
-        viewing = asyncio.create_task(_view(local, console))
+        showing = asyncio.create_task(show(local, chronicler, console, picture=picture))
         try:
-            return await running
+            has_succeeded = await running
+        except JobFailed as failure:
+            chronicler.end("failed", why=str(failure))
+            raise
+        else:
+            chronicler.end("succeeded" if has_succeeded else "stopped")
+            return has_succeeded
         finally:
-            viewing.cancel()
-            await asyncio.gather(viewing, return_exceptions=True)
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _view(local: LocalJob, console: Console) -> None:
-    """A live panel on a terminal, a line every few steps elsewhere."""
-    started = time.monotonic()
-    max_steps = local.job.spec.max_steps
-    with Live(console=console, refresh_per_second=4, transient=False) as live:
-        told = -1
-        evaluations: set[str] = set()
-        while True:
-            await asyncio.sleep(_REFRESH_S)
-            if local.watch is None:
-                continue
-            if console.is_terminal:
-                live.update(
-                    render(
-                        local.job.metadata.name,
-                        local.watch.policies,
-                        local.watch.members.present,
-                        local.objects.job.status.pools if local.objects.job.status else (),
-                        activity=local.objects.activity,
-                        restarts=local.executor.restarts(),
-                        failing=local.executor.failing(),
-                        elapsed_s=time.monotonic() - started,
-                        max_steps=max_steps,
-                    )
-                )
-            else:
-                elapsed_s = time.monotonic() - started
-                told = _tell(local, console, told=told, elapsed_s=elapsed_s)
-                for line in _new_evaluations(local, told=evaluations):
-                    console.print(f"{elapsed_s:6.1f} s  {line}", soft_wrap=True)
-
-
-def _tell(local: LocalJob, console: Console, *, told: int, elapsed_s: float) -> int:
-    assert local.watch is not None
-    newest = max((view.steps[-1].step for view in local.watch.policies.values() if view.steps), default=-1)
-    if newest >= told + 5:
-        for name, view in local.watch.policies.items():
-            if view.steps:
-                last = view.steps[-1]
-                console.print(
-                    f"{elapsed_s:6.1f} s  {name}  step {last.step + 1}  reward {last.reward:.3f}"
-                    f"  waiting {last.wait_fraction:.0%}  staleness {last.staleness:.1f}"
-                    f"  version {view.weights.version if view.weights else 0}",
-                    soft_wrap=True,
-                )
-        return newest
-    return told
-
-
-def _new_evaluations(local: LocalJob, *, told: set[str]) -> list[str]:
-    """Results that were not told yet; they are now."""
-    assert local.watch is not None
-    lines = [f"{name}  {line}" for name, view in local.watch.policies.items() for line in evaluation_lines(view)]
-    new = [line for line in lines if line not in told]
-    told.update(new)
-    return new
+def _conclude(folder: Path, console: Console) -> None:
+    """However it ended: what came of it, in figures and as a page to keep."""
+    story = told(read(folder))
+    if not any(policy.steps for policy in story.policies.values()):
+        return
+    print_summary(story, console)
+    console.print(f"report: {write_report(story, folder)}", soft_wrap=True, highlight=False)

@@ -1,8 +1,10 @@
-"""The terminal view of a running job: a pure function of what the watch knows."""
+"""The terminal view of a running job: a pure function of its story so far and of what its pods say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
@@ -10,105 +12,170 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.api.job import PoolStatus
+from trimtab.cli.block_chart import BlockChart
+from trimtab.cli.chronicle.figures import clock, percent
+from trimtab.cli.chronicle.records import Began, Rescaled, Score
+from trimtab.cli.chronicle.story import PolicyStory, Story, rates
+from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
-from trimtab.operator.job_watch import PolicyView
 
-_BARS = " ▁▂▃▄▅▆▇█"
-_WIDTH = 60
-_COLUMNS = (
-    "policy", "step", "reward", "waiting", "version", "weights", "staleness", "buffered", "running", "samples/s",
-)  # fmt: skip
-
-
-def sparkline(values: Sequence[float], *, low: float, high: float, width: int = _WIDTH) -> str:
-    """The values as a row of bars, the newest on the right, averaged to fit."""
-    if not values:
-        return ""
-    columns = min(width, len(values))
-    means = []
-    for column in range(columns):
-        part = values[len(values) * column // columns : len(values) * (column + 1) // columns]
-        means.append(sum(part) / len(part))
-    span = max(high - low, 1e-9)
-    return "".join(_BARS[round(min(1.0, max(0.0, (mean - low) / span)) * (len(_BARS) - 1))] for mean in means)
+_REWARD_HEIGHT = 3
+_DECISIONS = 4
+# More than the columns of any terminal.
+_MOST_MOMENTS = 600
+_ZONES = {
+    Branch.GROW: ("grow", "red"),
+    Branch.HOLD: ("hold", "green"),
+    Branch.SHRINK: ("shrink", "cyan"),
+}
 
 
-def render(
-    job: str,
-    policies: Mapping[str, PolicyView],
-    members: Sequence[MemberHeartbeat],
-    pools: Sequence[PoolStatus],
-    *,
-    activity: str,
-    restarts: Mapping[str, int],
-    failing: Mapping[str, str],
-    elapsed_s: float,
-    max_steps: int | None,
-) -> RenderableType:
-    """`failing` has the ends of the logs of containers that died a short while ago."""
-    table = Table(box=None, pad_edge=False)
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
-    curves = []
-    for name, view in policies.items():
-        if not view.steps:
-            table.add_row(name, *["-"] * (len(_COLUMNS) - 1))
-            continue
-        last = view.steps[-1]
-        table.add_row(
-            name,
-            f"{last.step + 1}/{max_steps or '∞'}",
-            f"{last.reward:.3f}",
-            f"{last.wait_fraction:.0%}",
-            str(view.weights.version) if view.weights else "-",
-            decimal(view.weights.size_bytes) if view.weights else "-",
-            f"{last.staleness:.1f} (max {last.max_staleness})",
-            str(last.buffered),
-            str(last.running),
-            f"{_rate(view):.0f}",
-        )
-        rewards = [step.reward for step in view.steps]
-        curves.append(Text(f"{name} reward {sparkline(rewards, low=min(0.0, *rewards), high=max(1.0, *rewards))}"))
-    curves += [Text(f"{name} {line}") for name, view in policies.items() for line in evaluation_lines(view)]
-    troubles = [Text(f"{name} died:\n{tail}", style="red") for name, tail in failing.items()]
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What only matters now, and is in no chronicle."""
+
+    now: float
+    """Unix time."""
+    activity: str = ""
+    """What the job does or waits for."""
+    members: Sequence[MemberHeartbeat] = ()
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """By pod/container."""
+    failing: Mapping[str, str] = field(default_factory=dict)
+    """The ends of the logs of containers that died a short while ago."""
+
+
+def render(job: str, story: Story, moment: Moment) -> RenderableType:
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(no_wrap=True, style="bold")
+    rows.add_column(ratio=1)
+    rows.add_column(no_wrap=True)
+    for name, policy in story.policies.items():
+        if len(story.policies) > 1:
+            rows.add_row(name, "", "")
+        for row in _policy_rows(policy, story):
+            rows.add_row(*row)
+    for row in _fleet_rows(story, moment):
+        rows.add_row(*row)
+    troubles = [Text(f"{name} died:\n{tail}", style="red") for name, tail in moment.failing.items()]
     return Panel(
-        Group(table, *curves, _pools(pools, members), _pods(members, restarts), *troubles),
-        title=f"{job} · {elapsed_s:.0f} s · {activity}",
+        Group(rows, Text(), *_decision_lines(story), _pods(moment), *troubles),
+        title=Text(f"{job} · {clock(story.seconds(moment.now))} · {moment.activity}"),
         title_align="left",
     )
 
 
-def evaluation_lines(view: PolicyView) -> list[str]:
-    """The newest result on each benchmark."""
-    return [
-        f"{result.benchmark} {'-' if result.score is None else f'{result.score:.3f}'}"
-        f"  version {result.version}  {result.episodes} episodes"
-        + (f"  {result.failed} failed" if result.failed else "")
-        for result in view.evaluations.values()
-    ]
+def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, RenderableType, RenderableType]]:
+    steps, began = policy.steps, story.began
+    if not steps:
+        return
+    last = steps[-1]
+    rewards = [step.reward for step in steps]
+    low, high = min(0.0, *rewards), max(1.0, *rewards)
+    yield (
+        "reward",
+        BlockChart(values=rewards, low=low, high=high, height=_REWARD_HEIGHT, style="green"),
+        _reward_text(last.step, rewards, began),
+    )
+    for benchmark, scores in policy.scores.items():
+        values = _scores_by_step(scores, steps=last.step)
+        chart = BlockChart(values=values, low=min(0.0, *values), high=max(1.0, *values), style="green")
+        yield benchmark, chart, Text(f"{scores[-1].score:.3f} at version {scores[-1].version}")
+    yield (
+        "waiting",
+        BlockChart(values=[step.waiting for step in steps], low=0, high=1, style="yellow"),
+        _waiting(policy, began),
+    )
+    bound = began.max_staleness if began else max(1.0, *(step.staleness for step in steps))
+    yield (
+        "staleness",
+        BlockChart(values=[step.staleness for step in steps], low=0, high=max(1.0, bound), style="blue"),
+        Text(f"{last.staleness:.1f} of at most {bound:g} versions"),
+    )
+    if policy.versions:
+        sizes = [version.size for version in policy.deltas] or [0]
+        full = policy.full_size or max(sizes)
+        yield "weights", BlockChart(values=sizes, low=0, high=full, style="magenta"), _weights(policy)
+    speeds = [rate for _, rate in rates(steps, story)] or [0.0]
+    yield (
+        "rate",
+        BlockChart(values=speeds, low=0, high=max(1.0, *speeds), style="cyan"),
+        Text(f"{speeds[-1]:,.0f} samples/s · {last.samples:,} trained"),
+    )
 
 
-def _rate(view: PolicyView) -> float:
-    recent = list(view.steps)[-20:]
-    elapsed = recent[-1].at - recent[0].at
-    return (recent[-1].samples - recent[0].samples) / elapsed if elapsed > 0 else 0.0
+def _scores_by_step(scores: Sequence[Score], *, steps: int) -> list[float]:
+    """The score that was the newest at each step, so that its curve lies below the reward's."""
+    found: list[float] = []
+    for score, following in zip(scores, [*(later.version for later in scores[1:]), steps + 1], strict=True):
+        found += [score.score or 0.0] * max(1, following - score.version)
+    return found
 
 
-def _pools(pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> Text:
+def _reward_text(step: int, rewards: Sequence[float], began: Began | None) -> Text:
+    of_steps = f"/{began.max_steps}" if began and began.max_steps else ""
+    text = Text().append(f"{rewards[-1]:.3f}", style="bold").append(f"\nstep {step + 1}{of_steps}")
+    if began and began.target_reward is not None:
+        mean = fmean(rewards[-began.window_steps :])
+        text.append(f"\nmean {mean:.3f}, target {began.target_reward:g}", style="dim")
+    return text
+
+
+def _waiting(policy: PolicyStory, began: Began | None) -> Text:
+    """Of the latest balance report, with its zone; before the first one, of the latest step."""
+    if not policy.windows or began is None:
+        return Text(percent(policy.steps[-1].waiting))
+    zone, style = _ZONES[policy.windows[-1].zone]
+    limits = f" ({percent(began.tau_low)}…{percent(began.tau_high)} holds)"
+    return Text(percent(policy.windows[-1].waiting)).append(f" {zone}", style=style).append(limits, style="dim")
+
+
+def _weights(policy: PolicyStory) -> Text:
+    newest, full = policy.versions[-1], policy.full_size
+    if not full or newest.size == full:
+        return Text(f"version {newest.version}, {decimal(newest.size)} in full")
+    return Text(f"v{newest.version}: {decimal(newest.size)} of {decimal(full)}, {percent(newest.size / full)}")
+
+
+def _fleet_rows(story: Story, moment: Moment) -> Iterator[tuple[str, RenderableType, RenderableType]]:
+    if not story.fleet:
+        return
+    latest = story.fleet[-1]
+    sizes = _sizes_over_time(story, until=moment.now)
+    most = max(1, *sizes, sum(latest.wanted.values()))
+    words = [f"{pool} {ready} of {latest.wanted.get(pool, ready)} ready" for pool, ready in latest.ready.items()]
+    tokens = sum(member.tokens_per_second for member in moment.members if member.role is Role.ROLLOUT)
+    chart = BlockChart(values=sizes, low=0, high=most, style="white")
+    yield "fleet", chart, Text(" · ".join([*words, f"{tokens:,.0f} tokens/s"]))
+
+
+def _sizes_over_time(story: Story, *, until: float) -> list[float]:
+    """Replicas that were ready, at equal distances in time."""
+    times = [story.seconds(fleet.at) for fleet in story.fleet]
+    sizes = [float(sum(fleet.ready.values())) for fleet in story.fleet]
+    unit = max(1.0, story.seconds(until) / _MOST_MOMENTS)
+    found: list[float] = []
+    for start, end, size in zip(times, [*times[1:], story.seconds(until)], sizes, strict=True):
+        found += [size] * (round(end / unit) - round(start / unit))
+    return found or sizes[-1:]
+
+
+def _decision_lines(story: Story) -> list[Text]:
+    return [_decision(decision, story) for decision in story.decisions[-_DECISIONS:]]
+
+
+def _decision(decision: Rescaled, story: Story) -> Text:
+    text = Text(f"{clock(story.seconds(decision.at)):>6}  ", no_wrap=True, overflow="ellipsis")
+    text.append(f"{decision.before} → {decision.after}", style="bold")
+    return text.append(f"  {decision.reason}: {decision.message}")
+
+
+def _pods(moment: Moment) -> Text:
     words = []
-    for pool in pools:
-        tokens = sum(member.tokens_per_second for member in members if member.pool == pool.name)
-        words.append(f"{pool.name} {pool.ready_replicas} of {pool.desired_replicas}, {tokens:,.0f} tokens/s")
-    return Text("pools  " + " · ".join(words), style="dim")
-
-
-def _pods(members: Sequence[MemberHeartbeat], restarts: Mapping[str, int]) -> Text:
-    words = []
-    for member in members:
-        again = sum(count for name, count in restarts.items() if name.startswith(f"{member.member_id}/"))
+    for member in moment.members:
+        again = sum(count for name, count in moment.restarts.items() if name.startswith(f"{member.member_id}/"))
         word = f"{member.member_id} {member.state}"
         if member.role is Role.ROLLOUT:
             word += f" {member.samples_per_second:.0f}/s, {member.in_flight} in flight"
         words.append(word + (f", {again} restarts" if again else ""))
-    return Text("pods   " + " · ".join(words) if words else "pods   starting", style="dim")
+    return Text("pods  " + " · ".join(words) if words else "pods  starting", style="dim")

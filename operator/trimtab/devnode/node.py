@@ -64,7 +64,7 @@ async def run_node(settings: NodeSettings) -> None:
         KubeClient(access, user_agent=_COMPONENT) as client,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0)) as session,
     ):
-        capacity = machine_capacity(os.environ) | dict(settings.capacity)
+        capacity = machine_capacity(os.environ, folder=settings.folder) | dict(settings.capacity)
         allocatable = {name: quantity(amount) for name, amount in capacity.items()}
         labels = node_labels(settings.name)
         sandbox, problem = find_sandbox()
@@ -129,10 +129,11 @@ async def run_node(settings: NodeSettings) -> None:
                     await node.report(ready=False, reason="NodeStopped", message="the development node was stopped")
 
 
-def machine_capacity(host: Mapping[str, str]) -> dict[str, str]:
+def machine_capacity(host: Mapping[str, str], *, folder: Path) -> dict[str, str]:
     return {
         "cpu": str(os.cpu_count() or 1),
         "memory": str(psutil.virtual_memory().total),
+        "ephemeral-storage": str(shutil.disk_usage(folder).free),
         "pods": str(_PODS),
         RESOURCE: str(len(host_gpus(host))),
     }

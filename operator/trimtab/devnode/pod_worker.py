@@ -19,6 +19,7 @@ from trimtab.devnode.container_runner import ContainerRunner, ContainerSite
 from trimtab.devnode.container_state import AFTER_INIT, CREATING, ContainerState
 from trimtab.devnode.environment import SourceMissing
 from trimtab.devnode.gpus import GpuBook
+from trimtab.devnode.host_aliases import hosts_mounts
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.launches import check_supported, command_of
 from trimtab.devnode.pod_fields import PodFacts
@@ -264,6 +265,7 @@ class PodWorker:
             mounts=[
                 Mount(source=private, target=_TMP),
                 Mount(source=folder / "termination-log", target=Path(message_path)),
+                *hosts_mounts(self.pod, folder=self._folder),
                 *volumes.mounts_of(container, self.pod, folders=self._folders, variables=variables),
             ],
             read_only_root=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem")),

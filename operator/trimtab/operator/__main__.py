@@ -12,19 +12,20 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.settings import SettingsError, load_settings, secret_values
 from trimtab.kube.access import AccessError, load_access
+from trimtab.operator.nats_account import AccountUnusable
 from trimtab.operator.running import run_operator
 from trimtab.operator.settings import OperatorSettings
 
 
 @click.command()
 @click.option("--namespace", "namespaces", multiple=True, help="Work in this namespace only; may be repeated.")
-@click.option("--image", help="Image of the pods of jobs.")
+@click.option("--image", help="Image of all pods of jobs; TRIMTAB_IMAGES__… set one by role.")
 @click.option("--port", type=int, help="Where /metrics, /healthz and /readyz are served.")
 def main(namespaces: tuple[str, ...], image: str | None, port: int | None) -> None:
     """Look after RLJobs until SIGTERM. Everything else is set by TRIMTAB_… variables, as for pods."""
     given = {
         "TRIMTAB_NAMESPACES": ",".join(namespaces) or None,
-        "TRIMTAB_IMAGE": image,
+        "TRIMTAB_IMAGES": image,
         "TRIMTAB_PROBES__PORT": None if port is None else str(port),
     }
     environment = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
@@ -35,7 +36,11 @@ def main(namespaces: tuple[str, ...], image: str | None, port: int | None) -> No
         click.echo(str(error), err=True)
         sys.exit(EXIT_MISCONFIGURED)
     configure_logs(settings.logs, stream=sys.stderr, secrets=secret_values(settings), operator=settings.identity)
-    asyncio.run(run_operator(settings, access))
+    try:
+        asyncio.run(run_operator(settings, access))
+    except AccountUnusable as error:
+        click.echo(str(error), err=True)
+        sys.exit(EXIT_MISCONFIGURED)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from trimtab.operator.apply.kubernetes.looking import (
 )
 from trimtab.operator.apply.kubernetes.ownership import controller_of
 from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
+from trimtab.operator.fleet_figures import pool_size, trainer_steps
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.remote.looking import is_elsewhere, look_at_pool
 from trimtab.operator.remote.placement import Placement, placements_of
@@ -51,6 +52,8 @@ class Controller:
         cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
         cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
         cluster.pods.listen(self._pod_changed)
+        cluster.pools.listen(lambda key, before, after: metrics.pool_size(*key, pool_size(after)))
+        cluster.trainers.listen(lambda key, before, after: metrics.trainer_steps(*key, trainer_steps(after)))
         cluster.links.listen(wake_pool=lambda key: self.wake("RolloutPool", key), wake_all=self._cluster_changed)
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.queue_age.set_function(lambda: self.queue.oldest_s)

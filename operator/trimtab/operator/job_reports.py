@@ -6,6 +6,7 @@ The bus may be away for as long as it likes: jobs are looked after without it, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,9 +14,11 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.credentials import MintedCredentials
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.mint import OPERATOR_INBOX, UserMint
 from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.resources import Key
 from trimtab.operator.job_watch import JobWatch
@@ -53,14 +56,20 @@ class _Followed:
 class _Wish:
     policies: tuple[str, ...]
     window: int
+    task_lease_s: float
 
 
 class JobReports:
-    def __init__(self, settings: NatsSettings, *, interval_s: float) -> None:
-        self._settings = settings
+    def __init__(self, settings: NatsSettings, *, interval_s: float, mint: UserMint | None = None) -> None:
+        """With a mint, the operator makes its own user; else it dials with the settings' one."""
+        self._settings, self._credentials = settings, None
+        if mint is not None:
+            self._settings = settings.model_copy(update={"inbox_prefix": OPERATOR_INBOX})
+            self._credentials = MintedCredentials(lambda: mint.operator_user().credentials)
         self._interval_s = interval_s
         self._listeners: list[Callable[[Key], None]] = []
         self._wishes: dict[Key, _Wish] = {}
+        self._new = asyncio.Event()
         self._followed: dict[Key, _Followed] = {}
         self._bus: Bus | None = None
         self._dialling = asyncio.Lock()
@@ -69,9 +78,11 @@ class JobReports:
         """Told of jobs that have said something new, at most once in an interval."""
         self._listeners.append(listener)
 
-    def follow(self, key: Key, *, policies: tuple[str, ...], window: int) -> None:
-        """From the next interval on."""
-        self._wishes[key] = _Wish(policies, window)
+    def follow(self, key: Key, *, policies: tuple[str, ...], window: int, task_lease_s: float) -> None:
+        """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for."""
+        if key not in self._wishes:
+            self._new.set()
+        self._wishes[key] = _Wish(policies, window, task_lease_s)
 
     def stop(self, key: Key) -> None:
         self._wishes.pop(key, None)
@@ -104,13 +115,21 @@ class JobReports:
     async def run(self) -> None:
         """Until cancelled."""
         failures = 0
+        clock = asyncio.get_running_loop().time
+        due = clock() + self._interval_s
         try:
             while True:
-                await asyncio.sleep(self._interval_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await self._new.wait()
+                self._new.clear()
+                over = clock() >= due
+                if over:
+                    due = clock() + self._interval_s
                 if not self._wishes:
                     continue
                 try:
-                    await self._catch_up()
+                    await self._catch_up(news=over)
                     failures = 0
                 except BusError as error:
                     _log.warning("bus_away", error=str(error))
@@ -122,19 +141,23 @@ class JobReports:
             if self._bus is not None:
                 await self._bus.close()
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, *, news: bool) -> None:
+        """Begins to follow whom it does not yet, and with `news` hands on what the others have said."""
         bus = await self._connected()
         for key, wish in list(self._wishes.items()):
             followed = self._followed.get(key)
+            if followed is not None and followed.watch.task_lease_s != wish.task_lease_s:
+                followed.task.cancel()
+                followed = None
             if followed is None or followed.task.done():
                 self._begin(bus, key, wish)
-            else:
+            elif news:
                 self._take(key, followed)
 
     async def _connected(self) -> Bus:
         async with self._dialling:
             if self._bus is None:
-                self._bus = await Bus.connect(self._settings, name="trimtab-operator")
+                self._bus = await Bus.connect(self._settings, name="trimtab-operator", credentials=self._credentials)
             return self._bus
 
     def _take(self, key: Key, followed: _Followed) -> None:
@@ -145,7 +168,8 @@ class JobReports:
                 listener(key)
 
     def _begin(self, bus: Bus, key: Key, wish: _Wish) -> None:
-        watch = JobWatch(bus, JobTopology(key.namespace, key.name), list(wish.policies))
+        topology = JobTopology(key.namespace, key.name)
+        watch = JobWatch(bus, topology, list(wish.policies), task_lease_s=wish.task_lease_s)
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
         self._followed[key] = _Followed(watch=watch, window=wish.window, task=task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from statistics import fmean
@@ -16,7 +17,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
-from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.streams import declare_consumer, declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable
 from trimtab.fabric.wire.balance import BalanceReport
@@ -33,6 +34,10 @@ _DEADLINE_S = 30.0
 _RETRY_S = 1.0
 _HISTORY = 10_000
 _REPORTS = 10
+
+
+Heard = StepProgress | BalanceReport | EvaluationResult | WeightPointer
+"""What a job says of itself and may be listened to."""
 
 
 @dataclass
@@ -73,10 +78,23 @@ class PolicyView:
 
 
 class JobWatch:
-    """Keeps the latest of everything; readers look whenever they like."""
+    """Keeps the latest of everything; readers look whenever they like. `listener` is told each message, the latest ones
+    again when the watch begins anew.
+    """
 
-    def __init__(self, bus: Bus, topology: JobTopology, policies: list[str]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        policies: list[str],
+        *,
+        task_lease_s: float | None = None,
+        listener: Callable[[Heard], None] | None = None,
+    ) -> None:
+        """With `task_lease_s` it makes the consumer of tasks as well, for workers that may not."""
+        self.task_lease_s = task_lease_s
         self._bus = bus
+        self._listener = listener if listener is not None else lambda _: None
         self._topology = topology
         self.policies = {policy: PolicyView() for policy in policies}
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
@@ -116,6 +134,9 @@ class JobWatch:
 
     async def _follow(self) -> None:
         await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
+        if self.task_lease_s is not None:
+            consumer = self._topology.task_consumer(lease_s=self.task_lease_s)
+            await declare_consumer(self._bus, consumer, deadline_s=_DEADLINE_S)
         balance = await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DEADLINE_S)
         weights = await KeyValue.declare(self._bus, self._topology.weights, deadline_s=_DEADLINE_S)
         members = await KeyValue.declare(self._bus, self._topology.members, deadline_s=_DEADLINE_S)
@@ -147,16 +168,19 @@ class JobWatch:
         # A watch that begins anew hears the latest step again.
         if not view.steps or progress.step > view.steps[-1].step:
             view.steps.append(progress)
+        self._listener(progress)
 
     def _note_report(self, view: PolicyView, report: BalanceReport) -> None:
         if not view.reports or report.at > view.reports[0].at:
             view.reports.appendleft(report)
+        self._listener(report)
 
     def _note_evaluation(self, result: EvaluationResult) -> None:
         if result.policy in self.policies:
             known = self.policies[result.policy].evaluations
             if result.benchmark not in known or known[result.benchmark].version <= result.version:
                 known[result.benchmark] = result
+            self._listener(result)
 
     async def _follow_quarantine(self, quarantine: KeyValue) -> None:
         """Only how many: what went wrong is for `trimtab quarantine`."""
@@ -173,9 +197,12 @@ class JobWatch:
 
     def note_weights(self, entry: Entry) -> None:
         try:
-            self.policies[entry.key].weights = decode(entry.value, WeightPointer)
+            pointer = decode(entry.value, WeightPointer)
         except WireError as error:
             _log.warning("weights_unreadable", key=entry.key, reason=str(error))
+        else:
+            self.policies[entry.key].weights = pointer
+            self._listener(pointer)
 
 
 def _rounded(rate: float) -> float:

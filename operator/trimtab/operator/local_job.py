@@ -8,10 +8,12 @@ import shlex
 import shutil
 import time
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from pydantic import BaseModel, SecretStr
 
+from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import SecretKey
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -32,7 +34,7 @@ from trimtab.operator.agent_desk import AgentDesk, KeyMissing
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-from trimtab.operator.job_watch import JobWatch
+from trimtab.operator.job_watch import Heard, JobWatch
 from trimtab.operator.local_objects import LocalObjects
 from trimtab.operator.plan.progress import JobReport
 
@@ -52,6 +54,16 @@ class JobFailed(RuntimeError):
     """The job was given up; the message says why."""
 
 
+class Audience(Protocol):
+    """Who is told what happens, as it happens."""
+
+    def heard(self, message: Heard) -> None:
+        """The job said something of itself on the bus."""
+
+    def rescaled(self, decision: AutoscalingStatus) -> None:
+        """The autoscaler changed the fleet."""
+
+
 class _Surroundings(BaseModel):
     """The part of a pod's settings that is the same for all pods of the job."""
 
@@ -65,8 +77,9 @@ class _Surroundings(BaseModel):
 class LocalJob:
     """Everything that runs for a job on one machine. Enter it, `run` it, and leave it with nothing behind."""
 
-    def __init__(self, job: RLJob, *, job_file: Path, folder: Path) -> None:
+    def __init__(self, job: RLJob, *, job_file: Path, folder: Path, audience: Audience | None = None) -> None:
         self.job = job
+        self._audience = audience
         self.folder = folder
         self.nats = EmbeddedNats(folder / "nats")
         self.store = EmbeddedSeaweed(folder / "seaweedfs")
@@ -76,7 +89,12 @@ class LocalJob:
             transcripts=TranscriptFolder(folder / "transcripts", newest=_TRANSCRIPTS),
             told=lambda key, answer: _log.info("agent_answered", answer=answer),
         )
-        self.objects = LocalObjects(job, attempts_file=folder / "attempts.json", agents=self._agents)
+        self.objects = LocalObjects(
+            job,
+            attempts_file=folder / "attempts.json",
+            agents=self._agents,
+            rescaled=None if audience is None else audience.rescaled,
+        )
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
 
@@ -97,7 +115,12 @@ class LocalJob:
         try:
             await self._start_servers()
             bus = await Bus.connect(self.nats.settings, name="trimtab-run")
-            watch = JobWatch(bus, self.topology, [policy.name for policy in self.job.spec.policies])
+            watch = JobWatch(
+                bus,
+                self.topology,
+                [policy.name for policy in self.job.spec.policies],
+                listener=None if self._audience is None else self._audience.heard,
+            )
             watching = asyncio.create_task(watch.run())
             self.watch = watch
             self._executor = self._make_executor()

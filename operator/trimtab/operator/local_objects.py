@@ -5,11 +5,12 @@ as they do there.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
+from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
@@ -17,6 +18,7 @@ from trimtab.api.trainer import Trainer, TrainerStatus
 from trimtab.kube.resources import Key
 from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.autoscale.history import History
+from trimtab.operator.event_reasons import RESCALED
 from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.finishing import verdict
@@ -35,8 +37,17 @@ _UID = ""
 class LocalObjects:
     """Of one job. Attempts of trainers are kept in a file: one that was ever seen by anyone is never used again."""
 
-    def __init__(self, job: RLJob, *, attempts_file: Path, agents: AgentDesk) -> None:
+    def __init__(
+        self,
+        job: RLJob,
+        *,
+        attempts_file: Path,
+        agents: AgentDesk,
+        rescaled: Callable[[AutoscalingStatus], None] | None = None,
+    ) -> None:
+        """`rescaled` is told of each decision that changes the fleet."""
         self.job = job
+        self._rescaled = rescaled
         self._agents = agents
         self.pools: dict[str, RolloutPool] = {}
         self.trainers: dict[str, Trainer] = {}
@@ -92,6 +103,9 @@ class LocalObjects:
             self._agents.put(Key("", self.job.metadata.name), _UID, scaled.question, agent)
         for event in scaled.events:
             _log.info("autoscaling", reason=event.reason, message=event.message)
+            decision = scaled.plan.status.autoscaling
+            if event.reason == RESCALED and self._rescaled is not None and decision is not None:
+                self._rescaled(decision)
         self.job = self.job.model_copy(update={"status": scaled.plan.status})
         for action in scaled.plan.actions:
             match action:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from trimtab.fabric.metrics import Metrics
+from trimtab.operator.fleet_figures import PoolSize
 
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
@@ -17,7 +18,9 @@ class OperatorMetrics:
             "operator_reconcile_seconds", "Time of one look at an object.", ("kind", "result"), buckets=_SECONDS
         )
         self.queue_depth = metrics.gauge("operator_queue_depth", "Objects that wait for a look.")
-        self.queue_age = metrics.gauge("operator_queue_age_seconds", "How long the next of them has waited.")
+        self.queue_age = metrics.gauge(
+            "operator_queue_age_seconds", "How long the object at the head of the queue has waited for its look."
+        )
         self.oldest_start = metrics.gauge(
             "operator_reconcile_start_seconds",
             "Unix time at which the longest look now under way began, 0 when there is none: alert when it is old.",
@@ -31,6 +34,17 @@ class OperatorMetrics:
             "operator_remote_reachable",
             "1 while the cluster of a pool that is elsewhere can be reached.",
             ("namespace", "pool"),
+        )
+        self._pool_replicas = metrics.gauge(
+            "operator_pool_replicas", "Pods that a pool should have now; 0 while it is at rest.", ("namespace", "pool")
+        )
+        self._pool_ready = metrics.gauge(
+            "operator_pool_ready_replicas", "Pods of a pool that take tasks.", ("namespace", "pool")
+        )
+        self._trainer_steps = metrics.gauge(
+            "operator_trainer_steps",
+            "Steps that a trainer has made, as last heard; absent while it is at rest or has ended.",
+            ("namespace", "trainer"),
         )
         build = metrics.gauge("operator_build_info", "Always 1.", ("version",))
         build.labels(version=_version()).set(1)
@@ -48,6 +62,24 @@ class OperatorMetrics:
         else:
             with suppress(KeyError):
                 self._remote_reachable.remove(namespace, pool)
+
+    def pool_size(self, namespace: str, pool: str, size: PoolSize | None) -> None:
+        """None for a pool that is gone, or that nothing is known of."""
+        if size is not None:
+            self._pool_replicas.labels(namespace=namespace, pool=pool).set(size.wanted)
+            self._pool_ready.labels(namespace=namespace, pool=pool).set(size.ready)
+            return
+        for gauge in (self._pool_replicas, self._pool_ready):
+            with suppress(KeyError):
+                gauge.remove(namespace, pool)
+
+    def trainer_steps(self, namespace: str, trainer: str, steps: int | None) -> None:
+        """None for a trainer that should make none."""
+        if steps is not None:
+            self._trainer_steps.labels(namespace=namespace, trainer=trainer).set(steps)
+        else:
+            with suppress(KeyError):
+                self._trainer_steps.remove(namespace, trainer)
 
     @contextmanager
     def leading(self) -> Iterator[None]:

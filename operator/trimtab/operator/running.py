@@ -15,6 +15,7 @@ from trimtab.api import labels
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
+from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.fabric.logs import REDACTOR
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
@@ -35,6 +36,7 @@ from trimtab.operator.job_reports import JobReports
 from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.nats_account import open_mint
 from trimtab.operator.remote.links import Links
 from trimtab.operator.remote.placement import Placement, placements_of
 from trimtab.operator.settings import OperatorSettings
@@ -64,10 +66,12 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
             monotonic=time.monotonic,
         )
         try:
+            # Before the lease: NATS may wait for the account, whoever works.
+            mint = await open_mint(settings.nats_account, client, clock=time.time)
             await leadership.acquire()
             _log.info("leading", identity=settings.identity)
             with own.leading():
-                await _lead(settings, access, client, leadership, probes, own)
+                await _lead(settings, access, client, leadership, probes, own, mint)
             await leadership.release()
         finally:
             beating.cancel()
@@ -80,10 +84,11 @@ async def _lead(
     leadership: Leadership,
     probes: Probes,
     metrics: OperatorMetrics,
+    mint: UserMint | None,
 ) -> None:
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
-    reports = JobReports(settings.nats, interval_s=settings.report_interval_s)
+    reports = JobReports(settings.nats, interval_s=settings.report_interval_s, mint=mint)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
     agents = AgentDesk(
@@ -91,7 +96,7 @@ async def _lead(
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
         told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
     )
-    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links)
+    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links, mint=mint)
     controller = Controller(cluster, metrics)
     reports.listen(controller.wake_job)
     reflectors = [
@@ -173,6 +178,7 @@ def _cluster(
     reports: JobReports,
     agents: AgentDesk,
     links: Links,
+    mint: UserMint | None,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
         places: tuple[str | None, ...] = settings.namespaces or (None,)
@@ -192,6 +198,7 @@ def _cluster(
         reports=reports,
         links=links,
         agents=agents,
+        mint=mint,
         clock=time.time,
     )
 

@@ -10,8 +10,9 @@ import socket
 import tempfile
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from trimtab.fabric.bus.users.mint import DEFAULT_WINDOW_S
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings
 
 
@@ -58,17 +59,73 @@ class TranscriptSettings(BaseModel):
     """Kept of each job."""
 
 
+class ImageSettings(BaseModel):
+    """Images of the pods of jobs, by role, or one name for all; a template may name others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataflow: str = Field(min_length=1)
+    rollout: str = Field(min_length=1)
+    trainer: str = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, value: object) -> object:
+        return dict.fromkeys(cls.model_fields, value) if isinstance(value, str) else value
+
+    def of(self, role: str) -> str:
+        """That of pods with the role."""
+        return {"dataflow": self.dataflow, "rollout": self.rollout, "trainer": self.trainer}[role]
+
+
+class AccountSecret(BaseModel):
+    """A Secret that the operator makes when it is not there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    namespace: str = Field(min_length=1)
+
+
+class NatsAccountSettings(BaseModel):
+    """The account of NATS in whose name users are made, one for each role of each job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    seed: SecretStr | None = None
+    """SA…: the account's own, or that of one of its signing keys."""
+    seed_file: Path | None = None
+    """The same in a file."""
+    secret: AccountSecret | None = None
+    """The same in a Secret, beside what a NATS server includes in its configuration to trust it."""
+    public_key: str | None = None
+    """A…: the account's, where the seed is a signing key's."""
+    renewal_s: int = Field(default=DEFAULT_WINDOW_S, ge=1)
+    """How often users are made anew. One lasts for twice as long, at most."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> NatsAccountSettings:
+        given = [name for name in ("seed", "seed_file", "secret") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of seed, seed_file and secret; given: {', '.join(given) or 'none'}")
+        if self.public_key is not None and self.secret is not None:
+            raise ValueError("public_key: not with secret, which has the account's own seed")
+        return self
+
+
 class OperatorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     nats: NatsSettings
+    nats_account: NatsAccountSettings | None = None
+    """Absent, all pods dial with the operator's own user of NATS."""
     object_store: ObjectStoreSettings
     remote_nats: NatsSettings | None = None
-    """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights."""
+    """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights, which
+    is made for them with `nats_account`."""
     remote_object_store: ObjectStoreSettings | None = None
     remote: RemoteSettings = RemoteSettings()
-    image: str = Field(min_length=1)
-    """Image of the pods of jobs; a template may name others."""
+    images: ImageSettings
     namespaces: tuple[str, ...] = ()
     """Empty: the whole cluster."""
     logs: LogSettings = LogSettings()
@@ -97,6 +154,16 @@ class OperatorSettings(BaseModel):
             raise ValueError(
                 "remote_object_store must have the bucket and prefix of object_store: pods of a job share what is there"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_user(self) -> OperatorSettings:
+        if self.nats_account is not None and self.nats.names_a_user:
+            raise ValueError(
+                "nats: user, password and credentials_file are not for use with nats_account, which makes the users"
+            )
+        if self.nats_account is not None and self.nats_account.renewal_s < self.resync_s:
+            raise ValueError("nats_account.renewal_s must not be below resync_s: jobs are looked at too seldom for it")
         return self
 
     @field_validator("namespaces", mode="before")

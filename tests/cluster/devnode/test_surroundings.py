@@ -112,6 +112,15 @@ dd if=/dev/zero of=/dev/shm/shared bs=1k count=1 2>/dev/null
     assert not any(Path(path).exists() for path in ("/etc/job", "/scratch", "/one-file", "/tmp/private"))
 
 
+def test_a_pods_own_names_lead_where_it_says(bench: Bench) -> None:
+    look_up = "import socket; print(socket.gethostbyname('nats.elsewhere.svc'), socket.gethostbyname('localhost'))"
+    main = {"name": "main", "image": "x", "command": ["python", "-c", look_up]}
+    aliases = [{"ip": "127.0.0.9", "hostnames": ["nats.elsewhere.svc", "nats.elsewhere"]}]
+    bench.apply(pod("named", main, hostAliases=aliases, restartPolicy="Never"))
+    bench.phase("named", "Succeeded")
+    assert bench.logs("named").split() == ["127.0.0.9", "127.0.0.1"]
+
+
 def test_a_read_only_root_is_read_only(bench: Bench) -> None:
     script = (
         f"touch {Path.home()}/x 2>/dev/null || echo refused; touch /tmp/x && echo tmp; echo x >/dev/null && echo null"

@@ -11,7 +11,7 @@ from tests.cluster.operator.operator_process import OperatorProcess, grant_clust
 from tests.cluster.operator.scene import Scene
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
@@ -25,13 +25,13 @@ def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPla
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The operator's environment: where NATS and object storage are."""
+    """The operator's environment: where NATS and object storage are, and in whose name it makes users of NATS."""
     with (
-        EmbeddedNats(tmp_path_factory.mktemp("nats")) as nats,
+        EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as nats,
         EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
     ):
-        sections = {"NATS": nats.settings, "OBJECT_STORE": store.settings}
-        yield {
+        sections = {"NATS": nats.address, "OBJECT_STORE": store.settings}
+        yield {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file)} | {
             name.replace("TRIMTAB_", f"TRIMTAB_{section}__", 1): value
             for section, settings in sections.items()
             for name, value in environment_for(settings).items()

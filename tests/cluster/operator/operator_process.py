@@ -52,7 +52,7 @@ class OperatorProcess:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
             "KUBECONFIG": str(kubeconfig),
-            "TRIMTAB_IMAGE": "trimtab:test",
+            "TRIMTAB_IMAGES": "trimtab:test",
             "TRIMTAB_PROBES__HOST": "127.0.0.1",
             "TRIMTAB_PROBES__PORT": "0",
             "TRIMTAB_LOGS__FORMAT": "json",

@@ -19,7 +19,7 @@ from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 
-_PHASE_S = 180.0
+_PHASE_S = 300.0
 _MOST = 3
 
 # What a researcher would write, with a file in place of a tool that is slow at times.
@@ -37,7 +37,8 @@ class SlowAtTimes(SingleTurn):
 """
 
 
-# A trainer whose steps take their time, as those of a large model do, and leave the few cores here to the others.
+# A trainer whose steps take their time, as those of a large model do, and leave the few cores here to the others: one
+# engine makes a step's few samples in a fraction of it when tools answer at once, even on a machine that is busy.
 _SLOW_TRAINER = """
 import time
 from trimtab.trainer.__main__ import main
@@ -46,7 +47,7 @@ from trimtab.trainer.learner import Learner
 update = Learner.update
 
 def slow(learner, totals):
-    time.sleep(0.7)
+    time.sleep(1.5)
     return update(learner, totals)
 
 Learner.update = slow
@@ -58,11 +59,11 @@ def _job(file: Path) -> dict[str, Any]:
     job = in_a_cluster(file)
     spec = job["spec"]
     spec["workflow"] = {"entrypoint": "slow_at_times:SlowAtTimes", "source": {"configMap": {"name": "workflow"}}}
-    spec["data"]["batchSize"] = 64
+    spec["data"]["batchSize"] = 32
     trainer = spec["policies"][0]["trainer"]
     trainer["checkpoint"] = {"everySteps": 20}
     trainer["template"]["spec"]["containers"][0]["command"] = ["python", "-c", _SLOW_TRAINER]
-    spec["pools"][0]["maxConcurrency"] = 64
+    spec["pools"][0]["maxConcurrency"] = 32
     at_once = {"maxChange": _MOST, "periodSeconds": 1}
     spec["autoscaling"] = {
         "mode": "Auto",
@@ -125,7 +126,7 @@ def messages_server() -> Iterator[MessagesServer]:
         loop.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_a_pool_grows_and_shrinks_with_what_rollouts_take(
     scene: Scene, node: DevelopmentNode, maintainer: Maintainer, tmp_path: Path
 ) -> None:

@@ -33,13 +33,24 @@ def test_a_job_becomes_pods_that_are_wired_to_it(scene: Scene) -> None:
     mounted = {pod["spec"]["volumes"][0]["projected"]["sources"][0]["configMap"]["name"] for pod in pods.values()}
     assert mounted == {entry["metadata"]["name"] for entry in scene.listed(CONFIG_MAPS)} - {"kube-root-ca.crt"}
     secret = scene.must_get(SECRETS, "tiny-credentials")
-    assert base64.b64decode(secret["data"]["nats__password"])
     shown = {name: {item["key"] for item in pod["spec"]["volumes"][1]["secret"]["items"]} for name, pod in pods.items()}
+    for name, role in ((DATAFLOW, "dataflow"), (TRAINER, "trainer"), (WORKER, "rollout")):
+        assert {key for key in shown[name] if key.startswith("nats")} == {f"nats-credentials-{role}"}
     assert "weights__signing_seed" in shown[TRAINER]
     assert "weights__signing_seed" not in shown[WORKER] | shown[DATAFLOW]
     # No secret in plain sight.
     everything = json.dumps([pods, scene.listed(CONFIG_MAPS), job])
-    assert base64.b64decode(secret["data"]["nats__password"]).decode() not in everything
+    for value in secret["data"].values():
+        assert value not in everything
+        assert base64.b64decode(value).decode() not in everything
+
+
+def test_pods_of_a_job_live_where_only_restricted_ones_may_and_have_no_token(scene: Scene) -> None:
+    scene.kubectl("label", "namespace", scene.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    scene.apply(tiny_job())
+    for name, pod in scene.has_pods(DATAFLOW, TRAINER, WORKER).items():
+        assert pod["spec"]["automountServiceAccountToken"] is False, name
+        assert "serviceAccountToken" not in json.dumps(pod["spec"]["volumes"]), name
 
 
 def test_scaling_by_kubectl_adds_and_removes_pods_and_stays(scene: Scene) -> None:

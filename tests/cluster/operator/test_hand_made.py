@@ -21,8 +21,9 @@ def _made_by_hand(kind: str, name: str, **spec: Any) -> dict[str, Any]:
 def test_a_pool_made_by_hand_works_for_the_job_and_goes_alone(scene: Scene) -> None:
     scene.apply(tiny_job(), _made_by_hand("RolloutPool", "lent", replicas=2))
     scene.until(lambda: scene.pods("lent-rollout"), lambda pods: len(pods) == 2)
+    of_the_job = scene.until(lambda: scene.pods("tiny-home-rollout"), bool)
     scene.kubectl("delete", "rolloutpool", "lent", "--wait=true", "--timeout=60s")
-    assert scene.pods("tiny-home-rollout")
+    assert scene.pods("tiny-home-rollout").keys() == of_the_job.keys()
 
 
 def test_what_is_made_by_hand_is_refused_by_the_field_that_cannot_work(scene: Scene) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.cluster.operator.scene import Scene, tiny_job
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 from trimtab.kube.resources import LEASES, RLJOBS, SECRETS
@@ -106,11 +106,30 @@ def test_other_credentials_reach_the_jobs_that_run_and_the_signing_seed_stays(
     assert "rotated" not in two.log
 
 
+def test_users_of_nats_are_made_anew_before_they_expire(
+    operator_of: Callable[..., OperatorProcess], scene_of: Callable[[OperatorProcess], Scene]
+) -> None:
+    operator = operator_of("one", TRIMTAB_NATS_ACCOUNT__RENEWAL_S="3", TRIMTAB_RESYNC_S="1")
+    scene = scene_of(operator)
+    scene.apply(tiny_job())
+    pods = scene.has_pods(DATAFLOW, TRAINER, FIRST)
+    before = scene.must_get(SECRETS, "tiny-credentials")["data"]
+    after = scene.until(lambda: scene.must_get(SECRETS, "tiny-credentials")["data"], lambda data: data != before)
+    assert {key for key in after if after[key] != before[key]} == {
+        f"nats-credentials-{role}" for role in ("dataflow", "rollout", "trainer")
+    }
+    # The file is renewed where it is, and nobody is restarted for it.
+    now = scene.pods()
+    assert {pod["metadata"]["uid"] for pod in now.values()} == {pod["metadata"]["uid"] for pod in pods.values()}
+    assert base64.b64decode(after["nats-credentials-rollout"]).decode().splitlines()[1] not in operator.log
+
+
 @contextmanager
-def _bus(folder: Path) -> Iterator[tuple[EmbeddedNats, dict[str, str]]]:
-    with EmbeddedNats(folder) as nats:
-        environment = environment_for(nats.settings)
-        yield nats, {name.replace("TRIMTAB_", "TRIMTAB_NATS__", 1): value for name, value in environment.items()}
+def _bus(folder: Path) -> Iterator[tuple[EmbeddedNatsWithAccount, dict[str, str]]]:
+    with EmbeddedNatsWithAccount(folder) as nats:
+        environment = environment_for(nats.address)
+        own = {name.replace("TRIMTAB_", "TRIMTAB_NATS__", 1): value for name, value in environment.items()}
+        yield nats, {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file), **own}
 
 
 def test_a_job_can_be_deleted_while_the_bus_is_away(

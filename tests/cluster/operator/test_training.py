@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.operator.administrator import administrators_bus
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
-from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
-from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 
 _ENDLESS = 1_000_000
@@ -113,11 +112,6 @@ def _suspend_and_resume(scene: Scene) -> None:
 
 async def _streams(servers: dict[str, str]) -> list[str]:
     """Of this job, on the bus."""
-    settings = NatsSettings(
-        servers=servers["TRIMTAB_NATS__SERVERS"].split(","),
-        user=servers.get("TRIMTAB_NATS__USER"),
-        password=servers.get("TRIMTAB_NATS__PASSWORD"),
-    )
-    async with await Bus.connect(settings, name="test") as bus:
+    async with await administrators_bus(servers) as bus:
         listed = await api_call(bus, "STREAM.NAMES", {}, deadline_s=10.0)
     return [name for name in listed.get("streams") or () if "learns" in json.dumps(name)]

@@ -51,12 +51,7 @@ def control_plane(start_control_plane: Callable[[], ControlPlane]) -> Iterator[C
 @pytest.fixture(scope="session")
 def remote_credentials() -> dict[str, str]:
     """What pods elsewhere dial with."""
-    return {
-        "TRIMTAB_REMOTE_NATS__SERVERS": "nats://nats.example.org:4222",
-        "TRIMTAB_REMOTE_NATS__USER": "guest",
-        "TRIMTAB_REMOTE_NATS__PASSWORD": "guests-password",
-        "TRIMTAB_REMOTE_NATS__INBOX_PREFIX": "_INBOX_guest",
-    }
+    return {"TRIMTAB_REMOTE_NATS__SERVERS": "nats://nats.example.org:4222"}
 
 
 @pytest.fixture(scope="session")

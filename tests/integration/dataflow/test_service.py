@@ -81,6 +81,15 @@ async def test_two_ranks_train_and_each_sample_is_in_one_step(nats_settings: Nat
         exposed = sim.metrics.exposition("")[0].decode()
         assert f'trimtab_balance_samples{{policy="solver",stage="consumed"}} {3.0 * BATCH}' in exposed
         assert f'trimtab_balance_wait_fraction{{policy="solver"}} {window.wait_fraction}' in exposed
+        assert f'trimtab_staleness_bound{{policy="solver"}} {float(STALENESS)}' in exposed
+        assert f'trimtab_buffer_room_samples{{policy="solver"}} {float(BOUND)}' in exposed
+        assert f'trimtab_step_staleness{{policy="solver"}} {progress.staleness}' in exposed
+        # Nobody asks for more: whatever was under way comes to wait, and the metric shows it without another step.
+        await eventually(
+            lambda: 'trimtab_running_samples{policy="solver"} 0.0' in sim.metrics.exposition("")[0].decode(),
+            timeout_s=30.0,
+        )
+        assert 'trimtab_buffered_samples{policy="solver"} 0.0' not in sim.metrics.exposition("")[0].decode()
         shown = await asyncio.to_thread(_balance, sim, "--json")
         assert msgspec.json.decode(shown, type=list[BalanceReport]) == [window]
         table = await asyncio.to_thread(_balance, sim)

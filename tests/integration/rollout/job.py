@@ -18,7 +18,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import keys
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
-from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
@@ -34,7 +34,7 @@ from trimtab.rollout.pace import Announcements
 from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.version_gate import VersionGate
-from trimtab.rollout.worker import CONSUMER, Worker
+from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Role, Workflow
 from trimtab.weights.store.position import Position
@@ -81,7 +81,9 @@ class Job:
     async def deliveries(self) -> tuple[int, int]:
         """How many there were so far, and how many of them are not settled."""
         try:
-            info = await api_call(self.bus, f"CONSUMER.INFO.{self.topology.tasks.name}.{CONSUMER}", deadline_s=10.0)
+            info = await api_call(
+                self.bus, f"CONSUMER.INFO.{self.topology.tasks.name}.{TASK_CONSUMER}", deadline_s=10.0
+            )
         except BusNotFound:
             return 0, 0
         return int(info["delivered"]["consumer_seq"]), int(info["num_ack_pending"])

@@ -45,7 +45,7 @@ async def watched_worker(
             tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(models / "0"))
             roles = {"solver": role(sampler, tokenizer=tokenizer, max_new_tokens=50)}
             worker = job.worker(SingleTurn(), roles, concurrency=concurrency)
-            watch = LoadWatch("solver", engine, sampler, gate, concurrency, in_flight=lambda: worker.in_flight)
+            watch = LoadWatch("solver", engine, sampler, gate, concurrency, in_flight=lambda: worker.load)
             looking = asyncio.create_task(watch.run())
             try:
                 async with working(worker):

@@ -16,12 +16,11 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer, declare_stream
-from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
+from trimtab.fabric.bus.topology import TASK_CONSUMER, ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.trajectory import Failed, Scored
 from trimtab.rollout import serving
-from trimtab.rollout.worker import CONSUMER
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
 
@@ -40,6 +39,39 @@ async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
     assert_complete_once([trajectory.trajectory_id for trajectory in trajectories], tasks=6)
     assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
     assert not worker.failures
+
+
+class OneLingers(SingleTurn):
+    """Of each group all episodes but one are done at once; that one has a slow tool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self.tool = asyncio.Event()
+
+    async def run(self, task: Assignment, team: Team, /) -> Episode:
+        self.begun += 1
+        if task.request_id.endswith(".0"):
+            await self.tool.wait()
+        return await super().run(task, team)
+
+
+async def test_places_of_ended_episodes_go_to_other_groups_and_never_more_episodes_run_than_allowed(
+    job: Job, roles: Mapping[str, Role]
+) -> None:
+    await job.issue(20)
+    lingering = OneLingers()
+    worker = job.worker(lingering, roles, max_tasks=2)
+    # A place is left to each group in the end, and a group needs all its places free to begin.
+    most_groups = 2 * GROUP_SIZE - (GROUP_SIZE - 1)
+    async with working(worker):
+        await eventually(lambda: lingering.begun == most_groups * GROUP_SIZE, timeout_s=20.0)
+        assert worker.in_flight == most_groups
+        assert worker.load <= worker.allowance
+        lingering.tool.set()
+        await eventually(lambda: worker.completed == 20 * GROUP_SIZE, timeout_s=20.0)
+    assert worker.load == 0
+    assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=20)
 
 
 async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on(
@@ -137,7 +169,7 @@ async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
     """It may be one that kills whoever runs it."""
     monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 1)
     await job.issue(1)
-    spec = ConsumerSpec(name=CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
+    spec = ConsumerSpec(name=TASK_CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
     await declare_consumer(job.bus, spec, deadline_s=10.0)
     async with await Puller.open(job.bus, stream=spec.stream, consumer=spec.name) as puller:
         for _ in range(2):

@@ -338,7 +338,7 @@ async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(place: Place, s
     await place.publish(await place.publisher(), 0)
     environment = os.environ | {name: value for name, value in shell.environment.items() if value is not None}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "trimtab.cli.main", "weights", "pull", str(tmp_path), "--rate", "64kB",
+        sys.executable, "-m", "trimtab.cli.main", "weights", "pull", str(tmp_path), "--rate", "16kB",
         env=environment, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -9,11 +9,11 @@ _TEMPLATE = {"metadata": {"labels": {"team": "rl"}}, "spec": {"nodeSelector": {"
 _RESOURCES = {"requests": {"cpu": 4, "memory": "16Gi"}, "limits": {"nvidia.com/gpu": "8"}}
 _SAMPLING = {"temperature": 0.6, "topP": 0.95, "topK": 20, "maxTokens": 4096, "stop": ["</answer>"]}
 _PLUGIN = {"entrypoint": "team.data:Own", "args": {"deep": {"er": [1, None, "x"]}}}
-_MODEL = {"uri": "s3://m", "tokenizer": "s3://t", "maxContextTokens": 8192}
+_MODEL = {"uri": "/m", "tokenizer": "/t", "maxContextTokens": 8192}
 _ALGORITHM = {
     "name": "dapo",
     "clip": {"low": 0.2, "high": 0.28, "dual": 3},
-    "kl": {"coefficient": 0.001, "estimator": "k2", "reference": "s3://models/reference"},
+    "kl": {"coefficient": 0.001, "estimator": "k2", "reference": "/models/reference"},
     "correction": {"type": "Mask", "low": 0.5, "high": 5},
     "overlong": {"bufferTokens": 512, "penalty": 0.5, "maskTruncated": False},
     "normalizeGroupRewards": True,

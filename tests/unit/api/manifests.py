@@ -21,8 +21,8 @@ def job(name: str = "arithmetic") -> Manifest:
             "workflow": {"entrypoint": "team.workflows:SolverVerifier"},
             "data": {"prompts": [{"name": "train", "jsonl": {"uri": "s3://prompts/train.jsonl"}}]},
             "policies": [
-                {"name": "solver", "model": {"uri": "s3://models/solver"}},
-                {"name": "verifier", "model": {"uri": "s3://models/verifier"}},
+                {"name": "solver", "model": {"uri": "/models/solver"}},
+                {"name": "verifier", "model": {"uri": "/models/verifier"}},
             ],
             "pools": [{"name": "home", "replicas": 2}, {"name": "spot", "policies": ["solver"]}],
         },
@@ -140,6 +140,7 @@ BAD_MANIFESTS = [
         "spec.policies[0].name",
         {"spec.policies.0.name": "dataflow", "spec.pools.1": {"name": "spot"}},
     ),
+    _job("model-elsewhere", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "s3://models/solver"}),
     _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
     _job("unknown-policy", "spec.pools", {"spec.pools.1.policies": ["slover"]}),
     _job("unserved-policy", "spec.pools", {"spec.pools": [{"name": "home", "policies": ["solver"]}]}),

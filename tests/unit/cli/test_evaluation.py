@@ -5,9 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from trimtab.cli.evaluation import rendered
-from trimtab.cli.view import evaluation_lines
 from trimtab.fabric.wire.evaluation import EvaluationResult
-from trimtab.operator.job_watch import PolicyView
 
 
 def result(benchmark: str, *, version: int, score: float | None, failed: int = 0) -> EvaluationResult:
@@ -31,8 +29,3 @@ def test_a_table_has_a_row_for_each_version_and_a_dash_where_all_failed() -> Non
     assert header.split() == ["policy", "benchmark", "version", "score", "episodes", "failed"]
     assert first.split() == ["solver", "gsm", "0", "0.250", "40", "0"]
     assert second.split() == ["solver", "gsm", "50", "-", "40", "3"]
-
-
-def test_a_running_job_shows_the_newest_result_of_each_benchmark() -> None:
-    view = PolicyView(evaluations={"gsm": result("gsm", version=50, score=0.5, failed=1)})
-    assert evaluation_lines(view) == ["gsm 0.500  version 50  40 episodes  1 failed"]

@@ -1,96 +1,105 @@
-"""The terminal view shows what a person needs, from the first second to the last."""
+"""The terminal view shows what a person needs, from the first second to the last, on narrow and wide terminals."""
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
-from trimtab.api.job import PoolStatus
-from trimtab.cli.view import render, sparkline
+from tests.unit.cli import run_story
+from tests.unit.cli.run_story import START
+from trimtab.cli.block_chart import block_chart
+from trimtab.cli.chronicle.story import Story, told
+from trimtab.cli.plain_lines import PlainLines
+from trimtab.cli.showing import as_picture
+from trimtab.cli.view import Moment, render
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
-from trimtab.fabric.wire.progress import StepProgress
-from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.operator.job_watch import PolicyView
+
+WORKER = MemberHeartbeat(
+    member_id="quickstart-local-rollout-0", job="quickstart", role=Role.ROLLOUT, pool="local", state=State.READY,
+    in_flight=12, samples_per_second=480.0, tokens_per_second=1_920.0, started_at=1.0, sent_at=2.0,
+)  # fmt: skip
 
 
-def shown(policies: dict[str, PolicyView], members: list[MemberHeartbeat], restarts: dict[str, int]) -> str:
-    console = Console(width=120, record=True, file=None, force_terminal=False)
+def shown(story: Story, moment: Moment, *, width: int = 120) -> str:
+    console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
-        console.print(
-            render(
-                "quickstart",
-                policies,
-                members,
-                [PoolStatus(name="local", ready_replicas=1, desired_replicas=2)],
-                activity="Training",
-                restarts=restarts,
-                failing=dict.fromkeys(restarts, "Traceback\nout of luck"),
-                elapsed_s=42.0,
-                max_steps=300,
-            ),
-        )
+        console.print(render("quickstart", story, moment))
     return capture.get()
 
 
-def progress(step: int, reward: float) -> StepProgress:
-    return StepProgress(
-        job="quickstart",
-        policy="solver",
-        step=step,
-        reward=reward,
-        staleness=1.4,
-        max_staleness=2,
-        wait_fraction=0.31,
-        samples=(step + 1) * 256,
-        buffered=64,
-        running=512,
-        dropped=0,
-        at=1000.0 + step,
-    )
-
-
 def test_before_anything_has_happened() -> None:
-    text = shown({"solver": PolicyView()}, [], {})
-    assert "quickstart · 42 s" in text
-    assert "starting" in text
+    text = shown(told([run_story.began()]), Moment(now=START + 42, activity="Starting"))
+    assert "quickstart · 0:42 · Starting" in text
+    assert "pods  starting" in text
 
 
-def test_a_running_job() -> None:
-    view = PolicyView()
-    view.steps.extend(progress(step, step / 50) for step in range(50))
-    view.weights = WeightPointer(
-        job="quickstart",
-        policy="solver",
-        version=49,
-        epoch=1,
-        manifest_key="m",
-        manifest_digest="sha256:" + "0" * 64,
-        size_bytes=36_000,
-        published_at=1.0,
-    )
-    worker = MemberHeartbeat(
-        member_id="quickstart-local-rollout-0",
-        job="quickstart",
-        role=Role.ROLLOUT,
-        pool="local",
-        state=State.READY,
-        in_flight=12,
-        samples_per_second=480.0,
-        tokens_per_second=1_920.0,
-        started_at=1.0,
-        sent_at=2.0,
-    )
-    text = shown({"solver": view}, [worker], {"quickstart-local-rollout-0/engine-solver": 2})
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_running_job(width: int) -> None:
+    text = shown(run_story.story(), Moment(now=START + 65, activity="Training", members=[WORKER]), width=width)
     for part in (
-        "50/300", "0.980", "31%", "49", "36.0 kB", "1.4 (max 2)", "256", "480/s, 12 in flight, 2 restarts", "█",
-        "local 1 of 2, 1,920 tokens/s", "42 s · Training", "rollout-0/engine-solver died", "out of luck",
+        "1:05 · Training", "step 50/300", "0.980", "mean 0.940, target 0.92", "0.767 at version 40",
+        "8% hold (5%…10% holds)", "1.4 of at most 2 versions", "v49: 420.0 kB of 1.3 MB, 31%",
+        "256 samples/s · 12,800 trained", "local 3 of 3 ready", "1,920 tokens/s", "█",
+        "0:16  1 → 2  TrainerStarving: the trainer of solver", "0:28  2 → 3", "12 in flight",
     ):  # fmt: skip
+        assert part in text, part
+    lines = text.splitlines()
+    assert {len(line) for line in lines} == {width}
+    assert len(lines) <= 20, "it fits on a terminal of 24 lines"
+
+
+def test_troubles_are_shown() -> None:
+    container = "quickstart-local-rollout-0/engine-solver"
+    moment = Moment(
+        now=START, members=[WORKER], restarts={container: 2}, failing={container: "Traceback [/oops]\nout of luck"}
+    )
+    text = shown(run_story.story(), moment)
+    for part in ("480/s, 12 in flight, 2 restarts", "rollout-0/engine-solver died", "Traceback [/oops]", "out of luck"):
         assert part in text, part
 
 
-def test_a_sparkline_shows_the_rise_in_the_room_it_has() -> None:
-    line = sparkline([step / 1000 for step in range(1000)], low=0.0, high=1.0, width=20)
+def test_several_policies_have_rows_of_their_own() -> None:
+    story = told([*run_story.records(), run_story.step(3, policy="critic")])
+    text = shown(story, Moment(now=START + 65))
+    assert text.index("solver") < text.index("step 50") < text.index("critic") < text.index("step 4/")
+
+
+def test_a_picture_needs_no_network() -> None:
+    svg = as_picture(render("quickstart", run_story.story(), Moment(now=START + 65)), title="trimtab run")
+    assert svg.startswith("<svg")
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "").replace("https://www.textualize.io", "")
+    assert "TrainerStarving" in svg
+
+
+def test_lines_tell_every_fifth_step_every_score_and_every_decision_once() -> None:
+    story = told([run_story.began()])
+    lines = PlainLines(story)
+    for record in run_story.records():
+        story.add(record)
+    text = "\n".join(lines.new())
+    assert "solver  step 50  reward 0.980  waiting 8%  staleness 1.4  version 49" in text
+    assert "solver  held-out 0.767  version 40  100 episodes" in text
+    assert "fleet 1 → 2  TrainerStarving" in text
+    assert list(lines.new()) == []
+    story.add(run_story.step(50))
+    assert list(lines.new()) == []
+    story.add(run_story.score(50, None, failed=3))
+    assert list(lines.new()) == ["solver  held-out -  version 50  100 episodes  3 failed"]
+
+
+def test_a_resumed_run_tells_only_what_is_new() -> None:
+    assert list(PlainLines(run_story.story()).new()) == []
+
+
+def test_a_block_chart_shows_the_rise_in_the_room_it_has() -> None:
+    values = [step / 1000 for step in range(1000)]
+    (line,) = block_chart(values, low=0.0, high=1.0, width=20)
     assert len(line) == 20
-    assert line[0] == " "
-    assert line[-1] == "█"
+    assert (line[0], line[-1]) == (" ", "█")
     assert list(line) == sorted(line)
-    assert sparkline([], low=0.0, high=1.0) == ""
+    assert block_chart([], low=0.0, high=1.0, width=20) == [""]
+    high = block_chart(values, low=0.0, high=1.0, width=20, height=3)
+    top, middle, bottom = high
+    assert (top[0], middle[0]) == (" ", " ")
+    assert (middle[-1], bottom[-1]) == ("█", "█")
+    assert top[-1] == "▇"

@@ -14,6 +14,10 @@ from trimtab.api.model import ObjectMeta
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.api.validation import parse
+from trimtab.fabric.bus.permissions.roles import RIGHTS_OF
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
+from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.operator.apply.kubernetes.credentials import SEED_KEY, job_credentials, kept_seed
@@ -22,6 +26,7 @@ from trimtab.operator.apply.kubernetes.refusals import refusal_of
 from trimtab.operator.plan.children import pool_of, trainer_of
 
 _OWNER = {"kind": "RLJob", "metadata": {"name": "job", "namespace": "here", "uid": "12345678-abcd"}}
+ROLES = tuple(RIGHTS_OF)
 _SEED = Signer.generate(entropy=lambda count: b"s" * count).reveal_seed()
 
 
@@ -95,13 +100,39 @@ def test_secrets_are_in_the_secret_and_nowhere_else(tmp_path: Path) -> None:
     assert stored["object_store__secret_access_key"] == "quiet"
     assert stored["nats-tls-ca"] == "-- a certificate --"
     assert stored[SEED_KEY] == _SEED
-    assert SEED_KEY not in made.shared_keys
+    assert [role for role in ROLES if SEED_KEY in made.files_of(role).values()] == ["trainer"]
+    assert made.files_of("rollout")["nats__password"] == "nats__password"
     shown = " ".join(made.environment.values())
     assert not any(secret in shown for secret in ("hush", "quiet", _SEED))
     assert made.environment["TRIMTAB_NATS__TLS_CA_FILE"] == "/trimtab/secrets/nats-tls-ca"
     assert made.environment["TRIMTAB_OBJECT_STORE__PREFIX"] == "all/here/job-12345678"
     assert kept_seed(made.secret) == _SEED
     assert kept_seed(None) is None
+
+
+def test_each_role_is_shown_its_own_user_of_nats_at_the_same_path() -> None:
+    mint = UserMint(KeyPair.generate(KeyKind.ACCOUNT).reveal_seed(), account=None, clock=lambda: 1e9)
+    topology = JobTopology("here", "job")
+    users = {role: mint.job_user(role, topology, job_uid="12345678-abcd") for role in ROLES}
+    made = job_credentials(
+        _OWNER,
+        nats=NatsSettings(servers=("nats://n:4222",)),
+        object_store=ObjectStoreSettings(bucket="b"),
+        logs=LogSettings(),
+        seed=_SEED,
+        users=users,
+        window=mint.window,
+    )
+    assert len({user.inbox_prefix for user in users.values()}) == len(ROLES)
+    for role in ROLES:
+        shown = {file: base64.b64decode(made.secret["data"][key]).decode() for file, key in made.files_of(role).items()}
+        assert shown["nats-credentials"] == users[role].credentials
+        others = {users[other].credentials for other in ROLES if other != role}
+        assert others.isdisjoint(shown.values())
+        environment = made.environment_of(role)
+        assert environment["TRIMTAB_NATS__CREDENTIALS_FILE"] == "/trimtab/secrets/nats-credentials"
+        assert environment["TRIMTAB_NATS__INBOX_PREFIX"] == users[role].inbox_prefix
+        assert environment["TRIMTAB_NATS__MAKES_STREAMS"] == "false"
 
 
 def test_the_owner_of_a_manifest_is_the_object_it_is_for() -> None:

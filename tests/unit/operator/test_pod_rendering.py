@@ -20,7 +20,7 @@ def _site(kind: str, name: str, **fields: Any) -> PodSite:
         "image": "trimtab:1",
         "environment": {"TRIMTAB_NATS__SERVERS": "nats://n:4222"},
         "secret": "job-credentials",
-        "secret_keys": ("nats__password",),
+        "secret_files": {"nats-credentials": "nats-credentials-here"},
         "manifest": f"{name}-manifest",
     }
     owner = {"kind": kind, "metadata": {"name": name, "namespace": "here", "uid": f"uid-of-{name}"}}
@@ -66,13 +66,10 @@ def test_an_engine_is_a_sidecar_without_credentials() -> None:
     assert _env(engine)["TRIMTAB_PORT_ENGINE_0"] == str(port["containerPort"])
 
 
-def test_only_trainers_are_shown_the_signing_seed() -> None:
-    def keys(pod: dict[str, Any]) -> set[str]:
+def test_pods_are_shown_of_the_secret_what_is_theirs() -> None:
+    for pod in (_worker(), _rank()):
         (secret,) = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
-        return {item["key"] for item in secret["items"]}
-
-    assert keys(_worker()) == {"nats__password"}
-    assert keys(_rank()) == {"nats__password", "weights__signing_seed"}
+        assert secret["items"] == [{"key": "nats-credentials-here", "path": "nats-credentials"}]
 
 
 def test_a_template_is_laid_over_and_what_makes_the_pod_ours_stays() -> None:

@@ -27,7 +27,7 @@ _MOST_SCALED = 4.0
 _NOISE = 1.10
 _SAME_LOAD = 0.1
 # Engines with fewer requests answer each of them faster, but not that much faster.
-_OTHER_EPISODES = 3.0
+OTHER_EPISODES = 3.0
 # Of waiting beyond this only a part can come from pods that start.
 _CLEARLY_STARVING = 0.4
 
@@ -82,7 +82,7 @@ def _outlived(before: Window, latest: Window, capacity: Callable[[Window], float
     """
     then = _episode_length(before, capacity(before), busy=before.busy)
     now = _episode_length(latest, capacity(latest), busy=latest.busiest)
-    return then is not None and now is not None and now * _OTHER_EPISODES < then
+    return then is not None and now is not None and now * OTHER_EPISODES < then
 
 
 def _episode_length(window: Window, capacity: float, *, busy: float | None) -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.fabric.wire.balance import Branch
 from trimtab.operator.autoscale.fleet import Fleet, Weights
-from trimtab.operator.autoscale.need import Need, growth_ahead, need_of
+from trimtab.operator.autoscale.need import OTHER_EPISODES, Need, growth_ahead, need_of
 from trimtab.operator.autoscale.want import Want, percent
 from trimtab.operator.autoscale.windows import Window
 
@@ -25,6 +25,8 @@ _RESERVE_STEPS = 1.0
 _LEAST_TAKEN = 0.25
 # Of engines whose places are used no more than this after one replica has gone, nobody misses it.
 _EASILY_TAKEN_OVER = 0.7
+# Windows. Bursts come again sooner.
+_LONG_IDLE = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Outlook:
     """Factor by which the need will have grown when pods asked for now are ready."""
     steps_ahead: float
     """Trainer steps until pods that the next report asks for would be ready."""
+    most_used: float
+    """Share of the engines' places that were in use at most, of late; 1 where nobody says."""
 
     @property
     def ahead(self) -> float:
@@ -101,6 +105,7 @@ def _outlook(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, confi
         need=need_of(windows, fleet=fleet, weights=weights, tau_low=config.tau_low, tau_high=config.tau_high),
         growth=growth_ahead(windows, startup_s=startup_s),
         steps_ahead=latest.steps * (1 + startup_s / latest.seconds),
+        most_used=max(1.0 if window.busiest is None else window.busiest for window in windows[-_LONG_IDLE:]),
     )
 
 
@@ -122,6 +127,8 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
     if seen.spare_steps is None:
         known = need.enough * config.shrink_margin
         return known, "MoreThanNeeded", f"and rollout makes {percent(seen.latest.kept_pace or 1)} of what it takes"
+    if seen.latest.drains_buffer:
+        return seen.have, "WithinBand", ""  # the reserve that a try would be paid from is in use already
     tried = min(need.enough, seen.have * (1 - _affordable(seen)))
     if need.measured is not None:
         scaled = seen.growth * need.measured
@@ -134,8 +141,10 @@ def _with_idle_engines(seen: Outlook) -> tuple[float, str, str]:
     fleet that may be more than the buffer could make up for.
     """
     left, busiest = seen.have - seen.replica, seen.latest.busiest
-    needed = seen.growth * (seen.need.measured or 0.0)
-    if busiest is None or seen.need.enough is None or not seen.latest.settled or needed > left:
+    if busiest is None or seen.need.enough is None or not seen.latest.settled:
+        return seen.have, "WithinBand", ""
+    # Where hardly a place has been used for long, an old measurement is of another job: its tools were slow then, say.
+    if min(seen.growth * (seen.need.measured or 0.0), OTHER_EPISODES * seen.most_used * seen.have) > left:
         return seen.have, "WithinBand", ""
     if busiest * seen.have > _EASILY_TAKEN_OVER * left:
         return seen.have, "WithinBand", ""

@@ -22,9 +22,10 @@ _SHORTEST_S = 0.001
 _LEAST_BUSY = 0.01
 # Groups that happen to end on this or that side of a window's edge are no trend.
 _BALANCED = 0.05
-_CLEARLY_FALLING = 0.10
+_CLEARLY_FALLING = 0.08
 # A place is free for a moment between two tasks.
 _BUSY = 0.9
+_HALF_BUSY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +87,24 @@ class Window:
         """Share of the engines' places in use, at its beginning or its end; None where nobody says."""
         return None if self.busy is None or self.busy_before is None else max(self.busy, self.busy_before)
 
+    @property
+    def drains_buffer(self) -> bool:
+        """Whether more left the buffer than came into it."""
+        return self._gained < -_CLEARLY_FALLING
+
+    @property
+    def _gained(self) -> float:
+        return (self.accepted - self.consumed) / max(1, self.consumed)
+
     def measures(self, *, tau_low: float) -> bool:
         """Whether rollout produced as much as it could. If not, what it can do is not known."""
-        gained = (self.accepted - self.consumed) / max(1, self.consumed)
-        if self.wait > tau_low / 2 or gained < -_CLEARLY_FALLING:
+        if self.wait > tau_low / 2:
             return True
         if self.busy is None or self.busy_before is None:
-            return abs(gained) > _BALANCED
-        return min(self.busy, self.busy_before) >= _BUSY
+            return abs(self._gained) > _BALANCED
+        # A buffer that falls while engines have nothing to do waits for something else than engines: weights, say.
+        falling = self._gained < -_CLEARLY_FALLING and max(self.busy, self.busy_before) >= _HALF_BUSY
+        return falling or min(self.busy, self.busy_before) >= _BUSY
 
 
 def window_of(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, Key, Object
@@ -14,11 +16,13 @@ from trimtab.operator.apply.kubernetes.credentials import JobCredentials, job_cr
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
-from trimtab.operator.apply.kubernetes.pod_sites import ensure_credentials
+from trimtab.operator.apply.kubernetes.pod_sites import ensure_credentials, minted_users
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.remote.link import Connection
 from trimtab.operator.remote.origin import Origin
 from trimtab.operator.remote.placement import Placement
+
+_ROLE = "rollout"
 
 
 class RemotePlace:
@@ -63,28 +67,39 @@ class RemotePlace:
 
     async def credentials(self, job: Object) -> JobCredentials:
         """The job's, in a Secret there: with the addresses and the user for pods elsewhere, and without the seed that
-        weights are signed with."""
+        weights are signed with or any other role's user."""
         await self._ensure_anchor()
         uid = self.owner_uid
         assert uid is not None
+        nats, mint = self._dialled()
+        window = None if mint is None else mint.window
         known = self._connection.credentials.get(uid)
-        if known is not None:
+        if known is not None and known.window == window:
             return known
         at_home = await ensure_credentials(self._cluster, job)
         settings, seed = self._cluster.settings, kept_seed(at_home.secret)
         assert seed is not None
         full = job_credentials(
             job,
-            nats=settings.remote_nats or settings.nats,
+            nats=nats,
             object_store=settings.remote_object_store or settings.object_store,
             logs=settings.logs,
             seed=seed,
+            users=minted_users(mint, job, roles=(_ROLE,)),
+            window=window,
         )
-        shown = {key: value for key, value in full.secret["data"].items() if key in full.shared_keys}
+        files = set(full.files_of(_ROLE).values())
+        shown = {key: value for key, value in full.secret["data"].items() if key in files}
         wanted = replace(full, secret=self.own({**full.secret, "data": shown}))
         await self._store(wanted.secret, owner_uid=uid)
         self._connection.credentials[uid] = wanted
         return wanted
+
+    def _dialled(self) -> tuple[NatsSettings, UserMint | None]:
+        """What pods there dial, and who makes their user: nobody, where the settings name one for them."""
+        settings = self._cluster.settings
+        nats = settings.remote_nats or settings.nats
+        return nats, None if nats.names_a_user else self._cluster.mint
 
     async def renew_credentials(self, job: Object) -> None:
         """Where there are pods already: an operator that was started with others tells them."""

@@ -45,6 +45,21 @@ class Mark:
         )
 
 
+def buffered_samples(ledger: Ledger, job: RLJob, policy: str) -> int:
+    """That wait for a step."""
+    return ledger.trainers[policy].buffered * job.spec.data.group_size
+
+
+def running_samples(ledger: Ledger, job: RLJob, policy: str) -> int:
+    """Asked for and not arrived."""
+    return max(0, ledger.running_groups(policy)) * job.spec.data.group_size
+
+
+def room_samples(job: RLJob) -> int:
+    """The most that may wait or be in the making: the staleness bound."""
+    return (job.spec.data.max_staleness + 1) * job.spec.data.batch_size
+
+
 def step_progress(
     ledger: Ledger, job: RLJob, *, policy: str, step: int, groups: Sequence[Allotment], now: float
 ) -> StepProgress:
@@ -62,8 +77,8 @@ def step_progress(
         max_staleness=max(staleness),
         wait_fraction=min(1.0, wait_s / step_s) if step_s else 0.0,
         samples=books.consumed_samples,
-        buffered=books.buffered * size,
-        running=max(0, ledger.running_groups(policy)) * size,
+        buffered=buffered_samples(ledger, job, policy),
+        running=running_samples(ledger, job, policy),
         dropped=books.dropped_groups * size,
         at=now,
     )
@@ -114,8 +129,8 @@ def balance_report(
         consumed=Volume(samples=consumed, tokens=until.consumed_tokens - since.consumed_tokens),
         replayed=replayed,
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
-        buffered=books.buffered * size,
-        room=(job.spec.data.max_staleness + 1) * job.spec.data.batch_size,
+        buffered=buffered_samples(ledger, job, policy),
+        room=room_samples(job),
         instances=instances,
         branch=branch,
         current=len(instances),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -11,7 +13,7 @@ _VOLUMES = ("produced", "accepted", "consumed")
 
 
 class BalanceGauges:
-    """What the newest reports say; a policy appears with its first one."""
+    """What the newest reports say, from a policy's first one on, and what waits at this moment."""
 
     def __init__(self, metrics: Metrics) -> None:
         policy = ("policy",)
@@ -26,8 +28,21 @@ class BalanceGauges:
         )
         self._reward = metrics.gauge("step_reward", "Mean reward of the newest step's batch", policy)
         self._step = metrics.gauge("step", "Newest step that was granted", policy)
+        self._staleness = metrics.gauge("step_staleness", "Mean age of the newest step's samples, in versions", policy)
+        self._oldest = metrics.gauge("step_max_staleness", "Age of the oldest of the newest step's samples", policy)
+        self._bound = metrics.gauge("staleness_bound", "Age at which samples are given up: data.maxStaleness", policy)
         self._buffered = metrics.gauge("buffered_samples", "Samples that wait for a step", policy)
         self._running = metrics.gauge("running_samples", "Samples asked for and not arrived", policy)
+        self._room = metrics.gauge("buffer_room_samples", "The most that may wait or be in the making", policy)
+
+    def watch(
+        self, policy: str, *, bound: int, room: int, buffered: Callable[[], int], running: Callable[[], int]
+    ) -> None:
+        """What waits is read when somebody looks, because nothing reports it while the trainer takes nothing."""
+        self._bound.labels(policy).set(bound)
+        self._room.labels(policy).set(room)
+        self._buffered.labels(policy).set_function(buffered)
+        self._running.labels(policy).set_function(running)
 
     def show_report(self, report: BalanceReport) -> None:
         self._wait.labels(report.policy).set(report.wait_fraction)
@@ -40,8 +55,8 @@ class BalanceGauges:
     def show_step(self, progress: StepProgress) -> None:
         self._reward.labels(progress.policy).set(progress.reward)
         self._step.labels(progress.policy).set(progress.step)
-        self._buffered.labels(progress.policy).set(progress.buffered)
-        self._running.labels(progress.policy).set(progress.running)
+        self._staleness.labels(progress.policy).set(progress.staleness)
+        self._oldest.labels(progress.policy).set(progress.max_staleness)
 
 
 class EvaluationGauges:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from trimtab.api.job import RLJob
-from trimtab.dataflow.balance import Mark, balance_report, step_progress
+from trimtab.dataflow.balance import (
+    Mark,
+    balance_report,
+    buffered_samples,
+    room_samples,
+    running_samples,
+    step_progress,
+)
 from trimtab.dataflow.gauges import BalanceGauges
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.records import StepGranted
@@ -38,6 +46,14 @@ class Reporter:
         self._clock = clock
         self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
         self._marks = {name: Mark.of(books.ledger, name, now=clock()) for name in books.ledger.trainers}
+        for policy in books.ledger.trainers:
+            gauges.watch(
+                policy,
+                bound=job.spec.data.max_staleness,
+                room=room_samples(job),
+                buffered=partial(buffered_samples, books.ledger, job, policy),
+                running=partial(running_samples, books.ledger, job, policy),
+            )
 
     def granted(self, record: StepGranted) -> None:
         self._pending.put_nowait(record)

@@ -66,8 +66,15 @@ class NatsSettings(_Section):
     tls_key_file: Path | None = None
     inbox_prefix: str = Field(default="_INBOX", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
     """Where answers are sent. Whoever may read _INBOX.> reads everybody's: a user of lesser rights has its own."""
+    makes_streams: bool = True
+    """Whether this user may make streams, buckets and their consumers. If not, the operator does, and they are waited
+    for."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     request_timeout_s: float = Field(default=10.0, gt=0)
+
+    @property
+    def names_a_user(self) -> bool:
+        return self.user is not None or self.password is not None or self.credentials_file is not None
 
     @field_validator("servers", mode="before")
     @classmethod

@@ -156,7 +156,7 @@ async def _serve(
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
     )
-    metrics.watch(worker, {name: seat.gate for name, seat in seats.items()})
+    metrics.watch(worker, {name: seat.line for name, seat in seats.items()})
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
@@ -191,9 +191,7 @@ async def _serve(
     async with asyncio.TaskGroup() as loops:
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
         for name, seat in seats.items():
-            load = LoadWatch(
-                name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.in_flight
-            )
+            load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.load)
             background.append(loops.create_task(load.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(seats, pod.stopping)

@@ -59,8 +59,11 @@ class GroupRunner:
         self._episode_timeout_s = episode_timeout_s
         self._clock = clock
 
-    async def run(self, task: Task) -> list[Trajectory]:
-        """All trajectories of the group. Raises EpisodeFailed if any episode fails: half a group teaches nothing."""
+    async def run(self, task: Task, episode_ended: Callable[[], None] = lambda: None) -> list[Trajectory]:
+        """All trajectories of the group; `episode_ended` is told of each as it ends, in whatever way.
+
+        Raises EpisodeFailed if any episode fails: half a group teaches nothing.
+        """
         roles = {
             name: replace(role, sampling=with_changes(role.sampling, task.sampling))
             for name, role in self._roles.items()
@@ -69,6 +72,8 @@ class GroupRunner:
         try:
             async with asyncio.TaskGroup() as group:
                 episodes = [group.create_task(self._episode(task, roles, index)) for index in range(task.group_size)]
+                for episode in episodes:
+                    episode.add_done_callback(lambda _: episode_ended())
         except* EpisodeFailed as failures:
             raise _decisive(failures.exceptions) from None
         return [trajectory for episode in episodes for trajectory in episode.result()]

@@ -18,6 +18,10 @@ class VersionLine:
     announcements: Announcements
 
     @property
+    def version(self) -> int:
+        return self.gate.version
+
+    @property
     def lag(self) -> int:
         # After a trainer's restart the engine may serve a version that is to be announced again.
         return max(0, self.announcements.newest - self.gate.version)

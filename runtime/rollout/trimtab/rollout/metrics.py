@@ -12,6 +12,7 @@ from typing import Protocol
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 
+_GROUP_OUTCOMES = ("completed", "retried", "quarantined", "handed_back")
 _EPISODE_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -36,10 +37,13 @@ class Occupation(Protocol):
 
 
 class Served(Protocol):
-    """Something with the version of the weights that it serves."""
+    """A policy's weights: the version that is served, and by how many it is behind what was announced."""
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def lag(self) -> int: ...
 
 
 class RolloutMetrics:
@@ -54,15 +58,21 @@ class RolloutMetrics:
             "rollout_episode_seconds", "Time of an episode, finished or failed", buckets=_EPISODE_SECONDS
         )
         self._groups = metrics.counter("rollout_groups", "Deliveries of a task, by what came of them", ["outcome"])
+        for outcome in _GROUP_OUTCOMES:
+            # A series that begins with its first event hides it: Prometheus sees no increase from nothing to one.
+            self._groups.labels(outcome)
         self._hand_backs = metrics.counter("rollout_hand_backs", "Tasks given back for another worker", ["reason"])
         self._trajectories = metrics.counter("rollout_trajectories", "Trajectories stored", ["outcome"])
         self._tokens = metrics.counter("rollout_tokens", "Tokens in stored trajectories", ["producer"])
         self._blocked = metrics.counter(
             "rollout_event_loop_blocked_seconds", "Time in which a workflow kept everything else waiting"
         )
-        self._in_flight = metrics.gauge("rollout_in_flight", "Tasks that it has")
-        self._allowance = metrics.gauge("rollout_allowance", "Tasks that it may have now")
+        self._in_flight = metrics.gauge("rollout_in_flight", "Groups that are begun and not settled")
+        self._allowance = metrics.gauge("rollout_allowance", "Groups whose episodes it may run now")
         self._version = metrics.gauge("rollout_weight_version", "Weights that are served", ["policy"])
+        self._lag = metrics.gauge(
+            "rollout_weight_lag", "Versions of the weights that were announced and are not served yet", ["policy"]
+        )
 
     def watch(self, worker: Occupation, versions: Mapping[str, Served]) -> None:
         """Gauges are read when somebody looks."""
@@ -70,6 +80,7 @@ class RolloutMetrics:
         self._allowance.set_function(lambda: worker.allowance)
         for policy, served in versions.items():
             self._version.labels(policy).set_function(partial(_version, served))
+            self._lag.labels(policy).set_function(partial(_lag, served))
 
     def episode(self, *, seconds: float, failed: bool) -> None:
         self._episodes.labels("failed" if failed else "completed").inc()
@@ -103,3 +114,7 @@ class RolloutMetrics:
 
 def _version(served: Served) -> int:
     return served.version
+
+
+def _lag(served: Served) -> int:
+    return served.lag

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -24,6 +25,7 @@ from trimtab.rollout.failure import EpisodeFailed, FailureTally, TaskRefused
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
 from trimtab.rollout.metrics import HandBack, RolloutMetrics
+from trimtab.rollout.occupancy import TaskPlaces
 from trimtab.rollout.quarantine import Quarantine
 
 _log = structlog.get_logger(__name__)
@@ -76,11 +78,11 @@ class TaskServer:
         """Attempts at a group that failed, by kind."""
         return self._failures.counts
 
-    async def serve(self, delivery: Delivery) -> None:
+    async def serve(self, delivery: Delivery, places: TaskPlaces) -> None:
         heartbeat = asyncio.create_task(self._keep(delivery))
         try:
             try:
-                await self._settle(delivery)
+                await self._settle(delivery, places)
             except BusError as error:
                 _log.warning("group_not_published", sequence=delivery.sequence, error=str(error))
                 await self.hand_back(delivery, HandBack.BUS, delay_s=_RETRY_DELAY_S)
@@ -99,7 +101,7 @@ class TaskServer:
         with contextlib.suppress(BusError):
             await delivery.nak(delay_s=delay_s)
 
-    async def _settle(self, delivery: Delivery) -> None:
+    async def _settle(self, delivery: Delivery, places: TaskPlaces) -> None:
         try:
             task = decode(delivery.payload, Task)
         except WireError as error:
@@ -110,7 +112,7 @@ class TaskServer:
             often = EpisodeFailed("delivered-too-often", f"given out {attempts} times and never finished")
             await self._give_up(delivery, task, often, attempts=attempts)
         elif await self._weights_arrived(task):
-            await self._run(delivery, task)
+            await self._run(delivery, task, places)
         else:
             await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=_RETRY_DELAY_S)
 
@@ -130,10 +132,11 @@ class TaskServer:
                     await self.draining.wait()
         return True
 
-    async def _run(self, delivery: Delivery, task: Task) -> None:
+    async def _run(self, delivery: Delivery, task: Task, places: TaskPlaces) -> None:
         began = self._clock()
+        places.begin()
         try:
-            trajectories = await self._runner.run(task)
+            trajectories = await self._runner.run(task, partial(places.episode_ended, group_size=task.group_size))
             await self._publish(trajectories)
         except (PayloadTooLarge, WireError) as error:
             # The same prompt would bring the same again: not worth another attempt.

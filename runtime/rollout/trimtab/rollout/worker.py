@@ -6,21 +6,22 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.errors import BusTimeout, BusUnavailable
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
-from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
+from trimtab.fabric.bus.topology import JobTopology
 from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.freshness import Freshness
-from trimtab.rollout.occupancy import Occupancy
+from trimtab.rollout.occupancy import Occupancy, TaskPlaces
 from trimtab.rollout.serving import TaskServer
 
 _log = structlog.get_logger(__name__)
-CONSUMER = "rollout"
 _PULL_WAIT_S = 2.0
 _RETRY_DELAY_S = 1.0
 # Between looks at the weights while they hold the worker back.
@@ -55,8 +56,8 @@ class Worker:
         self._grace_s = grace_s
         self._clock = clock
         self._running: set[asyncio.Task[None]] = set()
-        self.occupancy = Occupancy(clock=clock)
         self._freed = asyncio.Event()
+        self.occupancy = Occupancy(clock=clock, freed=self._freed.set)
         self._behind_since: float | None = None
         self._said_behind = False
 
@@ -66,7 +67,15 @@ class Worker:
 
     @property
     def in_flight(self) -> int:
+        """Groups that are begun and not settled. Of some only the slowest episodes still run, so there may be more of
+        them than `allowance` says.
+        """
         return len(self._running)
+
+    @property
+    def load(self) -> int:
+        """What of `allowance` is taken."""
+        return self.occupancy.load
 
     @property
     def completed(self) -> int:
@@ -78,15 +87,11 @@ class Worker:
 
     @property
     def allowance(self) -> int:
-        """How many tasks it may have now: as many as its engines bear, fewer while its weights are behind."""
+        """How many tasks' episodes it may run now: as many as its engines bear, fewer while its weights are behind."""
         return self._freshness.allowance(self._concurrency.limit)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        # No limit on deliveries: a task that the server stops delivering is lost without a word, where one that is
-        # given up here is published as a failure.
-        spec = ConsumerSpec(
-            name=CONSUMER, stream=self._topology.tasks.name, ack_wait_s=self._lease_s, max_ack_pending=100_000
-        )
+        spec = self._topology.task_consumer(lease_s=self._lease_s)
         await declare_consumer(self._bus, spec, deadline_s=30.0)
         try:
             # Closed before anything is handed back: a pull that is still open would be given it again.
@@ -100,7 +105,7 @@ class Worker:
     async def _take(self, puller: Puller, stopping: asyncio.Event) -> None:
         allowed = self.allowance
         self._watch_lag(allowed)
-        free = allowed - len(self._running)
+        free = self.occupancy.free(allowed)
         if free <= 0:
             await self._wait_for_room(_PULL_WAIT_S if allowed == self._concurrency.limit else _WEIGHTS_POLL_S)
             return
@@ -114,13 +119,16 @@ class Worker:
             await asyncio.gather(*(self._server.hand_back(delivery) for delivery in pulled))
             return
         for delivery in pulled:
-            task = asyncio.create_task(self._server.serve(delivery))
-            self._running.add(task)
-            task.add_done_callback(self._finished)
-        self.occupancy.note(len(self._running))
+            self._begin(delivery)
+
+    def _begin(self, delivery: Delivery) -> None:
+        places = self.occupancy.take()
+        task = asyncio.create_task(self._server.serve(delivery, places))
+        self._running.add(task)
+        task.add_done_callback(partial(self._finished, places))
 
     async def _wait_for_room(self, wait_s: float) -> None:
-        """Until a task is finished, or it is time to look again whether more are allowed."""
+        """Until an episode or a task has ended, or it is time to look again whether more are allowed."""
         self._freed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -138,10 +146,9 @@ class Worker:
             _log.warning("no_tasks_until_weights_are_fresh", lag=self._freshness.lag)
             self._said_behind = True
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, places: TaskPlaces, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self.occupancy.note(len(self._running))
-        self._freed.set()
+        places.vacate()
         if not task.cancelled() and task.exception() is not None:
             _log.error("task_not_settled", error=repr(task.exception()))
 

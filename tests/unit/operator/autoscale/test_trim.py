@@ -65,6 +65,22 @@ def test_less_is_tried_while_the_buffer_pays_for_it() -> None:
     assert want(window(**held_back, buffered=300, settled=False)).branch is Branch.HOLD
 
 
+def test_less_is_not_tried_while_the_buffer_falls() -> None:
+    usual: dict[str, Any] = {"busy": 0.45, "busy_before": 0.45, "buffered": 600, "ready": 2}
+    assert want(window(**usual), desired=2).reason == "TryingLess"
+    assert want(window(**usual, accepted=900), desired=2).branch is Branch.HOLD
+
+
+def test_a_need_of_slow_tools_is_forgotten_when_engines_have_idled_for_long() -> None:
+    """The window in which the tool became fast still starves, and ends with idle engines."""
+    became_fast = window(wait=0.42, accepted=1333, consumed=1333, busy=0.08, ready=3)
+    idle = window(busy=0.05, busy_before=0.05, ready=3)
+    first_idle = window(busy=0.05, busy_before=0.08, ready=3)
+    assert want(became_fast, first_idle, *[idle] * 5, desired=3).capacity > 2, "three replicas, in whole ones"
+    said = want(became_fast, first_idle, *[idle] * 12, desired=3)
+    assert (said.branch, said.reason, said.capacity) == (Branch.SHRINK, "EnginesIdle", 2)
+
+
 def test_what_was_measured_at_this_load_is_not_tried_again() -> None:
     said = want(window(wait=0.04, ready=7, seconds=100 / 0.96), window(busy=0.5, buffered=800))
     assert said.branch is Branch.SHRINK

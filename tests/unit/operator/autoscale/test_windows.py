@@ -16,6 +16,7 @@ from trimtab.operator.autoscale.windows import Window, usual_speeds, window_of
         pytest.param(window(busy_before=0.5), False, id="free places at the beginning"),
         pytest.param(window(busy=0.5, wait=0.04), True, id="the trainer waited"),
         pytest.param(window(busy=0.5, accepted=880), True, id="the buffer fell"),
+        pytest.param(window(busy=0.3, busy_before=0.4, accepted=880), False, id="it fell, but not for want of engines"),
         pytest.param(window(busy=None, accepted=1060), True, id="nobody counts places and the buffer rose"),
         pytest.param(window(busy=None), False, id="nobody counts places and all was balanced"),
     ],

@@ -10,7 +10,7 @@ from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.settings import OperatorSettings
 
 HOME = {
-    "TRIMTAB_IMAGE": "trimtab",
+    "TRIMTAB_IMAGES": "trimtab",
     "TRIMTAB_NATS__SERVERS": "nats://home:4222",
     "TRIMTAB_OBJECT_STORE__BUCKET": "weights",
     "TRIMTAB_OBJECT_STORE__PREFIX": "team",

@@ -95,13 +95,14 @@ class Hand:
         )
 
     async def _site(self, actions: Sequence[Action]) -> PodSite | None:
-        if not any(isinstance(action, StartPod) for action in actions):
+        role = next((action.pod.role for action in actions if isinstance(action, StartPod)), None)
+        if role is None:
             return None
         assert self.job is not None
         assert self.typed_job is not None
         return await prepare_site(
             self.place,
-            image=self.cluster.settings.image,
+            image=self.cluster.settings.images.of(role),
             job=self.job,
             typed_job=self.typed_job,
             owner=self.owner,

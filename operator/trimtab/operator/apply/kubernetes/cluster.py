@@ -10,6 +10,7 @@ from trimtab.api import labels
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
+from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
@@ -96,6 +97,8 @@ class Cluster:
     reports: JobReports
     links: Links
     agents: AgentDesk
+    mint: UserMint | None
+    """Makes the users of NATS; None where all pods dial with the operator's own."""
     clock: Callable[[], float]
     objections: dict[WorkKey, Objection] = field(default_factory=dict)
     scaling: dict[str, History] = field(default_factory=dict)

@@ -1,22 +1,22 @@
 """What the pods of a job dial with: settings from the operator's own environment, secrets in one Secret per job.
 
-The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Files that the
-settings point to, such as certificates, travel in the Secret, because the pods have another file system than ours.
+The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Where users of
+NATS are minted each role has its own, and is shown that one only. Files that the settings point to, such as
+certificates, travel in the Secret, because the pods have another file system than ours.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, SecretStr
 
 from trimtab.api import labels
+from trimtab.fabric.bus.users.mint import MintedUser
 from trimtab.fabric.settings import (
     LogSettings,
     NatsSettings,
@@ -31,6 +31,8 @@ from trimtab.operator.apply.kubernetes.ownership import owned_by
 
 SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
+NATS_CREDENTIALS = "nats-credentials"
+"""The file, in every pod; the Secret has one for each role."""
 _UID_CHARACTERS = 8
 S = TypeVar("S", bound=BaseModel)
 
@@ -49,21 +51,35 @@ class _Surroundings(BaseModel):
 class JobCredentials:
     environment: Mapping[str, str]
     """For every pod of the job; nothing in it is secret."""
+    own_environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By role, what pods of one role have beside or instead of that."""
     secret: Object
     """As it should be stored."""
+    window: int | None = None
+    """Of the mint, when the users in it were made."""
 
     @property
     def secret_name(self) -> str:
         return str(self.secret["metadata"]["name"])
 
-    @property
-    def shared_keys(self) -> list[str]:
-        """Keys of the Secret that every pod is shown."""
-        return sorted(key for key in self.secret["data"] if key != SEED_KEY)
+    def environment_of(self, role: str) -> Mapping[str, str]:
+        return {**self.environment, **self.own_environments.get(role, {})}
 
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.secret["data"], sort_keys=True).encode()).hexdigest()
+    def files_of(self, role: str) -> Mapping[str, str]:
+        """What a pod of the role is shown of the Secret: keys by the name of the file that each is in."""
+        own = {credentials_key(other): other for other in self.own_environments}
+        shown = {}
+        for key in sorted(self.secret["data"]):
+            if key in own:
+                if own[key] == role:
+                    shown[NATS_CREDENTIALS] = key
+            elif key != SEED_KEY or role == "trainer":
+                shown[key] = key
+        return shown
+
+
+def credentials_key(role: str) -> str:
+    return f"{NATS_CREDENTIALS}-{role}"
 
 
 def secret_name(job: str) -> str:
@@ -77,9 +93,16 @@ def kept_seed(secret: Object | None) -> str | None:
 
 
 def job_credentials(
-    job: Object, *, nats: NatsSettings, object_store: ObjectStoreSettings, logs: LogSettings, seed: str
+    job: Object,
+    *,
+    nats: NatsSettings,
+    object_store: ObjectStoreSettings,
+    logs: LogSettings,
+    seed: str,
+    users: Mapping[str, MintedUser] | None = None,
+    window: int | None = None,
 ) -> JobCredentials:
-    """`job` is the RLJob. Files that the settings name are read now."""
+    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now."""
     metadata = job["metadata"]
     files: dict[str, bytes] = {}
     # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
@@ -94,8 +117,11 @@ def job_credentials(
     )
     secrets = _secret_texts(surroundings)
     data = {name: text.encode() for name, text in secrets.items()} | files
+    data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
     return JobCredentials(
         environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
+        own_environments={role: _dialling_as(user, surroundings.nats) for role, user in (users or {}).items()},
+        window=window,
         secret={
             "apiVersion": "v1",
             "kind": "Secret",
@@ -111,22 +137,35 @@ def job_credentials(
     )
 
 
+class _Dialling(BaseModel):
+    nats: NatsSettings
+
+
+def _dialling_as(user: MintedUser, nats: NatsSettings) -> Mapping[str, str]:
+    own = {
+        "credentials_file": Path(SECRETS_FOLDER) / NATS_CREDENTIALS,
+        "inbox_prefix": user.inbox_prefix,
+        "makes_streams": False,
+    }
+    return environment_for(_Dialling(nats=nats.model_copy(update=own)), secrets_dir=Path(SECRETS_FOLDER))
+
+
 def _secret_texts(surroundings: _Surroundings) -> dict[str, str]:
     """By the file name under which load_settings finds them."""
     texts = {}
     for section in type(surroundings).model_fields:
-        for field, value in getattr(surroundings, section):
+        for name, value in getattr(surroundings, section):
             if isinstance(value, SecretStr):
-                texts[f"{section}__{field}"] = value.get_secret_value()
+                texts[f"{section}__{name}"] = value.get_secret_value()
     return texts
 
 
 def _with_files(section: S, name: str, files: dict[str, bytes]) -> S:
     """The settings with each path replaced by where the pod finds the file's content."""
     moved = {}
-    for field, value in section:
+    for setting, value in section:
         if isinstance(value, Path):
-            key = f"{name}-{field.removesuffix('_file').replace('_', '-')}"
+            key = f"{name}-{setting.removesuffix('_file').replace('_', '-')}"
             files[key] = value.read_bytes()
-            moved[field] = Path(SECRETS_FOLDER) / key
+            moved[setting] = Path(SECRETS_FOLDER) / key
     return section.model_copy(update=moved)

@@ -287,10 +287,17 @@ def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: Scaled
 
 
 def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
-    """On the bus, while there is somebody to hear."""
-    if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in dataflow):
+    """On the bus, while there is somebody to hear. Following makes the job's streams: pods that may not make them wait
+    for that, whichever of them runs first."""
+    heard = dataflow if cluster.mint is None else [observed_pod(pod) for pod in cluster.pods.under(key)]
+    if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in heard):
         policies = tuple(policy.name for policy in job.spec.policies)
-        cluster.reports.follow(key, policies=policies, window=job.spec.autoscaling.window_steps)
+        cluster.reports.follow(
+            key,
+            policies=policies,
+            window=job.spec.autoscaling.window_steps,
+            task_lease_s=job.spec.data.tasks.lease_seconds,
+        )
     elif not any(not pod.ended for pod in dataflow):
         cluster.reports.stop(key)
 

@@ -11,7 +11,7 @@ from typing import Any
 from trimtab.api import labels
 from trimtab.fabric.settings import ProbeSettings
 from trimtab.kube.resources import Object
-from trimtab.operator.apply.kubernetes.credentials import SECRETS_FOLDER, SEED_KEY
+from trimtab.operator.apply.kubernetes.credentials import SECRETS_FOLDER
 from trimtab.operator.apply.kubernetes.manifests import JOB_FILE, JOB_FOLDER
 from trimtab.operator.apply.kubernetes.ownership import owned_by
 from trimtab.operator.apply.kubernetes.rendezvous import (
@@ -45,8 +45,8 @@ class PodSite:
     environment: Mapping[str, str]
     secret: str
     """Name of the job's Secret."""
-    secret_keys: tuple[str, ...]
-    """Those that every pod is shown."""
+    secret_files: Mapping[str, str]
+    """What these pods are shown of it: keys by the name of the file that each is in."""
     manifest: str
     """Name of the ConfigMap with the manifest."""
     code: str | None = None
@@ -194,8 +194,7 @@ def _volumes(plan: PodPlan, site: PodSite) -> list[dict[str, Any]]:
     manifest: list[dict[str, Any]] = [{"configMap": {"name": site.manifest}}]
     if site.code is not None and plan.role != "trainer":
         manifest.insert(0, {"configMap": {"name": site.code}})
-    keys = (*site.secret_keys, *((SEED_KEY,) if plan.role == "trainer" else ()))
-    items = [{"key": key, "path": key} for key in keys]
+    items = [{"key": key, "path": file} for file, key in site.secret_files.items()]
     return [
         {"name": "job", "projected": {"sources": manifest}},
         {"name": "secrets", "secret": {"secretName": site.secret, "items": items}},

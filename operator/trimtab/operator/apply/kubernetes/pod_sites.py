@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.api import labels
@@ -10,6 +11,8 @@ from trimtab.api.pod_template import template_command
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.api.validation import InvalidManifestError, parse
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.mint import MintedUser, UserMint
 from trimtab.fabric.signing import Signer
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Key, Object, key_of
@@ -69,7 +72,7 @@ async def prepare_site(
     typed: RLJob | RolloutPool | Trainer,
 ) -> PodSite:
     """Makes what is missing. Raises Objected when it cannot be had."""
-    credentials = await place.credentials(job)
+    credentials, role = await place.credentials(job), _ROLES[owner["kind"]]
     name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
     manifest = await _ensure_manifest(place, typed_job, owner, typed)
     ranks, own_command, own = 1, False, {}
@@ -86,9 +89,9 @@ async def prepare_site(
         owner=owner,
         job=name,
         image=image,
-        environment=credentials.environment,
+        environment=credentials.environment_of(role),
         secret=credentials.secret_name,
-        secret_keys=tuple(credentials.shared_keys),
+        secret_files=credentials.files_of(role),
         manifest=manifest,
         code=source.config_map.name if source is not None and source.config_map is not None else None,
         ranks=ranks,
@@ -98,17 +101,27 @@ async def prepare_site(
 
 
 async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
-    """The job's Secret, made or brought up to date once in the life of this operator; the seed in it stays."""
+    """The job's Secret, made or brought up to date once in the life of this operator, and when its users are due to be
+    minted again; the seed in it stays."""
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
-    if known is not None:
+    window = None if cluster.mint is None else cluster.mint.window
+    if known is not None and known.window == window:
         return known
     namespace, name = metadata["namespace"], secret_name(metadata["name"])
     present = await cluster.client.get_or_none(SECRETS, name, namespace=namespace)
     ours = present is not None and controller_uid(present) == metadata["uid"]
     seed = (kept_seed(present) if ours else None) or Signer.generate().reveal_seed()
     settings = cluster.settings
-    wanted = job_credentials(job, nats=settings.nats, object_store=settings.object_store, logs=settings.logs, seed=seed)
+    wanted = job_credentials(
+        job,
+        nats=settings.nats,
+        object_store=settings.object_store,
+        logs=settings.logs,
+        seed=seed,
+        users=minted_users(cluster.mint, job, roles=tuple(_ROLES.values())),
+        window=window,
+    )
     if present is not None and ours:
         if present.get("data") != wanted.secret["data"]:
             body = {**present, "data": wanted.secret["data"]}
@@ -120,6 +133,15 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
             return await ensure_credentials(cluster, job)
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
+
+
+def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
+    """By role; none where all pods dial with the operator's own user."""
+    if mint is None:
+        return {}
+    metadata = job["metadata"]
+    topology = JobTopology(metadata["namespace"], metadata["name"])
+    return {role: mint.job_user(role, topology, job_uid=metadata["uid"]) for role in roles}
 
 
 async def _ensure_manifest(place: Place, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer) -> str:

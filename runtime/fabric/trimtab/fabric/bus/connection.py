@@ -17,7 +17,14 @@ from nats.aio.subscription import Subscription
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.client import EnduringClient
-from trimtab.fabric.bus.credentials import CredentialsFile, Redactor, tls_context, wants_tls, without_userinfo
+from trimtab.fabric.bus.credentials import (
+    Credentials,
+    CredentialsFile,
+    Redactor,
+    tls_context,
+    wants_tls,
+    without_userinfo,
+)
 from trimtab.fabric.bus.errors import (
     BusClosed,
     BusTimeout,
@@ -42,6 +49,9 @@ CLOSE_DEADLINE_S = 5.0
 OUTBOUND_BUFFER_BYTES = 2 * 1024 * 1024
 
 
+_REFUSALS = ("authorization violation", "authentication expired", "certificate_verify_failed")
+
+
 class BusState(StrEnum):
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
@@ -60,9 +70,16 @@ class Bus:
     """A live connection. Build it with `Bus.connect`; the sibling modules put JetStream on top of it."""
 
     def __init__(
-        self, settings: NatsSettings, *, name: str, backoff: FullJitter, choose: Callable[[list[Server]], Server]
+        self,
+        settings: NatsSettings,
+        *,
+        name: str,
+        credentials: Credentials | None,
+        backoff: FullJitter,
+        choose: Callable[[list[Server]], Server],
     ) -> None:
         self._settings = settings
+        self._credentials = credentials
         self._name = name
         self._servers = without_userinfo(settings.servers)
         self._redactor = Redactor(settings)
@@ -85,11 +102,15 @@ class Bus:
         settings: NatsSettings,
         *,
         name: str,
+        credentials: Credentials | None = None,
         backoff: FullJitter = RECONNECT_BACKOFF,
         choose: Callable[[list[Server]], Server] = random.choice,
     ) -> Self:
-        """Dials within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated."""
-        bus = cls(settings, name=name, backoff=backoff, choose=choose)
+        """Dials within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated. Credentials take the
+        place of the settings' file and are asked for at every dial."""
+        if credentials is None and settings.credentials_file is not None:
+            credentials = CredentialsFile(settings.credentials_file)
+        bus = cls(settings, name=name, credentials=credentials, backoff=backoff, choose=choose)
         try:
             await bus._dial()
         except BaseException:
@@ -99,7 +120,7 @@ class Bus:
 
     async def _dial(self) -> None:
         settings = self._settings
-        credentials = CredentialsFile(settings.credentials_file) if settings.credentials_file else None
+        credentials = self._credentials
         password = settings.password.get_secret_value() if settings.password is not None else None
         dialling = asyncio.ensure_future(
             self._client.connect(
@@ -167,6 +188,10 @@ class Bus:
         """Whether a message of this size could have to wait for the socket, and so needs a timer around it."""
         # Not the client's own is_connected: that is true again before the inbox has been subscribed to again.
         return not self._connected.is_set() or self._client.pending_data_size + size > OUTBOUND_BUFFER_BYTES // 2
+
+    @property
+    def makes_streams(self) -> bool:
+        return self._settings.makes_streams
 
     @property
     def request_timeout_s(self) -> float:
@@ -332,7 +357,7 @@ class Bus:
         text = self._redactor.clean(str(error)) or type(error).__name__
         self._last_error = text
         self._log.warning("bus_error", error=text, kind=type(error).__name__)
-        refusal = "authorization violation" in text.lower() or "CERTIFICATE_VERIFY_FAILED" in text
+        refusal = any(sign in text.lower() for sign in _REFUSALS)
         if (refusal or isinstance(error, nats_errors.SecureConnWantedError)) and not self._refused.done():
             self._refused.set_result(text)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import nkeys  # type: ignore[import-untyped]
@@ -15,21 +17,33 @@ from trimtab.fabric.bus.errors import BusUnauthenticated
 from trimtab.fabric.settings import NatsSettings
 
 
-class CredentialsFile:
-    """A `.creds` file, read anew for every dial so that a rotated secret is picked up.
+class Credentials(Protocol):
+    """Who dials. Asked anew for every dial, so that what was renewed is used."""
 
-    nats-py's own reader spins for ever on a file without the JWT marker, so the file is parsed here.
+    def user_jwt(self) -> bytes: ...
+
+    def sign(self, nonce: str) -> bytes: ...
+
+
+class CredentialsText(ABC):
+    """The content of a `.creds` file.
+
+    nats-py's own reader spins for ever on a file without the JWT marker, so it is parsed here.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+
+    @abstractmethod
+    def read(self) -> str:
+        """The text as it is now."""
 
     def _block(self, marker: str) -> str:
-        lines = self._path.read_text(encoding="ascii").splitlines()
+        lines = self.read().splitlines()
         for number, line in enumerate(lines[:-1]):
             if f"BEGIN {marker}" in line and lines[number + 1].strip():
                 return lines[number + 1].strip()
-        raise NatsError(f"credentials file {self._path} has no {marker} block")
+        raise NatsError(f"{self._origin} has no {marker} block")
 
     def user_jwt(self) -> bytes:
         return self._block("NATS USER JWT").encode()
@@ -41,8 +55,28 @@ class CredentialsFile:
             signature: bytes = pair.sign(nonce.encode())
             pair.wipe()
         except (nkeys.NkeysError, ValueError) as error:
-            raise NatsError(f"credentials file {self._path}: the seed cannot sign ({type(error).__name__})") from None
+            raise NatsError(f"{self._origin}: the seed cannot sign ({type(error).__name__})") from None
         return base64.b64encode(signature)
+
+
+class CredentialsFile(CredentialsText):
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"credentials file {path}")
+        self._path = path
+
+    def read(self) -> str:
+        return self._path.read_text(encoding="ascii")
+
+
+class MintedCredentials(CredentialsText):
+    """Of a user that we mint ourselves: each dial has one that has not expired."""
+
+    def __init__(self, mint: Callable[[], str]) -> None:
+        super().__init__("minted credentials")
+        self._mint = mint
+
+    def read(self) -> str:
+        return self._mint()
 
 
 def wants_tls(settings: NatsSettings) -> bool:

@@ -119,6 +119,25 @@ async def get_messages(
     return StoredMessages(messages=found, missing=tuple(s for s in sorted(set(sequences)) if s not in found))
 
 
+async def get_following(
+    bus: Bus, stream: str, *, after_sequence: int, subject: str, count: int, deadline_s: float
+) -> list[StoredMessage]:
+    """The next messages on the subject, wildcards included, at most `count`; empty when there is none."""
+
+    async def attempt(timeout_s: float) -> list[StoredMessage]:
+        return await _request_batch(
+            bus,
+            stream,
+            first=after_sequence + 1,
+            count=count,
+            max_bytes=DEFAULT_MAX_BYTES,
+            subject=subject,
+            timeout_s=timeout_s,
+        )
+
+    return await until_deadline(attempt, deadline_s=deadline_s)
+
+
 async def _all_or_first_error(reads: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Unlike a TaskGroup it raises the error itself, not a group; like one it leaves nothing running behind."""
     tasks = [asyncio.create_task(read) for read in reads]
@@ -153,7 +172,7 @@ async def _read_run(
 
 
 async def _request_batch(
-    bus: Bus, stream: str, *, first: int, count: int, max_bytes: int, timeout_s: float
+    bus: Bus, stream: str, *, first: int, count: int, max_bytes: int, subject: str | None = None, timeout_s: float
 ) -> list[StoredMessage]:
     messages: list[StoredMessage] = []
     ended: asyncio.Future[BusError | None] = asyncio.get_running_loop().create_future()
@@ -173,7 +192,8 @@ async def _request_batch(
         if not ended.done():
             ended.set_result(BusUnavailable(f"the connection was lost while reading {stream!r}"))
 
-    body = json.dumps({"seq": first, "batch": count, "max_bytes": max_bytes}).encode()
+    question = {"seq": first, "batch": count, "max_bytes": max_bytes}
+    body = json.dumps(question if subject is None else question | {"next_by_subj": subject}).encode()
     end = asyncio.get_running_loop().time() + timeout_s
     await bus.wait_connected(deadline_s=timeout_s)
     reply = ""

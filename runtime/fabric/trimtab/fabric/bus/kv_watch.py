@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.bus.direct_get import StoredMessage
+from trimtab.fabric.bus.direct_reader import DirectReader
 from trimtab.fabric.bus.errors import BusTimeout
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue, is_removal
 from trimtab.fabric.bus.reader import StreamReader
@@ -40,13 +42,16 @@ class KvWatch:
     def __init__(self, bucket: KeyValue, *, keys: str = ">", headers_only: bool = False) -> None:
         self._bucket = bucket
         self._prefix = len(f"$KV.{bucket.spec.name}.")
-        self._reader = StreamReader(
-            bucket.bus,
-            stream=bucket.spec.stream,
-            subject=f"$KV.{bucket.spec.name}.{keys}",
-            newest_per_subject=True,
-            headers_only=headers_only,
-        )
+        stream, subject = bucket.spec.stream, f"$KV.{bucket.spec.name}.{keys}"
+        self._reader: StreamReader | DirectReader
+        if bucket.bus.makes_streams:
+            self._reader = StreamReader(
+                bucket.bus, stream=stream, subject=subject, newest_per_subject=True, headers_only=headers_only
+            )
+        elif bucket.spec.history > 1:
+            raise ValueError(f"bucket {bucket.spec.name!r} has a history, which cannot be followed without a consumer")
+        else:
+            self._reader = DirectReader(bucket.bus, stream=stream, subject=subject)
         self._ready: deque[Change] = deque()
         self._in_snapshot = True
 
@@ -84,7 +89,7 @@ class KvWatch:
     async def close(self) -> None:
         await self._reader.close()
 
-    def _change(self, delivery: Delivery) -> Change:
+    def _change(self, delivery: Delivery | StoredMessage) -> Change:
         key = delivery.subject[self._prefix :]
         if is_removal(delivery.headers):
             return Removed(key=key, revision=delivery.sequence)

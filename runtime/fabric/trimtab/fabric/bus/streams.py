@@ -4,12 +4,14 @@ what cannot be changed in place is reported by field instead of being worked aro
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound, BusRefused, TopologyMismatch
 from trimtab.fabric.bus.jetstream_api import Json, api_call
+from trimtab.fabric.bus.retry import RETRY_BACKOFF
 from trimtab.fabric.bus.topology import BucketSpec, ConsumerSpec, JobTopology, StreamSpec
 
 STREAM_FIXED = frozenset({"name", "retention", "storage", "deny_delete"})
@@ -40,8 +42,12 @@ def reconciled(kind: str, wanted: Json, present: Json, *, fixed: frozenset[str])
 
 
 async def declare_stream(bus: Bus, spec: StreamSpec | BucketSpec, *, deadline_s: float) -> None:
+    """Makes the stream, or brings it up to date. A user that may not waits until it is there."""
     wanted = spec.config()
     name = wanted["name"]
+    if not bus.makes_streams:
+        await _await_existence(bus, f"STREAM.INFO.{name}", deadline_s=deadline_s)
+        return
     try:
         present = (await api_call(bus, f"STREAM.INFO.{name}", deadline_s=deadline_s))["config"]
     except BusNotFound:
@@ -64,8 +70,32 @@ async def declare_stream(bus: Bus, spec: StreamSpec | BucketSpec, *, deadline_s:
         raise TopologyMismatch(f"stream {name!r} cannot be updated ({field}): {refused}", field=field) from refused
 
 
+async def _await_existence(bus: Bus, question: str, *, deadline_s: float) -> None:
+    clock = asyncio.get_running_loop().time
+    end = clock() + deadline_s
+    attempt = 0
+    while True:
+        try:
+            await api_call(bus, question, deadline_s=max(1.0, end - clock()))
+        except BusNotFound:
+            delay = RETRY_BACKOFF.delay_s(attempt)
+            attempt += 1
+            if clock() + delay >= end:
+                raise BusNotFound(
+                    f"{question}: not there, and this user may not make it; the operator does that, and needs to"
+                    " reach NATS"
+                ) from None
+            await asyncio.sleep(delay)
+        else:
+            return
+
+
 async def declare_consumer(bus: Bus, spec: ConsumerSpec, *, deadline_s: float) -> None:
+    """Makes the consumer, or brings it up to date. A user that may not waits until it is there."""
     wanted = spec.config()
+    if not bus.makes_streams:
+        await _await_existence(bus, f"CONSUMER.INFO.{spec.stream}.{spec.name}", deadline_s=deadline_s)
+        return
     try:
         info = await api_call(bus, f"CONSUMER.INFO.{spec.stream}.{spec.name}", deadline_s=deadline_s)
     except BusNotFound:

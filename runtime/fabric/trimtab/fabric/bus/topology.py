@@ -12,6 +12,8 @@ _NANOSECONDS = 1_000_000_000
 _QUARANTINE_BYTES = 64 << 20
 _HAND_BACKS_BYTES = 16 << 20
 _SWAP_TURN_S = 10.0
+_TASKS_IN_FLIGHT = 100_000
+TASK_CONSUMER = "rollout"
 
 
 class Retention(StrEnum):
@@ -237,6 +239,13 @@ class JobTopology:
     def buckets(self) -> tuple[BucketSpec, ...]:
         return (self.weights, self.members, self.balance, self.quarantine, self.hand_backs, self.swaps)
 
+    def task_consumer(self, *, lease_s: float) -> ConsumerSpec:
+        """By which all rollout pods take tasks. It does not limit deliveries: a task that the server stops delivering
+        is lost without a word, where one that is given up by a worker is published as a failure."""
+        return ConsumerSpec(
+            name=TASK_CONSUMER, stream=self.tasks.name, ack_wait_s=lease_s, max_ack_pending=_TASKS_IN_FLIGHT
+        )
+
     def task_subject(self, queue: str) -> str:
         return f"{self._root}.tasks.{escape_token(queue)}"
 
@@ -267,6 +276,11 @@ class JobTopology:
     def evaluation_key(policy: str, benchmark: str, *, version: int) -> str:
         """Where the balance bucket holds the result of a version of a policy on a benchmark."""
         return f"{escape_token(policy)}.evaluation.{escape_token(benchmark)}.{version}"
+
+    @property
+    def all_batches(self) -> str:
+        """Where batches of any policy are asked for."""
+        return f"{self._root}.batches.>"
 
     def batch_subject(self, policy: str, *, shard: int = 0) -> str:
         return f"{self._root}.batches.{escape_token(policy)}.{shard}"

@@ -1,13 +1,14 @@
-"""Builds kube-apiserver from its Go module, because no registry we can count on carries the binary.
+"""Builds a program from its Go module, for those that no registry we can count on carries.
 
-Module versions are pinned by apiserver_module/go.sum. The build takes minutes, so its result is cached per user, and a
-lock makes concurrent test runs wait for one build instead of starting three.
+Module versions are pinned by the go.sum beside its go.mod. A build takes minutes, so its result is cached per user, and
+a lock makes concurrent test runs wait for one build instead of starting three.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -17,38 +18,56 @@ import time
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES_VERSION = "v1.36.3"
-_PACKAGE = "k8s.io/kubernetes/cmd/kube-apiserver"
 _GO_MINIMUM = (1, 26)
-_MODULE = Path(__file__).parent / "apiserver_module"
 _REPORT_EVERY_S = 10.0
 _BUILD_TIMEOUT_S = 45 * 60.0
 
 
 class BuildError(RuntimeError):
-    """kube-apiserver could not be built; the message carries the end of Go's output."""
+    """It could not be built; the message carries the end of Go's output."""
 
 
-def build_apiserver(target: Path) -> None:
-    """Put the binary at `target`; returns at once if another process built it while we waited for the lock."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(target.parent / "build.lock"):
+@dataclass(frozen=True, kw_only=True)
+class GoProgram:
+    name: str
+    version: str
+    package: str
+    module: Path
+    """Folder with go.mod and go.sum."""
+    takes: str
+    """How long, for people who wait."""
+    linker_flags: str = "-s -w"
+    tags: str = ""
+
+
+def built(program: GoProgram) -> Path:
+    """The program in the user's cache; built first where it is not there, which takes minutes. Raises BuildError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "trimtab" / f"{program.name}-{program.version}-{sys.platform}-{platform.machine()}"
+    target = folder / program.name
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder / "build.lock"):
+        # Another process may have built it while we waited.
         if target.is_file():
-            return
+            return target
         # Two GB of modules and build cache, all of it useless afterwards; beside the target so that the move is atomic.
-        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=target.parent))
+        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
         try:
-            _build(target, scratch=scratch)
+            _build(program, target, scratch=scratch)
         finally:
             _remove_read_only(scratch)
+    return target
 
 
-def _build(target: Path, *, scratch: Path) -> None:
+def _build(program: GoProgram, target: Path, *, scratch: Path) -> None:
     go = _find_go(scratch)
     module = scratch / "module"
-    shutil.copytree(_MODULE, module)
+    shutil.copytree(program.module, module)
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(scratch),
@@ -59,10 +78,10 @@ def _build(target: Path, *, scratch: Path) -> None:
         "CGO_ENABLED": "0",
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     }
-    _say(f"Building kube-apiserver {KUBERNETES_VERSION} once into {target.parent} (6 to 9 minutes on two cores)")
+    _say(f"Building {program.name} {program.version} once into {target.parent} ({program.takes})")
     started = time.monotonic()
     packages = subprocess.run(
-        [str(go), "list", "-deps", _PACKAGE],
+        [str(go), "list", "-deps", "-tags", program.tags, program.package],
         cwd=module,
         env=environment,
         capture_output=True,
@@ -73,11 +92,10 @@ def _build(target: Path, *, scratch: Path) -> None:
         raise BuildError(f"go list failed:\n{packages.stderr[-4000:]}")
     total = len(packages.stdout.splitlines())
     _say(f"  modules downloaded in {time.monotonic() - started:.0f} s; compiling {total} packages")
-    binary = scratch / "kube-apiserver"
+    binary = scratch / program.name
     arguments = [
-        str(go), "build", "-v", "-trimpath", "-o", str(binary),
-        "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}",
-        _PACKAGE,
+        str(go), "build", "-v", "-trimpath", "-tags", program.tags, "-ldflags", program.linker_flags,
+        "-o", str(binary), program.package,
     ]  # fmt: skip
     with subprocess.Popen(
         arguments, cwd=module, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

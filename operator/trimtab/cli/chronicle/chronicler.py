@@ -1,0 +1,50 @@
+"""Listens to a running job and writes down what happens: into its file, and into the story that the view tells from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trimtab.api.autoscaling import AutoscalingStatus
+from trimtab.api.job import PoolStatus, RLJob
+from trimtab.cli.chronicle import records
+from trimtab.cli.chronicle.file import ChronicleFile
+from trimtab.cli.chronicle.records import Ended, Fleet, Record
+from trimtab.cli.chronicle.story import Story
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.operator.job_watch import Heard
+
+
+class Chronicler:
+    """An audience of a LocalJob. `story` is what earlier runs have left."""
+
+    def __init__(self, file: ChronicleFile, story: Story, *, clock: Callable[[], float]) -> None:
+        self._file = file
+        self._clock = clock
+        self.story = story
+
+    def begin(self, job: RLJob) -> None:
+        self._note(records.began(job, at=self._clock()))
+
+    def end(self, outcome: str, *, why: str = "") -> None:
+        self._note(Ended(at=self._clock(), outcome=outcome, why=why))
+
+    def heard(self, message: Heard) -> None:
+        self._note(records.heard(message))
+
+    def rescaled(self, decision: AutoscalingStatus) -> None:
+        self._note(records.rescaled(decision, at=self._clock()))
+
+    def look_at(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
+        """A fleet that is as it was is not written down again. Ready is who says so: on one machine the pool's status
+        counts a replica from the moment its processes run.
+        """
+        serving = [member.pool for member in members if member.role is Role.ROLLOUT and member.state is State.READY]
+        ready = {pool.name: serving.count(pool.name) for pool in pools}
+        wanted = {pool.name: pool.desired_replicas for pool in pools}
+        last = self.story.fleet[-1] if self.story.fleet else None
+        if last is None or (last.ready, last.wanted) != (ready, wanted):
+            self._note(Fleet(at=self._clock(), ready=ready, wanted=wanted))
+
+    def _note(self, record: Record) -> None:
+        self.story.add(record)
+        self._file.append(record)

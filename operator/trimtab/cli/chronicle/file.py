@@ -1,0 +1,64 @@
+"""The chronicle as a file of JSON lines that is only ever appended to, so that a resumed job goes on with its story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from trimtab.cli.chronicle.records import Record
+
+FILE_NAME = "history.jsonl"
+_decoder = msgspec.json.Decoder(Record)
+_encoder = msgspec.json.Encoder()
+
+
+class UnreadableChronicle(ValueError):
+    """A line that no version of `trimtab run` has written."""
+
+
+class ChronicleFile:
+    """Open for appending. Use it in a `with` block."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / FILE_NAME
+        _drop_half_a_line(path)
+        self._file: BinaryIO = path.open("ab")
+
+    def append(self, record: Record) -> None:
+        """Handed to the system at once: what a killed process has told is kept."""
+        self._file.write(_encoder.encode(record) + b"\n")
+        self._file.flush()
+
+    def __enter__(self) -> ChronicleFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def read(folder: Path) -> Iterator[Record]:
+    """In the order of writing. A last line that is still being written is left out; no file is an empty chronicle."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise UnreadableChronicle(f"{path}, line {number}: {error}") from None
+
+
+def _drop_half_a_line(path: Path) -> None:
+    """What a process that was killed in the middle of a line has left."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,180 @@
+"""One line of a chronicle each: what was heard on the bus and what was decided, without what only machines need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from trimtab.api.autoscaling import AutoscalingStatus
+from trimtab.api.job import RLJob
+from trimtab.fabric.wire.balance import BalanceReport, Branch
+from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.job_watch import Heard
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
+    at: float
+    """Unix time."""
+
+
+class Began(_Line, tag="began", frozen=True, kw_only=True):
+    """`trimtab run` was called, for the first time or to resume; what the manifest asks for."""
+
+    job: str
+    max_steps: int | None = None
+    target_reward: float | None = None
+    max_staleness: int
+    mode: str
+    tau_low: float
+    tau_high: float
+    window_steps: int
+
+
+class Step(_Line, tag="step", frozen=True, kw_only=True):
+    """A trainer step got its batch."""
+
+    policy: str
+    step: int
+    reward: float
+    staleness: float
+    waiting: float
+    samples: int
+    """Trained since the job began, this step included."""
+    buffered: int
+    running: int
+
+
+class Window(_Line, tag="window", frozen=True, kw_only=True):
+    """A balance report: what autoscaling rests on."""
+
+    policy: str
+    first_step: int
+    last_step: int
+    seconds: float
+    waiting: float
+    zone: Branch
+
+
+class Version(_Line, tag="version", frozen=True, kw_only=True):
+    """Weights were published."""
+
+    policy: str
+    epoch: int
+    version: int
+    base: int | None = None
+    """None for a full copy."""
+    size: int
+
+
+class Score(_Line, tag="score", frozen=True, kw_only=True):
+    """A version was evaluated on held-out prompts."""
+
+    policy: str
+    benchmark: str
+    version: int
+    score: float | None = None
+    episodes: int
+    failed: int = 0
+
+
+class Fleet(_Line, tag="fleet", frozen=True, kw_only=True):
+    """The number of rollout replicas changed: by pool, how many take tasks and how many are wanted."""
+
+    ready: Mapping[str, int]
+    wanted: Mapping[str, int]
+
+
+class Rescaled(_Line, tag="rescaled", frozen=True, kw_only=True):
+    """The autoscaler changed the size of the fleet."""
+
+    before: int
+    after: int
+    reason: str
+    message: str
+    maintainer: str
+    waiting: float | None = None
+
+
+class Ended(_Line, tag="ended", frozen=True, kw_only=True):
+    """`trimtab run` came to its end: `succeeded`, `stopped` or `failed`. One that was killed leaves no such line."""
+
+    outcome: str
+    why: str = ""
+
+
+Record = Began | Step | Window | Version | Score | Fleet | Rescaled | Ended
+
+
+def began(job: RLJob, *, at: float) -> Began:
+    scaling = job.spec.autoscaling
+    return Began(
+        at=at,
+        job=job.metadata.name,
+        max_steps=job.spec.max_steps,
+        target_reward=job.spec.target_reward,
+        max_staleness=job.spec.data.max_staleness,
+        mode=scaling.mode,
+        tau_low=scaling.tau_low,
+        tau_high=scaling.tau_high,
+        window_steps=scaling.window_steps,
+    )
+
+
+def heard(message: Heard) -> Record:
+    match message:
+        case StepProgress():
+            return Step(
+                at=message.at,
+                policy=message.policy,
+                step=message.step,
+                reward=message.reward,
+                staleness=message.staleness,
+                waiting=message.wait_fraction,
+                samples=message.samples,
+                buffered=message.buffered,
+                running=message.running,
+            )
+        case BalanceReport():
+            return Window(
+                at=message.at,
+                policy=message.policy,
+                first_step=message.first_step,
+                last_step=message.last_step,
+                seconds=message.wall_seconds,
+                waiting=message.wait_fraction,
+                zone=message.branch,
+            )
+        case EvaluationResult():
+            return Score(
+                at=message.at,
+                policy=message.policy,
+                benchmark=message.benchmark,
+                version=message.version,
+                score=message.score,
+                episodes=message.episodes,
+                failed=message.failed,
+            )
+        case WeightPointer():
+            return Version(
+                at=message.published_at,
+                policy=message.policy,
+                epoch=message.epoch,
+                version=message.version,
+                base=message.base_version,
+                size=message.size_bytes,
+            )
+
+
+def rescaled(decision: AutoscalingStatus, *, at: float) -> Rescaled:
+    return Rescaled(
+        at=at,
+        before=decision.current,
+        after=decision.bounded,
+        reason=decision.reason,
+        message=decision.message,
+        maintainer=decision.maintainer,
+        waiting=decision.waiting_fraction,
+    )
