@@ -88,7 +88,7 @@ def _running_operator(plane: ControlPlane, folder: Path) -> Iterator[Operator]:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
         "KUBECONFIG": str(plane.kubeconfig(user="trimtab-operator")),
-        "TRIMTAB_IMAGE": "trimtab:benchmark",
+        "TRIMTAB_IMAGES": "trimtab:benchmark",
         # Nothing runs, so nobody dials these.
         "TRIMTAB_NATS__SERVERS": "nats://127.0.0.1:1",
         "TRIMTAB_OBJECT_STORE__BUCKET": "none",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 import pytest
 
-from benchmarks.quickstart import Streams, figures, read_streams
+from benchmarks.quickstart import LAST_STEPS, Streams, figures, read_streams
 from tests.polling import eventually
 from tests.quickstart_job import make_quickstart
+from trimtab.cli.chronicle.file import read
+from trimtab.cli.chronicle.story import told
 from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -39,7 +43,7 @@ def _descendants_of(pid: int) -> list[psutil.Process]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, AuditReport]:
     """One whole run, stopped by Ctrl-C in its middle and resumed."""
     folder = tmp_path_factory.mktemp("quickstart")
-    file = make_quickstart(folder, name="learns", max_steps=_STEPS)
+    file = make_quickstart(folder, name="learns", max_steps=_STEPS, whole=True)
     state = folder / ".trimtab" / "learns"
     with (folder / "first.txt").open("wb") as output:
         first = subprocess.Popen(_trimtab("run", str(file)), stdout=output, stderr=output, start_new_session=True)
@@ -52,8 +56,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
     left = [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert left == []
 
-    resumed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=240)
+    assert (state / "report.html").exists(), "a run that is stopped leaves its report too"
+
+    resumed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=270)
     assert resumed.returncode == 0, resumed.stderr
+    assert f"report: {state / 'report.html'}" in resumed.stderr
     topology = JobTopology("default", "learns")
     return file, asyncio.run(read_streams(state, topology)), asyncio.run(_audit(file, state, topology))
 
@@ -111,6 +118,43 @@ def test_rollout_and_training_overlap(finished: tuple[Path, Streams, AuditReport
     assert figures(finished[1])["overlap_of_training"] > 0.5
 
 
+def test_it_leaves_a_report_of_the_whole_story(finished: tuple[Path, Streams, AuditReport]) -> None:
+    """Before the interruption and after it, with the figures that the streams have too."""
+    state = finished[0].parent / ".trimtab" / "learns"
+    story = told(read(state))
+    solver = story.policies["solver"]
+    assert [step.step for step in solver.steps] == list(range(_STEPS))
+    measured = figures(finished[1])
+    assert fmean(step.reward for step in solver.steps[-LAST_STEPS:]) == pytest.approx(measured["last_reward"], abs=1e-3)
+    assert solver.steps[-1].samples == measured["samples"]
+    assert len(story.resumed_at) == 1
+    assert story.ended is not None
+    assert story.ended.outcome == "succeeded"
+
+    scores = [score.score for score in solver.scores["held-out"] if score.score is not None]
+    assert scores[-1] > scores[0] + 0.2
+    assert all(score.episodes == 100 for score in solver.scores["held-out"])
+
+    assert any((decision.before, decision.reason) == (1, "TrainerStarving") for decision in story.decisions)
+    assert max(sum(fleet.ready.values()) for fleet in story.fleet) > 1
+    assert solver.full_size is not None
+    assert 0 < fmean(delta.size for delta in solver.deltas) < 0.9 * solver.full_size
+
+    page = (state / "report.html").read_text()
+    for key in ("reward", "evaluation", "waiting", "fleet", "staleness", "weights", "throughput", "decisions"):
+        assert f'id="{key}"' in page, key
+    assert f'data-name="reward" data-points="{_STEPS}"' in page
+
+
+def test_no_question_is_both_trained_on_and_held_out(finished: tuple[Path, Streams, AuditReport]) -> None:
+    trained, held_out = (
+        {json.loads(line)["prompt"] for line in (finished[0].parent / name).read_text().splitlines()}
+        for name in ("prompts.jsonl", "held_out.jsonl")
+    )
+    assert (len(trained), len(held_out)) == (900, 100)
+    assert not trained & held_out
+
+
 def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditReport]) -> None:
     again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=60)
     assert again.returncode == 0, again.stderr
@@ -131,7 +175,7 @@ def test_a_bad_prompt_ends_the_run_with_its_line(tmp_path: Path) -> None:
         prompts.write("not JSON\n")
     completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=120)
     assert completed.returncode == 1
-    assert "prompts.jsonl, line 1001: not JSON" in completed.stderr
+    assert "prompts.jsonl, line 901: not JSON" in completed.stderr
 
 
 def test_what_this_version_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
