@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test test-sglang fuzz lint format crds cluster bench clean
+.PHONY: help install demo test chart-test test-sglang fuzz lint format crds metrics locks cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,20 +24,31 @@ $(INSTALLED): pyproject.toml
 QUICKSTART := examples/quickstart/model/config.json
 
 $(QUICKSTART): examples/quickstart/make.py $(INSTALLED)
-	@$(BIN)/python examples/quickstart/make.py 2>/dev/null
+	@$(BIN)/python -m examples.quickstart.make 2>/dev/null
 	@touch $@
 
 demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the reward rise
-	@echo "A tiny Llama learns to name the largest of three digits, from random weights. Ctrl-C stops it."
+	@echo "A tiny Llama learns to name the largest of three digits, from random weights. Its agents wait for a tool (simulated),"
+	@echo "so the trainer waits for them, and the fleet grows. A few minutes; Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
-# The rest starts whole jobs, kills servers and measures links: it wants the machine for itself.
-SIDE_BY_SIDE := dataflow learning operator rollout trainer
+# Two files at a time. The rest starts clusters and whole jobs, kills servers and measures links: it wants the machine for
+# itself.
+SIDE_BY_SIDE := unit $(addprefix integration/,dataflow images learning operator rollout security trainer)
+ALONE := chaos cluster contract sglang $(addprefix integration/,embedded examples fabric quickstart weights)
 
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
-	$(BIN)/pytest -n 2 --dist loadfile tests/unit $(addprefix tests/integration/,$(SIDE_BY_SIDE))
-	$(BIN)/pytest tests $(foreach folder,unit $(addprefix integration/,$(SIDE_BY_SIDE)),--ignore=tests/$(folder))
+	@$(BIN)/python -m monitoring.promtool
+	$(BIN)/pytest -n 2 --dist loadfile $(addprefix tests/,$(SIDE_BY_SIDE))
+	$(BIN)/pytest $(addprefix tests/,$(ALONE))
+
+CHART_TESTS := tests/unit/chart tests/unit/monitoring tests/unit/images tests/integration/images tests/integration/security tests/cluster/test_chart.py tests/cluster/release
+
+chart-test: $(INSTALLED)  ## the chart, the images and the alerts alone: lint, schema, goldens, promtool, a real install (part of test)
+	@$(BIN)/python -m monitoring.promtool
+	$(BIN)/python charts/trimtab/generate.py --check
+	$(BIN)/pytest $(CHART_TESTS)
 
 test-sglang: $(INSTALLED)  ## the engine tests and a training run on a real SGLang, on the CPU (7 GB in the cache folder, once)
 	@$(BIN)/python -m examples.sglang.environment
@@ -53,13 +64,23 @@ lint: $(INSTALLED)  ## ruff, mypy --strict, import layers, generated files
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m trimtab.api.generate --check
+	$(BIN)/python -m monitoring.metrics_table --check
+	$(BIN)/python charts/trimtab/generate.py --check
 
 format: $(INSTALLED)  ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-crds: $(INSTALLED)  ## generate crds/*.yaml and docs/reference/api.md from trimtab.api
+crds: $(INSTALLED)  ## generate crds/*.yaml and docs/reference/api.md from trimtab.api, and the chart's copies
 	$(BIN)/python -m trimtab.api.generate
+	$(BIN)/python charts/trimtab/generate.py
+
+locks: $(INSTALLED)  ## resolve anew what images install: images/locks/*.txt
+	@$(foreach role,operator dataflow rollout trainer,$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --generate-hashes --custom-compile-command "make locks" --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
+
+metrics: $(INSTALLED)  ## generate docs/reference/metrics.md from the code
+	$(BIN)/python -m monitoring.metrics_table
 
 cluster: $(INSTALLED)  ## a Kubernetes cluster on this machine, with the operator: prints how to reach it
 	$(BIN)/trimtab dev up
