@@ -69,8 +69,8 @@ def _belongs(pod: Object, owner: str, role: str) -> bool:
 
 
 def _ran_a_while(pod: Object) -> bool:
-    """Rightly, one that was bound a moment ago may go at once: the server first finds it unscheduled, allows it no time,
-    and writes that down after the node has started it."""
+    """One that was bound a moment ago may go at once: the server first finds it unscheduled, allows it no time, and
+    writes that down after the node has started it."""
     started = pod.get("status", {}).get("startTime")
     if started is None:
         return False
@@ -107,7 +107,8 @@ class Nodes:
             binding = {"metadata": {"name": name, "uid": uid}, "target": target}
             await self.client.create(PODS, binding, namespace=self.namespace, name=name, subresource="binding")
             ready = {"type": "Ready", "status": "True"}
-            status = {"phase": "Running", "conditions": [ready], "startTime": datetime.now(UTC).isoformat(timespec="seconds")}
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            status = {"phase": "Running", "conditions": [ready], "startTime": now}
             body = {"metadata": {"uid": uid}, "status": status}
             await self.client.patch(PODS, name, body, namespace=self.namespace, subresource="status", strategic=True)
 
