@@ -10,7 +10,7 @@ import pytest
 
 from examples.quickstart.make import make_model, make_tokenizer
 from tests.chaos.rollout_pods import prepare
-from tests.chaos.template_process import TemplateProcess, template_process
+from tests.template_process import TemplateProcess, template_process
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tests.chaos.dataflow_rank import train
 from tests.chaos.dataflow_service import SERVICE, serve
 from tests.chaos.dataflow_site import RANKS, STEP_S, Site
 from tests.chaos.dataflow_worker import Profile, roll_out
-from tests.chaos.template_process import TemplateProcess
+from tests.template_process import TemplateProcess
 
 _LOOK_S = 0.05
 _LEAVE_DEADLINE_S = 60.0

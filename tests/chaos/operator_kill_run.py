@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.chaos.forked_operator import ForkedOperator
 from tests.chaos.operator_churn import Churn, Nodes, Witness
-from tests.chaos.template_process import TemplateProcess
 from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.polling import eventually
+from tests.template_process import TemplateProcess
 from trimtab.api import labels
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access

@@ -12,9 +12,9 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 import trimtab.rollout.__main__ as rollout
-from tests.chaos.template_process import TemplateProcess
 from tests.integration.rollout.pod_site import PodSite, metric
 from tests.polling import eventually
+from tests.template_process import TemplateProcess
 from trimtab.fabric.pod import pod_settings, run_pod
 
 

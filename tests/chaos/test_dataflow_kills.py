@@ -33,7 +33,7 @@ from tests.chaos.dataflow_site import (
     Superseded,
 )
 from tests.chaos.dataflow_storm import Sky, Storm
-from tests.chaos.template_process import template_process
+from tests.template_process import template_process
 from tests.unit.dataflow.books import header
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import AuditReport, judged

@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.fault_proxy import FaultProxy
 from tests.chaos.forked_operator import prepare
 from tests.chaos.operator_kill_run import run_kills
-from tests.chaos.template_process import template_process
+from tests.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane

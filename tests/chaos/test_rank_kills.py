@@ -23,7 +23,6 @@ import yaml
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.chaos.template_process import TemplateProcess, template_process
 from tests.chaos.trainer_desk import StrictDesk
 from tests.chaos.trainer_rank import (
     MOMENTS,
@@ -43,6 +42,7 @@ from tests.chaos.trainer_rank import (
 from tests.integration.trainer.desk import GROUP_SIZE
 from tests.integration.trainer.samples import policy
 from tests.polling import eventually
+from tests.template_process import TemplateProcess, template_process
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed

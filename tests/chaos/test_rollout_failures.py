@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.chaos.rollout_pods import RolloutPod
-from tests.chaos.template_process import TemplateProcess
 from tests.integration.rollout.engine_process import EngineProcess
 from tests.integration.rollout.job import Job
 from tests.integration.rollout.pod_site import PodSite, openai_engine
 from tests.polling import eventually
+from tests.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +30,6 @@ class Scene:
     place: PlaceSpec
     epoch: int
     world_size: int
-    port: int
     steps: int
     target: Path
     refused_rank: int | None = None
@@ -53,11 +51,6 @@ async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
 
 
 def run_rank(scene: Scene, rank: int) -> None:
-    torch.set_num_threads(1)
-    if scene.world_size > 1:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(scene.port)}
-        os.environ.update(address, RANK=str(rank), WORLD_SIZE=str(scene.world_size))
-        dist.init_process_group("gloo")
     torch.manual_seed(rank + scene.epoch * 100)
     learner = Learner(policy(), model_path=scene.model)
     checkpoints = CheckpointStore(scene.place.open(), keep=2)
@@ -82,9 +75,6 @@ def run_rank(scene: Scene, rank: int) -> None:
                 saver.flush()
             except CheckpointFailed as failure:
                 scene.failure(rank).write_text(str(failure))
-    if scene.world_size > 1:
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 def _tell(scene: Scene, moment: str, rank: int, learner: Learner) -> None:

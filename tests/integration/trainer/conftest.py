@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from examples.quickstart.make import make_model
-from tests.chaos.template_process import TemplateProcess, template_process
 from tests.integration.trainer.forked_ranks import prepare
 from tests.integration.trainer.one_trainer import Trainer
+from tests.template_process import TemplateProcess, template_process
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

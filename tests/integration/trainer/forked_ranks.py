@@ -6,10 +6,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from tests.chaos.template_process import TemplateProcess
-from tests.polling import eventually
+import torch
+import torch.distributed as dist
 
-_TIMEOUT_S = 120.0
+from tests.polling import eventually
+from tests.template_process import TemplateProcess
+from trimtab.embedded.ports import free_ports
+
+_TIMEOUT_S = 240.0
 
 
 def prepare() -> None:
@@ -19,8 +23,9 @@ def prepare() -> None:
 
 
 async def run_ranks(template: TemplateProcess, work: Callable[..., None], *arguments: Any, world_size: int) -> None:
-    """`work(*arguments, rank)` in each; fails when any of them does."""
-    for pid in [template.start(work, *arguments, rank) for rank in range(world_size)]:
+    """`work(*arguments, rank)` in each, with a process group where there are several; fails when any of them does."""
+    (port,) = free_ports(1)
+    for pid in [template.start(_as_rank, work, arguments, rank, world_size, port) for rank in range(world_size)]:
         endings: list[int] = []
 
         def ended(pid: int = pid, endings: list[int] = endings) -> bool:
@@ -30,3 +35,15 @@ async def run_ranks(template: TemplateProcess, work: Callable[..., None], *argum
 
         await eventually(ended, timeout_s=_TIMEOUT_S)
         assert os.waitstatus_to_exitcode(endings[0]) == 0, "a rank failed; its traceback is above"
+
+
+def _as_rank(work: Callable[..., None], arguments: tuple[Any, ...], rank: int, world_size: int, port: int) -> None:
+    torch.set_num_threads(1)
+    if world_size > 1:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ.update(address, RANK=str(rank), WORLD_SIZE=str(world_size))
+        dist.init_process_group("gloo")
+    work(*arguments, rank)
+    if world_size > 1:
+        dist.barrier()
+        dist.destroy_process_group()

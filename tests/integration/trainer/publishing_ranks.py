@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
@@ -18,11 +16,8 @@ from trimtab.trainer.learner import Learner
 RANKS = 2
 
 
-def run_rank(model: Path, target: Path, port: int, rank: int) -> None:
+def run_rank(model: Path, target: Path, rank: int) -> None:
     """Fails unless rank 0 alone keeps something, in the published type, and no two tensors are ever whole at once."""
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
-    dist.init_process_group("gloo")
     learner = Learner(policy(dtype="bfloat16"), model_path=model)
     gathered: list[weakref.ref[torch.Tensor]] = []
     gather = DTensor.full_tensor
@@ -44,5 +39,3 @@ def run_rank(model: Path, target: Path, port: int, rank: int) -> None:
         for block in weights.layout.blocks:
             weights.read(block, read[block.start : block.end])
         save_file({"read": torch.from_numpy(read)}, target)
-    dist.barrier()
-    dist.destroy_process_group()

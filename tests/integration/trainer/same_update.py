@@ -1,8 +1,7 @@
-"""Two steps of an algorithm on rows from a seed: in this process, or as a rank of several under torchrun."""
+"""Two steps of an algorithm on rows from a seed: in this process, or as one of several ranks."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,7 @@ def dealt(step: int, *, idle_rank: int) -> list[Row]:
     return step_rows(step)[workers.index(rank) :: len(workers)] if rank in workers else []
 
 
-def main(model: Path, target: Path, idle_rank: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run_rank(model: Path, target: Path, idle_rank: int, rank: int) -> None:
     for name in ALGORITHMS:
         weights = trained(model, name, portions=2, rows_of=lambda step: dealt(step, idle_rank=idle_rank))
-        save_file(weights, target / f"{name}.{dist.get_rank()}.safetensors")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+        save_file(weights, target / f"{name}.{rank}.safetensors")

@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.chaos.template_process import TemplateProcess
 from tests.integration.trainer.checkpointing_ranks import Scene, run_rank
 from tests.integration.trainer.forked_ranks import run_ranks
 from tests.integration.trainer.places import PlaceSpec, same
-from trimtab.embedded.ports import free_ports
+from tests.template_process import TemplateProcess
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -43,13 +42,11 @@ class Groups:
         self._epoch += 1
         target = self._folder / str(self._epoch)
         target.mkdir()
-        (port,) = free_ports(1)
         scene = Scene(
             model=self._model,
             place=self._place,
             epoch=self._epoch,
             world_size=world_size,
-            port=port,
             steps=steps,
             target=target,
             refused_rank=refused_rank,

@@ -8,19 +8,17 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tests.chaos.template_process import TemplateProcess
 from tests.integration.trainer.forked_ranks import run_ranks
 from tests.integration.trainer.publishing_ranks import RANKS, run_rank
 from tests.integration.trainer.samples import policy
-from trimtab.embedded.ports import free_ports
+from tests.template_process import TemplateProcess
 from trimtab.trainer.learner import Learner
 
 
 async def test_rank_0_alone_keeps_them_and_they_are_those_of_one_rank(
     rank_template: TemplateProcess, model: Path, tmp_path: Path
 ) -> None:
-    (port,) = free_ports(1)
-    await run_ranks(rank_template, run_rank, model, tmp_path / "read", port, world_size=RANKS)
+    await run_ranks(rank_template, run_rank, model, tmp_path / "read", world_size=RANKS)
     alone = Learner(policy(dtype="bfloat16"), model_path=model).weights()
     expected = np.empty(alone.layout.data_bytes, dtype=np.uint8)
     for block in alone.layout.blocks:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.trainer.same_update import ALGORITHMS, SAMPLES, step_rows, trained
-from trimtab.embedded.ports import free_ports
+from tests.integration.trainer.forked_ranks import run_ranks
+from tests.integration.trainer.same_update import ALGORITHMS, SAMPLES, run_rank, step_rows, trained
+from tests.template_process import TemplateProcess
 from trimtab.trainer.learner import RowsMissing
 
 Weights = dict[str, torch.Tensor]
@@ -41,16 +40,15 @@ def test_micro_batches_and_portions_change_nothing(model: Path, alone: dict[str,
 
 
 @pytest.mark.parametrize(("world_size", "idle_rank"), [(2, -1), (4, 1)])
-def test_ranks_make_the_same_update_as_one(
-    model: Path, tmp_path: Path, alone: dict[str, Weights], world_size: int, idle_rank: int
+async def test_ranks_make_the_same_update_as_one(
+    rank_template: TemplateProcess,
+    model: Path,
+    tmp_path: Path,
+    alone: dict[str, Weights],
+    world_size: int,
+    idle_rank: int,
 ) -> None:
-    (port,) = free_ports(1)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", f"--master-port={port}",
-        "-m", "tests.integration.trainer.same_update", str(model), str(tmp_path), str(idle_rank),
-    ]  # fmt: skip
-    done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    await run_ranks(rank_template, run_rank, model, tmp_path, idle_rank, world_size=world_size)
     for name in ALGORITHMS:
         together = [load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(world_size)]
         check_same(together[0], alone[name])
