@@ -93,6 +93,7 @@ class Link:
         """Until cancelled."""
         failures = 0
         while True:
+            before = self.loss
             try:
                 self._content = await self._kubeconfig()
                 async with self._connected(read_kubeconfig(self._content)) as connection:
@@ -109,6 +110,9 @@ class Link:
                 self._log.info("kubeconfig_changed")
                 self.connection = None
                 continue
+            if self.loss != before:
+                # It may be on its way back: an API server that has just started answers, and forbids everything.
+                failures = 0
             changed = await self._changed_within(self._backoff.delay_s(failures))
             failures = 0 if changed else failures + 1
 
