@@ -4,7 +4,7 @@ and the job over two clusters trains in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import yaml
 
 from examples.curves.running import prepare, variants, write_manifest
 from tests.cluster.operator.conftest import servers as servers
-from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.operator_process import OperatorProcess
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.cluster.remote.collector import Collector
@@ -23,6 +23,8 @@ from tests.cluster.remote.conftest import QUICK
 from tests.cluster.remote.conftest import far as far
 from tests.cluster.remote.conftest import scene as scene
 from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
+from tests.cluster.two_planes import control_plane as control_plane
+from tests.cluster.two_planes import remote_plane as remote_plane
 from trimtab.api.manifest import read_manifest
 from trimtab.api.support import unsupported
 from trimtab.api.validation import problems
@@ -38,18 +40,6 @@ _PRODUCTION = _ROOT / "examples" / "production"
 _PATIENCE_S = 180.0
 _STEPS = 6
 _ENDLESS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
-    plane = start_control_plane()
-    grant_cluster_role(plane)
-    return plane
-
-
-@pytest.fixture(scope="module")
-def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
-    return start_control_plane()
 
 
 @pytest.fixture(scope="module")

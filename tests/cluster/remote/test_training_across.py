@@ -5,7 +5,7 @@ lines that are cut for a minute, then for so long that the cluster counts as los
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.cluster.operator.operator_process import OperatorProcess
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
 from tests.cluster.remote.conftest import QUICK
 from tests.cluster.remote.cuttable_line import CuttableLine
 from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
+from tests.cluster.two_planes import control_plane as control_plane
+from tests.cluster.two_planes import remote_plane as remote_plane
 from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -48,19 +50,6 @@ class Lines:
     def mend(self) -> None:
         self.nats.mend()
         self.store.mend()
-
-
-@pytest.fixture(scope="module")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
-    """One of our own: a node would run what other tests have left pending."""
-    plane = start_control_plane()
-    grant_cluster_role(plane)
-    return plane
-
-
-@pytest.fixture(scope="module")
-def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
-    return start_control_plane()
 
 
 @pytest.fixture
