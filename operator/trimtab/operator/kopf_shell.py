@@ -1,4 +1,4 @@
-"""kopf around the controller: signals, authentication, and watches whose events wake keys.
+"""kopf beside the controller: authentication, and watches whose events wake keys.
 
 kopf keeps nothing on our objects: no finalizers, no annotations, no progress, no events of its own. It is not the
 source of truth either, because it does not notice what was deleted while its watch was down; trimtab.kube's Reflectors
@@ -8,9 +8,9 @@ are, and a key that kopf wakes is looked up there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
-import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +18,9 @@ import aiohttp
 import kopf
 import structlog
 
-from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.kube.access import ClusterAccess
-from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
 
 _log = structlog.get_logger(__name__)
@@ -28,53 +28,82 @@ _TOKEN_LIFETIME = datetime.timedelta(minutes=5)
 _WATCH_S = 300
 # It waits five seconds itself for tasks that do not end.
 _ENDS_WITHIN_S = 8.0
+_BACKOFF = FullJitter(base_s=0.5, cap_s=30.0)
+_LASTED_S = 60.0
+"""Whoever lived that long does not fail again and again."""
 
 Wake = Callable[[str, Key], None]
 
 
 async def run_kopf(
-    access: ClusterAccess, *, namespaces: Sequence[str], wake: Wake, started: Callable[[], None]
+    access: ClusterAccess, *, namespaces: Sequence[str], wake: Wake, told_to_stop: asyncio.Event
 ) -> None:
-    """Until SIGTERM or SIGINT, and then not much longer, whatever kopf still waits for."""
+    """Until it is told to stop, and then not much longer, whatever kopf still waits for.
+
+    kopf has a loop and a thread of its own. When it fails, as it does of a watch that is refused with 410, it cancels
+    every task of its loop, not only its own, and may wait for one of them for ever. It is then started again.
+    """
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    where: dict[str, Any] = {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}
-    told_to_stop = asyncio.Event()
-
-    def ready() -> None:
-        # In place of kopf's own handlers: a watch that is just being opened when the signal comes makes kopf wait for
-        # the server's answer, which may never come, and the lease would not be given back.
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
-        started()
-
-    shell = asyncio.create_task(
-        kopf.operator(
-            registry=registry_for(access, wake=wake, started=ready),
-            settings=_settings(),
-            standalone=True,
-            stop_flag=told_to_stop,
-            **where,
-        ),
-        name="kopf",
-    )
+    # It warns that signals do not reach this thread. They are not meant to.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    loop = asyncio.get_running_loop()
     told = asyncio.create_task(told_to_stop.wait())
+    failures = 0
+
+    def wake_from_there(kind: str, key: Key) -> None:
+        loop.call_soon_threadsafe(wake, kind, key)
+
     try:
-        await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
+        while True:
+            life = KopfLife(access, namespaces, wake_from_there)
+            began = loop.time()
+            shell = asyncio.create_task(in_daemon_thread(life.live, name="kopf"))
+            await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
+            if told_to_stop.is_set():
+                break
+            failures = failures + 1 if loop.time() - began < _LASTED_S else 0
+            delay_s = _BACKOFF.delay_s(failures)
+            _log.warning("kopf_ended", error=repr(shell.exception()), again_in_s=round(delay_s, 1))
+            await asyncio.wait({told}, timeout=delay_s)
+        life.end()
         await asyncio.wait({shell}, timeout=_ENDS_WITHIN_S)
-        if shell.done():
-            shell.result()
-        else:
+        if not shell.done():
             _log.warning("kopf_does_not_end", waited_s=_ENDS_WITHIN_S)
-    except (KubeError, BusError) as error:
-        # At its end kopf raises whatever it finds in any task of the loop. Errors of these kinds are ours, and were
-        # dealt with: an action that found nobody while we were told to go.
-        _log.info("ended_during_an_error", error=str(error))
     finally:
         told.cancel()
         shell.cancel()
 
 
-def registry_for(access: ClusterAccess, *, wake: Wake, started: Callable[[], None]) -> kopf.OperatorRegistry:
+class KopfLife:
+    """kopf from its start to its end."""
+
+    def __init__(self, access: ClusterAccess, namespaces: Sequence[str], wake: Wake) -> None:
+        self._access = access
+        self._where: dict[str, Any] = {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}
+        self._wake = wake
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+
+    def live(self) -> None:
+        """In the thread that is to be kopf's."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(
+                kopf.operator(
+                    registry=registry_for(self._access, wake=self._wake),
+                    settings=_settings(),
+                    standalone=True,
+                    stop_flag=self._stop,
+                    **self._where,
+                )
+            )
+
+    def end(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+
+def registry_for(access: ClusterAccess, *, wake: Wake) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -86,10 +115,6 @@ def registry_for(access: ClusterAccess, *, wake: Wake, started: Callable[[], Non
         return kopf.AiohttpSession(
             server=access.server, aiohttp_session=session, default_namespace=access.namespace, expiration=expires
         )
-
-    @kopf.on.startup(registry=registry)
-    async def startup(**_: Any) -> None:
-        started()
 
     for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS):
         _wake_on_events(registry, resource, wake)
@@ -107,4 +132,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.server_timeout = _WATCH_S
+    # Otherwise a kopf that does not come to its end kills the process ten minutes later.
+    settings.process.ultimate_exiting_timeout = None
     return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
@@ -114,15 +115,14 @@ async def _lead(
             await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
         tasks.append(asyncio.create_task(controller.run(), name="controller"))
         tasks.append(asyncio.create_task(links.run(lambda: _placements(cluster)), name="links"))
+        told_to_stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
         shell = asyncio.create_task(
-            run_kopf(
-                access,
-                namespaces=settings.namespaces,
-                wake=controller.wake,
-                started=lambda: _log.info("operator_ready", namespaces=settings.namespaces or "all"),
-            ),
+            run_kopf(access, namespaces=settings.namespaces, wake=controller.wake, told_to_stop=told_to_stop),
             name="kopf",
         )
+        _log.info("operator_ready", namespaces=settings.namespaces or "all")
         done, _ = await asyncio.wait({shell, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

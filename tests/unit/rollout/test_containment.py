@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.rollout.workflows import containment as containment_module
 from trimtab.rollout.workflows.containment import (
     Containment,
@@ -18,7 +19,6 @@ from trimtab.rollout.workflows.containment import (
     WorkflowHung,
     contained_task,
 )
-from trimtab.rollout.workflows.daemon_thread import in_daemon_thread
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import SecretStr
-from transformers import AutoTokenizer
 
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
@@ -22,7 +21,6 @@ from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.engines.sglang.sparse_carrier import SglangSparseFile
 from trimtab.rollout.fixed_weights import FixedWeights
 from trimtab.rollout.freshness import VersionLine
 from trimtab.rollout.pace import Announcements
@@ -37,7 +35,6 @@ from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 
 Engine = TypeVar("Engine", bound=SamplingEngine, covariant=True)
-_SPARSE_CARRIERS = {"builtin": SparseFile, "sglang": SglangSparseFile}
 _TURN_FIRST_S = 0.02
 _TURN_MAX_S = 0.5
 
@@ -114,7 +111,7 @@ async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: Asyn
             sampler=seat.sampler,
             announcements=seat.announcements,
             puller=puller,
-            sparse=_SPARSE_CARRIERS[settings.name](scratch / "sparse.safetensors"),
+            sparse=_sparse_carrier(settings.name)(scratch / "sparse.safetensors"),
         ),
         place.pointers,
         SwapTurns(
@@ -153,4 +150,13 @@ async def fixed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExi
 
 
 def _tokenizer(policy: Policy, place: SeatPlace) -> Tokenizer:
-    return Tokenizer.of(AutoTokenizer.from_pretrained(place.folder / policy.model.uri, local_files_only=True))
+    return Tokenizer.read(place.folder / policy.model.uri)
+
+
+def _sparse_carrier(engine: str) -> type[SparseFile]:
+    if engine == "builtin":
+        return SparseFile
+    # It brings torch, which no other worker needs and which takes seconds to import.
+    from trimtab.rollout.engines.sglang.sparse_carrier import SglangSparseFile
+
+    return SglangSparseFile

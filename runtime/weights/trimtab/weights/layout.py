@@ -104,9 +104,11 @@ class StateLayout:
     tensors: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> StateLayout:
+    def of(
+        cls, tensors: Mapping[str, tuple[str, tuple[int, ...]]], *, metadata: Mapping[str, str] | None = None
+    ) -> StateLayout:
         """A layout for tensors given as name: (dtype, shape); wide types first, then by dtype and name."""
-        placed: dict[str, Any] = {}
+        placed: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
         offset = 0
         for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: (*_rank(item[1][0]), item[0])):
             size = _count(shape) * _element(name, dtype).width

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.fabric.plugins import find_class
-from trimtab.rollout.workflows.daemon_thread import in_daemon_thread
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
 
 Step = tuple[str, float, bool]

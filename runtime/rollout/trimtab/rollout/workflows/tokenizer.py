@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.rollout.workflows.errors import WorkflowError
@@ -38,6 +39,18 @@ class Tokenizer:
             decode=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=True)),
             render=render if pretrained.chat_template else None,
         )
+
+    @classmethod
+    def read(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a model. AutoTokenizer imports torch, for seconds, which a worker needs for nothing else; it
+        is asked only where there is no `tokenizer.json`."""
+        if (folder / "tokenizer.json").is_file():
+            from transformers import PreTrainedTokenizerFast
+
+            return cls.of(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True))
+        from transformers import AutoTokenizer
+
+        return cls.of(AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
     def opening(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of messages at the beginning of a conversation."""

@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+
+from trimtab.weights.layout import StateLayout
 
 if TYPE_CHECKING:
-    # It brings numba, which takes a second to import and is of no use to an engine that starts.
+    # Each is of use to one side only, and takes seconds to import: torch to the engine, which reads, numba to the
+    # worker, which writes.
+    import torch
+
     from trimtab.weights.apply.changes import SparseChange
 
 _FORMAT = "trimtab-sparse-1"
 _INDICES, _VALUES = "#indices", "#values"
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+_DTYPES = ("BF16", "F16", "F32", "F64")
 
 
 class WeightMismatchError(ValueError):
@@ -51,16 +55,20 @@ def write_sparse_update(path: Path, changes: Iterable[SparseChange], *, base_ver
     parts: dict[str, list[SparseChange]] = {}
     for change in changes:
         parts.setdefault(change.tensor.name, []).append(change)
-    stored: dict[str, torch.Tensor] = {}
+    stored: dict[str, npt.NDArray[Any]] = {}
+    types: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, shares in parts.items():
         dtype = shares[0].tensor.dtype
         if dtype not in _DTYPES:
             raise WeightMismatchError(f"{name} is of type {dtype}; the built-in engine takes {', '.join(_DTYPES)}")
-        bits = np.concatenate([share.values for share in shares])
-        signed = torch.from_numpy(bits.view(f"i{bits.itemsize}"))
-        stored[name + _INDICES] = torch.from_numpy(np.concatenate([share.indices for share in shares]))
-        stored[name + _VALUES] = signed.view(_DTYPES[dtype])
-    save_file(stored, path, metadata={"format": _FORMAT, "base_version": base_version})
+        indices = stored[name + _INDICES] = np.concatenate([share.indices for share in shares])
+        stored[name + _VALUES] = np.concatenate([share.values for share in shares])
+        types |= {name + _INDICES: ("I64", indices.shape), name + _VALUES: (dtype, indices.shape)}
+    layout = StateLayout.of(types, metadata={"format": _FORMAT, "base_version": base_version})
+    with path.open("wb") as file:
+        file.write(layout.prefix)
+        for tensor in layout.tensors:
+            file.write(stored[tensor.name].data)
 
 
 def read_sparse_update(path: Path) -> SparseUpdate:
@@ -83,6 +91,8 @@ def read_sparse_update(path: Path) -> SparseUpdate:
 
 
 def _tensor(name: str, indices: torch.Tensor, values: torch.Tensor) -> SparseTensor:
+    import torch
+
     if indices.dtype != torch.int64 or indices.dim() != 1 or indices.shape != values.shape:
         raise WeightMismatchError(f"{name} needs as many 64-bit indices as values, in one dimension")
     if not values.dtype.is_floating_point:

@@ -1,7 +1,7 @@
 """Blocking work beside the event loop, in a thread that may be left behind.
 
-The threads of an executor are joined when the process ends. One that hangs in a user's code would keep the pod from
-ending, and would take a place that others wait for.
+The threads of an executor are joined when the process ends. One that hangs in a user's code, or a library's, would keep
+the pod from ending, and would take a place that others wait for.
 """
 
 from __future__ import annotations

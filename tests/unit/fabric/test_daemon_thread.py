@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.polling import eventually
-from trimtab.rollout.workflows.daemon_thread import in_daemon_thread
+from trimtab.fabric.daemon_thread import in_daemon_thread
 
 
 async def test_a_thread_that_is_left_behind_disturbs_nobody() -> None:
