@@ -34,15 +34,20 @@ def test_the_options_of_kubectl_logs(bench: Bench) -> None:
     assert "previous terminated container" in bench.kubectl("logs", "talks", "-c", "main", "-p", check=False)
 
 
-def test_follow_ends_with_the_container(bench: Bench, control_plane: ControlPlane) -> None:
+def test_a_shell_in_a_container_is_refused(bench: Bench) -> None:
+    bench.apply(pod("stays", container("sleep 600")))
+    bench.phase("stays", "Running")
+    refused = bench.kubectl("exec", "stays", "--", "ls", check=False)
+    assert "not supported on the development node" in refused
+
+
+def test_follow_ends_with_the_container(bench: Bench) -> None:
     waiting = "echo begun; while [ ! -f /data/go ]; do sleep 0.05; done; echo gone on"
     mounts = [{"name": "data", "mountPath": "/data"}]
     opener = container("sleep 1; touch /data/go", name="opener", volumeMounts=mounts)
     main = container(waiting, volumeMounts=mounts)
     bench.apply(pod("follows", main, opener, restartPolicy="Never", volumes=[{"name": "data", "emptyDir": {}}]))
     bench.says("follows", "begun", "-c", "main")
-    refused = bench.kubectl("exec", "follows", "-c", "main", "--", "ls", check=False)
-    assert "not supported on the development node" in refused
     assert bench.logs("follows", "-c", "main", "-f") == "begun\ngone on\n"
 
 

@@ -148,8 +148,14 @@ def test_room_for_an_update(update: dict[str, Any], replicas: int, expected: Roo
         pytest.param(
             {"max_unavailable": 1, "max_surge": 0},
             [{**OLD, "ready": False}, {**OLD, "ready": False}, OLD],
-            ["stop local-0", "stop local-1", "start local-3", "start local-4"],
-            id="those that serve nobody go at once",
+            ["stop local-0", "start local-3"],
+            id="those that serve nobody go first",
+        ),
+        pytest.param(
+            {"max_unavailable": 1, "max_surge": 0},
+            [{**OLD, "ready": False}, OLD, {"ready": False}],
+            [],
+            id="one that misses a probe stays until the new one is ready",
         ),
     ],
 )  # fmt: skip

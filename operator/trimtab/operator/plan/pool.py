@@ -86,7 +86,10 @@ def _stops(pool: RolloutPool, living: Sequence[ObservedPod], *, revision: str, a
     stops = [StopPod(pod.name, "the pool has become smaller") for pod in surplus]
     gone = {pod.name for pod in surplus}
     ready = sum(pod.ready for pod in living if pod.name not in gone)
-    for pod in victims([pod for pod in outdated if pod.name not in gone], len(outdated)):
+    # Also of those that are not ready only as many go as are sure to be spared: on a busy machine a pod that works may
+    # miss a probe, and a moment later another.
+    spared = len(living) - len(gone) - bounds.fewest - sum(not pod.ready for pod in current if pod.name not in gone)
+    for pod in victims([pod for pod in outdated if pod.name not in gone], spared):
         if pod.ready and ready <= bounds.fewest:
             break
         ready -= pod.ready
