@@ -34,16 +34,13 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 	@echo "so the trainer waits for them, and the fleet grows. A few minutes; Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
-# Two files at a time. The rest starts clusters and whole jobs, kills servers and measures links: it wants the machine for
-# itself.
-SIDE_BY_SIDE := unit $(addprefix integration/,dataflow images learning operator rollout security trainer)
-ALONE := chaos cluster contract sglang $(addprefix integration/,embedded examples fabric quickstart weights)
+# Two at a time, the longest first: most of the time they wait.
+SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
 	@$(BIN)/python -m monitoring.promtool
-	$(BIN)/pytest -n 2 --dist loadfile $(addprefix tests/,$(SIDE_BY_SIDE))
-	$(BIN)/pytest $(addprefix tests/,$(ALONE))
+	$(BIN)/pytest $(SIDE_BY_SIDE) tests
 
 CHART_TESTS := tests/unit/chart tests/unit/monitoring tests/unit/images tests/integration/images tests/integration/security tests/cluster/test_chart.py tests/cluster/release
 

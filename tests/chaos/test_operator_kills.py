@@ -36,7 +36,6 @@ def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-@pytest.mark.timeout(900)
 async def test_kills_and_faults_leave_no_trace(servers: dict[str, str], tmp_path: Path) -> None:
     with ControlPlane(tmp_path / "plane", assets=control_plane_assets()) as plane:
         plane.install(custom_resource_definitions())

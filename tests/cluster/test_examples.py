@@ -131,7 +131,6 @@ def test_qwen3_14b_samples_at_home_and_in_the_other_cluster(scene: Scene, far: F
     far.is_empty()
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nodes")
 def test_the_job_over_two_clusters_trains_in_both(scene: Scene, far: FarSide, tmp_path: Path) -> None:
     """As its README says, but for steps that are smaller and do not end, and files on a volume."""

@@ -126,7 +126,6 @@ def messages_server() -> Iterator[MessagesServer]:
         loop.close()
 
 
-@pytest.mark.timeout(1000)
 def test_a_pool_grows_and_shrinks_with_what_rollouts_take(
     scene: Scene, node: DevelopmentNode, maintainer: Maintainer, tmp_path: Path
 ) -> None:

@@ -28,7 +28,6 @@ _RUN_S = 300.0
 _BAND = 0.15
 
 
-@pytest.mark.timeout(900)
 def test_kubectl_and_trimtab_run_give_the_same_learning_curve(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:

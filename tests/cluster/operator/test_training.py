@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cluster.operator.administrator import administrators_bus
 from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.cluster.operator.scene import Scene
@@ -25,7 +23,6 @@ def _version(status: dict[str, Any]) -> int:
     return max((policy["version"] for policy in status.get("policies") or ()), default=0)
 
 
-@pytest.mark.timeout(900)
 def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:

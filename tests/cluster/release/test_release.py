@@ -47,7 +47,6 @@ def node(plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
         yield node
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("node")
 def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) -> None:
     _until(lambda: _found(plane, "configmap", _HOME), lambda names: "ConfigMap/kube-root-ca.crt" in names)

@@ -114,7 +114,6 @@ def _trains_on(scene: Scene, *, steps: int) -> None:
     scene.until(lambda: _step(scene), lambda step: step >= begun + steps, timeout_s=_PATIENCE_S)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nodes")
 def test_a_job_trains_across_clusters_that_are_cut_off_lost_and_back(
     scene: Scene, far: FarSide, lines: Lines, tmp_path: Path

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.examples.conftest import Learn
 
 _STEPS = 2
 
 
-@pytest.mark.timeout(600)
 def test_the_pretrained_model_is_trained_published_and_evaluated(learn: Learn) -> None:
     run = learn("smollm2", steps=_STEPS, data={"batchSize": 16}, evaluation={"everySteps": _STEPS})
     curve = run.policies["solver"]

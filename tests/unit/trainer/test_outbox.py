@@ -21,7 +21,7 @@ from trimtab.weights.source import WeightSource
 
 
 def poll_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 30.0
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
