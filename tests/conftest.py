@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-_CLUSTER = Path(__file__).parent / "cluster"
+_TESTS = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(str(_shared_by(item.path))))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.xdist_group(str(_shared_by(item.path).relative_to(_TESTS))))
 
 
 def _shared_by(file: Path) -> Path:
-    return file.parent if file.parent.parent == _CLUSTER else file
+    return file.parent if file.parent.parent == _TESTS / "cluster" else file

@@ -63,7 +63,7 @@ def test_while_the_line_is_down_nothing_happens_there_and_then_it_goes_on(
         assert _status(scene, "tiny-far")["replicas"] == 2
         # At home all goes on, also for the pool that cannot follow.
         scene.kubectl("scale", "rolloutpool/tiny-home", "--replicas=2")
-        scene.until(lambda: scene.pods("home"), lambda pods: len(pods) == 2, timeout_s=20.0)
+        scene.until(lambda: scene.pods("home"), lambda pods: len(pods) == 2)
         scene.kubectl("scale", "rolloutpool/tiny-far", "--replicas=3")
         scene.until(lambda: scene.reasons("tiny-far"), lambda reasons: "ClusterUnreachable" in reasons)
         assert _uids(far.pods()) == before
