@@ -21,8 +21,8 @@ class Engine(ApiModel):
         only_with("url", condition="self.name != 'builtin'", when="with engines sglang, vllm and openai"),
         only_with(
             "args",
-            condition="(self.name in ['sglang', 'vllm'] && !has(self.url))",
-            when="with engines sglang and vllm, where the pool launches them (no url)",
+            condition="(self.name != 'openai' && !has(self.url))",
+            when="where the pool launches the engine (no url, not openai)",
         ),
         only_with(
             "interpreter",
@@ -38,7 +38,8 @@ class Engine(ApiModel):
     """builtin is ours (torch, CPU or GPU, small models); sglang and vllm are launched in the pod or reached by url;
     openai is any OpenAI-compatible endpoint, whose weights stay as they are."""
     args: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=128)] | None = None
-    """Command-line arguments added to those Trimtab sets, such as `--tp-size=4`."""
+    """Command-line arguments added to those Trimtab sets, such as `--tp-size=4` of sglang or `--device=cpu` of
+    builtin."""
     interpreter: Location | None = None
     """Python that has the engine installed; absent, the image's own. SGLang pins its own torch, so it often has its
     own."""

@@ -215,7 +215,11 @@ BAD_MANIFESTS = [
         {"spec.pools.0.engine": {"name": "openai", "url": "https://llm"}},
     ),
     _job("builtin-url", "spec.pools[0].engine.url", {"spec.pools.0.engine.url": "http://engine:30000"}),
-    _job("builtin-args", "spec.pools[0].engine.args", {"spec.pools.0.engine.args": ["--tp-size=2"]}),
+    _job(
+        "openai-args",
+        "spec.pools[0].engine.args",
+        {"spec.pools.0.engine": {"name": "openai", "url": "https://llm", "model": "m", "args": ["--tp-size=2"]}},
+    ),
     _pool("key-without-url", "spec.engine.apiKeySecret", {"spec.engine": {"name": "sglang", "apiKeySecret": _SECRET}}),
     _pool(
         "interpreter-with-url",

@@ -104,6 +104,15 @@ def test_sglang_is_launched_with_the_manifests_interpreter_and_arguments() -> No
     assert worker.environment["TRIMTAB_ENGINES"] == "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER)"
 
 
+def test_the_built_in_engine_takes_arguments_too_and_the_last_word_is_ours() -> None:
+    desired = job("sums", pools=[{"name": "home", "engine": {"args": ["--device=cpu", "--port=1"]}}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    assert pod.containers[0].command == (
+        "python", "-m", "trimtab.rollout.engines.builtin", "--device=cpu", "--port=1",
+        "--model-path=$(JOB_FOLDER)/model", "--port=$(ENGINE_PORT_SOLVER)",
+    )  # fmt: skip
+
+
 def test_a_relative_interpreter_is_looked_for_beside_the_manifest() -> None:
     desired = job("sums", pools=[{"name": "gpu", "engine": {"name": "sglang", "interpreter": "venv/bin/python"}}])
     (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)

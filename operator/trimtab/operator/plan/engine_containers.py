@@ -34,7 +34,8 @@ def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
     engine = pool.engine
     serve = (f"--model-path={_beside_the_manifest(policy.model.uri)}", f"--port=$({_port(policy)})")
     if engine.name == "builtin":
-        return ("python", "-m", "trimtab.rollout.engines.builtin", *serve)
+        # The last word is ours.
+        return ("python", "-m", "trimtab.rollout.engines.builtin", *(engine.args or ()), *serve)
     return (
         "python", "-m", "trimtab.rollout.engines.sglang", *serve,
         f"--startup-timeout-seconds={engine.startup_timeout_seconds}",

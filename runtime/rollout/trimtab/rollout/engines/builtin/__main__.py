@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import click
 import torch
 from aiohttp import web
 
+from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
@@ -21,7 +23,13 @@ _STOP_TIMEOUT_S = 5.0
 @click.option("--model-path", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, required=True)
-@click.option("--device", default="cpu", show_default=True)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    callback=lambda context, option, value: _device(value),
+    help="As torch names it; auto is a GPU if there is one.",
+)
 @click.option(
     "--threads", type=int, default=1, show_default=True, help="CPU threads; more than idle cores slows it down."
 )
@@ -79,5 +87,29 @@ def main(
         raise click.ClickException(str(scheduler.death))
 
 
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise click.BadParameter(f"torch sees no GPU for {name!r}: leave it out, or request a GPU for the engine")
+    return name
+
+
+def run() -> None:
+    """Ends with the code for what no restart mends when the arguments or the checkpoint are of no use."""
+    try:
+        main(standalone_mode=False)
+    except (click.UsageError, UnsupportedModelError) as error:
+        # It brings the API types, which an engine that starts should not wait for.
+        from trimtab.fabric.pod import EXIT_MISCONFIGURED
+
+        shown = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        click.echo(f"pools[].engine: {shown}", err=True)
+        sys.exit(EXIT_MISCONFIGURED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+
+
 if __name__ == "__main__":
-    main()
+    run()

@@ -1,8 +1,9 @@
-"""`config.json` is read by ourselves, and means what transformers takes it to mean."""
+"""How an engine starts: `config.json` means what transformers takes it to mean; what cannot be served is refused."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
+from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError, read_architecture
 
 SIZE: dict[str, Any] = {
@@ -103,3 +105,32 @@ def test_where_generation_ends_may_be_said_beside_the_config(tmp_path: Path) -> 
 def test_a_pod_does_not_wait_for_imports_that_it_does_not_need(module: str, heavy: str) -> None:
     look = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "named"),
+    [
+        (["--tp-size=2"], {**SIZE, "model_type": "llama"}, "--tp-size"),
+        (["--device=cuda"], {**SIZE, "model_type": "llama"}, "torch sees no GPU"),
+        ([], {**SIZE, "model_type": "gpt2"}, "model_type 'gpt2'"),
+    ],
+    ids=["argument", "device", "checkpoint"],
+)
+def test_what_no_restart_mends_ends_the_engine_for_good(
+    arguments: list[str], config: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [
+        sys.executable,
+        "-m",
+        "trimtab.rollout.engines.builtin",
+        *arguments,
+        f"--model-path={tmp_path}",
+        "--port=1",
+    ]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert done.returncode == EXIT_MISCONFIGURED
+    assert "pools[].engine" in done.stderr
+    assert named in done.stderr
