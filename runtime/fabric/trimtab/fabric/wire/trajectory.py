@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from trimtab.fabric.wire import arrays
@@ -29,8 +28,9 @@ from trimtab.fabric.wire.spans import (
 )
 from trimtab.fabric.wire.values import Finite, Identifier, Index, Measures, Name, Slug, Text, Token, UnixSeconds
 
-TokenIds = npt.NDArray[np.int32]
-Logprobs = npt.NDArray[np.float32]
+# Not numpy's NDArray, which from Python 3.12 on is an alias that msgspec takes apart: hooks would not know it again.
+TokenIds = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
+Logprobs = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
