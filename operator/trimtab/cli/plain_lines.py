@@ -1,4 +1,4 @@
-"""A run told in lines, where no terminal is there to draw on: every few steps, and every evaluation and decision."""
+"""A run told in lines, where no terminal is there to draw on: some steps, all evaluations, decisions and troubles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trimtab.cli.chronicle.figures import percent
 from trimtab.cli.chronicle.records import Score
 from trimtab.cli.chronicle.story import Story
+from trimtab.cli.view import Moment, given_up
 
 _EVERY_STEPS = 5
 
@@ -19,9 +20,13 @@ class PlainLines:
         self._steps = {name: policy.steps[-1].step for name, policy in story.policies.items() if policy.steps}
         self._scores = {_place(name, score) for name, score in self._newest_scores()}
         self._decisions = len(story.decisions)
+        self._doing = ""
+        self._failing: frozenset[str] = frozenset()
+        self._quarantined = 0
 
-    def new(self) -> Iterator[str]:
+    def new(self, moment: Moment) -> Iterator[str]:
         """What there is to tell since the last call."""
+        yield from self._new_troubles(moment)
         for decision in self._story.decisions[self._decisions :]:
             yield f"fleet {decision.before} → {decision.after}  {decision.reason}: {decision.message}"
         self._decisions = len(self._story.decisions)
@@ -30,6 +35,19 @@ class PlainLines:
             if _place(name, score) not in self._scores:
                 self._scores.add(_place(name, score))
                 yield f"{name}  {_score_text(score)}"
+
+    def _new_troubles(self, moment: Moment) -> Iterator[str]:
+        doing = moment.activity.partition(" ")[0]
+        if doing != self._doing:
+            self._doing = doing
+            yield moment.activity
+        for name in sorted(moment.failing.keys() - self._failing):
+            yield f"{name} died: {moment.failing[name].strip()}"
+        self._failing = frozenset(moment.failing)
+        # Twice as many as last time: a job in which everything fails must not say so a thousand times.
+        if moment.quarantined >= max(1, 2 * self._quarantined):
+            self._quarantined = moment.quarantined
+            yield given_up(moment)
 
     def _new_steps(self) -> Iterator[str]:
         for name, policy in self._story.policies.items():

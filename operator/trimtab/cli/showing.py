@@ -63,12 +63,13 @@ async def _keep_showing(
                 continue
             status = local.objects.job.status
             chronicler.look_at(status.pools if status is not None else (), local.watch.members.present)
-            panel = render(local.job.metadata.name, chronicler.story, _moment(local))
+            moment = _moment(local)
+            panel = render(local.job.metadata.name, chronicler.story, moment)
             if console.is_terminal:
                 live.update(panel)
             else:
                 elapsed = clock(chronicler.story.seconds(time.time()))
-                for line in lines.new():
+                for line in lines.new(moment):
                     console.print(f"{elapsed:>7}  {line}", soft_wrap=True, markup=False, highlight=False)
             album.look_at(panel)
 
@@ -95,12 +96,14 @@ def as_picture(panel: RenderableType, *, title: str) -> str:
 
 def _moment(local: LocalJob) -> Moment:
     assert local.watch is not None
+    status = local.objects.job.status
     return Moment(
         now=time.time(),
         activity=local.objects.activity,
         members=local.watch.members.present,
         restarts=local.executor.restarts(),
         failing=local.executor.failing(),
+        quarantined=status.quarantined_tasks if status is not None else 0,
     )
 
 

@@ -43,6 +43,12 @@ class Moment:
     """By pod/container."""
     failing: Mapping[str, str] = field(default_factory=dict)
     """The ends of the logs of containers that died a short while ago."""
+    quarantined: int = 0
+    """Tasks that were given up."""
+
+
+def given_up(moment: Moment) -> str:
+    return f"{moment.quarantined} tasks given up: `trimtab quarantine` and the logs of rollout pods say why"
 
 
 def render(job: str, story: Story, moment: Moment) -> RenderableType:
@@ -58,6 +64,8 @@ def render(job: str, story: Story, moment: Moment) -> RenderableType:
     for row in _fleet_rows(story, moment):
         rows.add_row(*row)
     troubles = [Text(f"{name} died:\n{tail}", style="red") for name, tail in moment.failing.items()]
+    if moment.quarantined:
+        troubles.append(Text(given_up(moment), style="red"))
     return Panel(
         Group(rows, Text(), *_decision_lines(story), _pods(moment), *troubles),
         title=Text(f"{job} · {clock(story.seconds(moment.now))} · {moment.activity}"),

@@ -20,6 +20,9 @@ WORKER = MemberHeartbeat(
 )  # fmt: skip
 
 
+CALM = Moment(now=START)
+
+
 def shown(story: Story, moment: Moment, *, width: int = 120) -> str:
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
@@ -51,10 +54,17 @@ def test_a_running_job(width: int) -> None:
 def test_troubles_are_shown() -> None:
     container = "quickstart-local-rollout-0/engine-solver"
     moment = Moment(
-        now=START, members=[WORKER], restarts={container: 2}, failing={container: "Traceback [/oops]\nout of luck"}
+        now=START,
+        members=[WORKER],
+        restarts={container: 2},
+        failing={container: "Traceback [/oops]\nout of luck"},
+        quarantined=3,
     )
     text = shown(run_story.story(), moment)
-    for part in ("480/s, 12 in flight, 2 restarts", "rollout-0/engine-solver died", "Traceback [/oops]", "out of luck"):
+    for part in (
+        "480/s, 12 in flight, 2 restarts", "rollout-0/engine-solver died", "Traceback [/oops]", "out of luck",
+        "3 tasks given up",
+    ):  # fmt: skip
         assert part in text, part
 
 
@@ -76,19 +86,34 @@ def test_lines_tell_every_fifth_step_every_score_and_every_decision_once() -> No
     lines = PlainLines(story)
     for record in run_story.records():
         story.add(record)
-    text = "\n".join(lines.new())
+    text = "\n".join(lines.new(CALM))
     assert "solver  step 50  reward 0.980  waiting 8%  staleness 1.4  version 49" in text
     assert "solver  held-out 0.767  version 40  100 episodes" in text
     assert "fleet 1 → 2  TrainerStarving" in text
-    assert list(lines.new()) == []
+    assert list(lines.new(CALM)) == []
     story.add(run_story.step(50))
-    assert list(lines.new()) == []
+    assert list(lines.new(CALM)) == []
     story.add(run_story.score(50, None, failed=3))
-    assert list(lines.new()) == ["solver  held-out -  version 50  100 episodes  3 failed"]
+    assert list(lines.new(CALM)) == ["solver  held-out -  version 50  100 episodes  3 failed"]
+
+
+def test_lines_tell_what_a_job_does_and_every_trouble_once() -> None:
+    lines = PlainLines(told([run_story.began()]))
+    starting = Moment(now=START, activity="Starting 0 of 1 pods")
+    assert list(lines.new(starting)) == ["Starting 0 of 1 pods"]
+    assert list(lines.new(Moment(now=START, activity="Starting 1 of 1 pods"))) == []
+    dying = Moment(now=START, activity="Starting", failing={"rollout-0/worker": "No module named 'trimtab'\n"})
+    assert list(lines.new(dying)) == ["rollout-0/worker died: No module named 'trimtab'"]
+    assert list(lines.new(dying)) == []
+    assert list(lines.new(starting)) == []
+    assert len(list(lines.new(dying))) == 1, "it died again, long after"
+    for quarantined, told_now in ((1, True), (1, False), (2, True), (3, False), (9, True)):
+        moment = Moment(now=START, activity="Training", quarantined=quarantined)
+        assert any("given up" in line for line in lines.new(moment)) == told_now
 
 
 def test_a_resumed_run_tells_only_what_is_new() -> None:
-    assert list(PlainLines(run_story.story()).new()) == []
+    assert list(PlainLines(run_story.story()).new(CALM)) == []
 
 
 def test_a_block_chart_shows_the_rise_in_the_room_it_has() -> None:
