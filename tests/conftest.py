@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
-
-_TESTS = Path(__file__).parent
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    item.add_marker(pytest.mark.xdist_group(str(_shared_by(item.path).relative_to(_TESTS))))
+from xdist.scheduler import LoadScopeScheduling
 
 
-def _shared_by(file: Path) -> Path:
-    return file.parent if file.parent.parent == _TESTS / "cluster" else file
+class ByServers(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.split("::", 1)[0])
+        return str(file.parent if file.parent.parent.name == "cluster" else file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServers:
+    return ByServers(config, log)
