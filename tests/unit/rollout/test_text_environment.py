@@ -90,7 +90,7 @@ async def test_a_broken_environment_is_a_failure_by_name_and_no_reward(how: str,
     [
         ("no_such_module:X", {}, "environment 'no_such_module:X' cannot be loaded: No module named"),
         (f"{ENVIRONMENTS}:Missing", {}, "cannot be loaded: .*Missing"),
-        (f"{ENVIRONMENTS}:Broken", {}, "cannot be made: missing a required argument: 'how'"),
+        (f"{ENVIRONMENTS}:Broken", {}, "cannot be made: missing a required (keyword-only )?argument: 'how'"),
         (f"{ENVIRONMENTS}:Speechless", {}, "has no step"),
     ],
 )

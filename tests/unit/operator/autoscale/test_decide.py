@@ -254,8 +254,8 @@ def _at(one: BalanceReport, at: float) -> BalanceReport:
 @given(st.floats(1.0, 20.0), st.integers(1, 24), st.sampled_from(["Trim", "ThreeZone"]))
 def test_a_constant_workload_gets_a_constant_size(need: float, first: int, policy: str) -> None:
     plant = Plant(need=need, size=first, config=auto(max_replicas=24, maintainer={"policy": policy}))
-    plant.windows(40)
-    settled = plant.sizes[-10:]
+    plant.windows(80)
+    settled = plant.sizes[-20:]
     assert len(set(settled)) == 1
     if policy == "Trim":
         assert settled[0] >= need * 0.95 - 1e-9  # it waits at most tauLow of its time
