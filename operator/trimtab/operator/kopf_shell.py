@@ -65,6 +65,8 @@ async def run_kopf(
             delay_s = _BACKOFF.delay_s(failures)
             _log.warning("kopf_ended", error=repr(shell.exception()), again_in_s=round(delay_s, 1))
             await asyncio.wait({told}, timeout=delay_s)
+            if told_to_stop.is_set():
+                return
         life.end()
         await asyncio.wait({shell}, timeout=_ENDS_WITHIN_S)
         if not shell.done():

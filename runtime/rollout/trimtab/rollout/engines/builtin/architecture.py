@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 _FAMILIES = ("llama", "qwen2", "qwen3")
 _SCALED_ROTARY = ("linear", "llama3", "yarn")
@@ -71,7 +71,7 @@ class _ModelConfig(BaseModel):
     rope_theta: float = 10_000.0
     rope_scaling: dict[str, Any] | None = None
     """How rotary embeddings were described before `rope_parameters`."""
-    rope_parameters: dict[str, Any] = Field(default_factory=dict)
+    rope_parameters: dict[str, Any] | None = None
     quantization_config: dict[str, Any] | None = None
     use_sliding_window: bool = False
     sliding_window: int | None = 4096
@@ -80,7 +80,7 @@ class _ModelConfig(BaseModel):
 
     @property
     def rotary(self) -> dict[str, Any]:
-        return {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **self.rope_parameters}
+        return {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
 
     @property
     def rotary_kind(self) -> str:
@@ -91,11 +91,8 @@ class _ModelConfig(BaseModel):
         """Whether a layer attends to a window only."""
         if self.layer_types is not None:
             return "sliding_attention" in self.layer_types
-        return (
-            self.use_sliding_window
-            and self.sliding_window is not None
-            and (self.max_window_layers < self.num_hidden_layers)
-        )
+        windowed = self.use_sliding_window and self.sliding_window is not None
+        return windowed and self.max_window_layers < self.num_hidden_layers
 
     @property
     def head_size(self) -> int:
