@@ -55,7 +55,7 @@ async def run_kopf(
 
     try:
         while True:
-            life = KopfLife(access, namespaces, wake_from_there)
+            life = _KopfLife(access, namespaces, wake_from_there)
             began = loop.time()
             shell = asyncio.create_task(in_daemon_thread(life.live, name="kopf"))
             await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,7 +76,7 @@ async def run_kopf(
         shell.cancel()
 
 
-class KopfLife:
+class _KopfLife:
     """kopf from its start to its end."""
 
     def __init__(self, access: ClusterAccess, namespaces: Sequence[str], wake: Wake) -> None:
