@@ -1,4 +1,4 @@
-"""Which tests stay together when two run side by side: those of a file, and those of a folder that share a cluster."""
+"""Two tests run side by side. Those of a file stay together, as do those of a folder that share a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy machine")
 
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]

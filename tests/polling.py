@@ -6,16 +6,31 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-_PATIENCE = 4.0
+_T = TypeVar("_T")
+
+_PATIENCE = 10.0
 """Times are for a machine at rest. Two tests share it, and others may be on it; a wait that succeeds costs nothing."""
+_LONGEST_S = 600.0
+"""Short of the time after which pytest ends a test, and with less to say of it."""
+
+
+def patiently(timeout_s: float) -> asyncio.Timeout:
+    """A limit to what happens within, for tests that would otherwise hang when it does not."""
+    return asyncio.timeout(_with_patience(timeout_s))
+
+
+async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
+    """What is awaited, or a failure when it does not come."""
+    return await asyncio.wait_for(awaitable, _with_patience(timeout_s))
 
 
 async def eventually(
     condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float, interval_s: float = 0.05
 ) -> None:
     """Return once the condition holds; fail the test when it does not within the time, with patience."""
-    allowed_s = _PATIENCE * timeout_s
+    allowed_s = _with_patience(timeout_s)
     deadline = time.monotonic() + allowed_s
     while True:
         result = condition()
@@ -24,3 +39,7 @@ async def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {allowed_s} s: {inspect.getsource(condition).strip()}")
         await asyncio.sleep(interval_s)
+
+
+def _with_patience(timeout_s: float) -> float:
+    return min(_PATIENCE * timeout_s, _LONGEST_S)

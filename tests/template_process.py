@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _logger = logging.getLogger(__name__)
-_ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 300.0
 _RUNS = -1
 
 

@@ -10,7 +10,7 @@ from trimtab.fabric.bus.jetstream_api import Json, api_call
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, LeaseAcked, Lea
 from trimtab.fabric.wire.trajectory import Trajectory
 
 _CHECKPOINT_EVERY = 4
-_ROWS_DEADLINE_S = 30.0
+_ROWS_DEADLINE_S = 60.0
 _PEER_DEADLINE_S = 120.0
 _PEER_LOOK_S = 0.01
 

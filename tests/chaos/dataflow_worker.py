@@ -47,7 +47,7 @@ _LEASE_S = 4.0
 _MAX_DELIVERIES = 2
 # Of which the worker keeps five to hand back what it has not finished: the slowest never finish a group in the rest.
 _GRACE_S = 6.0
-_PUBLISH_DEADLINE_S = 30.0
+_PUBLISH_DEADLINE_S = 60.0
 # These workers say nothing of their weights, so they are given tasks however old those are.
 _FRESH = Freshness({}, max_staleness=STALENESS)
 _REPEATED = 0.02

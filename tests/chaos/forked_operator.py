@@ -11,7 +11,7 @@ from tests.forked_process import ForkedProcess
 from tests.template_process import TemplateProcess
 from trimtab.operator.__main__ import main
 
-_STOP_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 120.0
 
 
 def prepare() -> None:

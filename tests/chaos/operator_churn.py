@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.cluster.operator.scene import tiny_job
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from trimtab.api import labels
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
@@ -136,7 +136,7 @@ class Churn:
                 if await self._job(name) is not None:
                     await self.client.delete(RLJOBS, name, namespace=self.namespace)
                 continue
-            async with asyncio.timeout(60):
+            async with patiently(60):
                 while (job := await self._job(name)) is None or "deletionTimestamp" in job["metadata"]:
                     if job is None:
                         await self._create(name)

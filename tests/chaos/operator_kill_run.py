@@ -20,7 +20,7 @@ from trimtab.kube.resources import NAMESPACES, PODS, RLJOBS
 
 _NAMESPACE = "churn"
 _WANTED: dict[str, int | None] = {"a": 3, "b": 0, "c": None, "d": 1}
-_SETTLES_IN_S = 180.0
+_SETTLES_IN_S = 400.0
 
 
 async def run_kills(

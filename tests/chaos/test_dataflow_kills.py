@@ -48,7 +48,7 @@ SERVICE_KILLS = 20
 LEAST_STEPS = 10
 _DRAIN_S = 30.0
 _LOOK_S = 0.5
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

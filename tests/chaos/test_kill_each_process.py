@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.polling import eventually
+from tests.polling import eventually, within
 from tests.quickstart_job import make_quickstart
 from trimtab.dataflow.audit.report import audit
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -66,7 +66,7 @@ async def test_a_job_survives_the_death_of_each_of_its_processes(tmp_path: Path)
         # Two more steps prove that the job goes on without waiting for the rest of the run.
         await eventually(partial(_beyond, step, before + 1), timeout_s=120)
         assert not _runs(pid), f"{part} is still the process that was killed"
-    assert await asyncio.wait_for(running, timeout=180), "it succeeds"
+    assert await within(running, 180), "it succeeds"
 
     with EmbeddedNats(tmp_path / "state" / "nats") as server:
         bus = await Bus.connect(server.settings, name="auditor")

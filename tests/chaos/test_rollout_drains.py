@@ -64,7 +64,7 @@ async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none
         )
         site.lay_out()
         async with await Bus.connect(nats.settings, name="test") as bus:
-            await declare_job(bus, site.topology, deadline_s=10.0)
+            await declare_job(bus, site.topology, deadline_s=60.0)
             await _storm(Job(bus, site.topology), site, rollout_template)
 
 
@@ -122,4 +122,4 @@ async def _check(job: Job) -> None:
     assert unsettled == 0
     # It was no idle fleet that was scaled down: many took part, and some had to hand back what they had.
     assert len({trajectory.worker for trajectory in trajectories}) > SCALE_DOWNS // 2
-    assert await keys(KeyValue(job.bus, job.topology.hand_backs), deadline_s=10.0)
+    assert await keys(KeyValue(job.bus, job.topology.hand_backs), deadline_s=60.0)

@@ -99,7 +99,7 @@ async def test_no_workflow_takes_the_worker_with_it_and_none_is_rewarded_for_try
     sites: Sites, bus: Bus, rollout_template: TemplateProcess
 ) -> None:
     site = sites("troubled", episode_timeout_s=3)
-    await declare_job(bus, site.topology, deadline_s=10.0)
+    await declare_job(bus, site.topology, deadline_s=60.0)
     job = Job(bus, site.topology)
     for trouble in TROUBLES:
         await job.issue(1, task_id=trouble, prompt=PROMPT | {"trouble": trouble}, group_size=GROUP)
@@ -147,7 +147,7 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
     impatient = sites("impatient", episode_timeout_s=4)
     jobs, pods = [], []
     for site in (patient, impatient):
-        await declare_job(bus, site.topology, deadline_s=10.0)
+        await declare_job(bus, site.topology, deadline_s=60.0)
         jobs.append(Job(bus, site.topology))
         pods.append(RolloutPod(site, "w0", rollout_template))
         pods[-1].start()
@@ -168,7 +168,7 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
 
     engine.start()
     async with EngineClient(engine.url, request_timeout_s=30.0) as client:
-        await client.wait_healthy(timeout_s=120.0)
+        await client.wait_healthy(timeout_s=600.0)
     for job in jobs:
         await _issue(job, "after", 4)
     for job, pod in zip(jobs, pods, strict=True):

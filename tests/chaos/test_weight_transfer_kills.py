@@ -43,7 +43,7 @@ KILLS = 200
 MOST_STRETCH = 6.0
 TRAINER = "trainer"
 LIVES_S = {TRAINER: (0.3, 2.0), "slow": (0.2, 4.0), "leaver": (0.1, 0.9)}
-D = 30.0
+D = 60.0
 _SHA256_DIGITS = 64
 
 

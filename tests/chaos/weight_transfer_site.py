@@ -28,7 +28,7 @@ SIZES = (
 )
 """Blocks and chunks of a size that gives a small model many of each, and fetches every way there is."""
 COLLECTION = CollectionRules(keep_versions=3, lease_ttl_s=6.0, grace_s=3.0)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def model() -> StateLayout:

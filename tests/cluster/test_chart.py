@@ -149,16 +149,16 @@ def test_install_upgrade_uninstall(control_plane: ControlPlane, namespace: str) 
     control_plane.kubectl("create", "configmap", "somebody-elses", "-n", namespace)
     before = _identities(control_plane, namespace)
     with helm_python.Config(kubeconfig_path=control_plane.kubeconfig(), namespace=namespace) as helm:
-        helm.install(CHART, _RELEASE, {}, timeout=60)
+        helm.install(CHART, _RELEASE, {}, timeout=600)
         installed, secrets = _identities(control_plane, namespace), _secrets(control_plane, namespace)
-        helm.upgrade(CHART, _RELEASE, {}, timeout=60)
+        helm.upgrade(CHART, _RELEASE, {}, timeout=600)
         # No workload has another generation, so none is restarted; passwords are the first ones.
         assert _identities(control_plane, namespace) == installed
         assert _secrets(control_plane, namespace) == secrets
-        helm.upgrade(CHART, _RELEASE, {"operator": {"workers": 4}}, timeout=60)
+        helm.upgrade(CHART, _RELEASE, {"operator": {"workers": 4}}, timeout=600)
         changed = _identities(control_plane, namespace)
         assert {name for name in installed if changed[name] != installed[name]} == {"Deployment/trimtab-operator"}
-        helm.uninstall(_RELEASE, timeout=60)
+        helm.uninstall(_RELEASE, timeout=600)
     assert _identities(control_plane, namespace) == before
     control_plane.kubectl("get", *crds)  # which fails when one is missing
     cluster_wide = control_plane.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name").stdout
@@ -200,7 +200,7 @@ def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     server = subprocess.Popen([find_binary("nats-server"), "--config", str(file)], stderr=subprocess.DEVNULL)
     yield _EvaluationNats(client, folder, UserMint(seed, account=None, clock=time.time))
     server.terminate()
-    server.wait(timeout=30)
+    server.wait(timeout=300)
 
 
 async def test_evaluation_nats_keeps_streams_of_minted_users(
@@ -226,10 +226,10 @@ async def test_evaluation_nats_keeps_streams_of_minted_users(
         await dialled(another.operator_user())
     topology = JobTopology("team", "solver")
     async with await dialled(evaluation_nats.mint.operator_user()) as operator:
-        await declare_job(operator, topology, deadline_s=10.0)
+        await declare_job(operator, topology, deadline_s=60.0)
     async with await dialled(evaluation_nats.mint.job_user("rollout", topology, job_uid="uid")) as rollout:
         stored = await publish(
-            rollout, topology.trajectory_subject("solver"), b"x" * (7 << 20), message_id="1", deadline_s=30.0
+            rollout, topology.trajectory_subject("solver"), b"x" * (7 << 20), message_id="1", deadline_s=60.0
         )
         assert stored.sequence == 1
     assert (tmp_path / "data/jetstream").is_dir()
@@ -295,7 +295,7 @@ def evaluation_store(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         )
     yield f"https://localhost:{ports['s3']}", tmp_path / "ca.crt"
     server.terminate()
-    server.wait(timeout=30)
+    server.wait(timeout=300)
 
 
 async def test_evaluation_store_has_its_bucket_for_who_has_the_secret(

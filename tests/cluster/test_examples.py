@@ -37,7 +37,7 @@ from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS
 _ROOT = Path(__file__).parents[2]
 _MANIFESTS = sorted(str(path.relative_to(_ROOT)) for path in (_ROOT / "examples").glob("*/*.yaml"))
 _PRODUCTION = _ROOT / "examples" / "production"
-_PATIENCE_S = 180.0
+_PATIENCE_S = 400.0
 _STEPS = 6
 _ENDLESS = 1_000_000
 
@@ -162,6 +162,6 @@ def _step(scene: Scene) -> int:
 
 
 def _delete(scene: Scene, job: str) -> None:
-    scene.kubectl("delete", "rljob", job, "--wait=true", "--timeout=90s")
+    scene.kubectl("delete", "rljob", job, "--wait=true", "--timeout=300s")
     for resource in (RLJOBS, TRAINERS, ROLLOUT_POOLS, PODS):
         scene.until(partial(scene.listed, resource), lambda left: left == [])

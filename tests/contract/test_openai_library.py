@@ -14,7 +14,7 @@ PROMPT = [1, 2, 3, 4]
 
 @pytest.fixture
 async def client(engine: Engine, url: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60.0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600) as client:
         yield client
 
 

@@ -17,7 +17,7 @@ from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.resources import EVENTS, PODS, Resource
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 300.0
 Seen = TypeVar("Seen")
 
 

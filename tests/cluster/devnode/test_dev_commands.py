@@ -45,13 +45,13 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
         def kubectl(*arguments: str, stdin: str | None = None) -> str:
             config = ["--kubeconfig", str(tmp_path / "admin.kubeconfig")]
             done = subprocess.run(
-                [str(assets.kubectl), *config, *arguments], input=stdin, capture_output=True, text=True, timeout=60
+                [str(assets.kubectl), *config, *arguments], input=stdin, capture_output=True, text=True, timeout=600
             )
             assert done.returncode == 0, done.stderr
             return done.stdout
 
         kubectl("apply", "-f", "-", stdin=json.dumps(pod("hello", container("echo hello"), restartPolicy="Never")))
-        kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/hello", "--timeout=30s")
+        kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/hello", "--timeout=300s")
         assert kubectl("logs", "hello") == "hello\n"
         assert kubectl("get", "node", "development", "-o", "jsonpath={.status.capacity.cpu}") == "3"
     finally:

@@ -80,5 +80,5 @@ def test_a_deleted_namespace_takes_its_pods_along(bench: Bench) -> None:
     bench.apply(pod("last", stubborn, terminationGracePeriodSeconds=1), _owner("content"))
     bench.ready("last")
     assert bench.processes()
-    bench.plane.kubectl("delete", "namespace", bench.namespace, "--timeout=30s")
+    bench.plane.kubectl("delete", "namespace", bench.namespace, "--timeout=300s")
     bench.until(bench.processes, lambda found: not found)

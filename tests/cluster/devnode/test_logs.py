@@ -57,7 +57,7 @@ def test_only_the_api_server_is_let_in(
     url = f"https://127.0.0.1:{node.ports['kubelet']}/containerLogs/{bench.namespace}/any/main"
     trusting = ssl.create_default_context(cafile=str(control_plane.authority_file))
     with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-        urllib.request.urlopen(url, context=trusting, timeout=10)
+        urllib.request.urlopen(url, context=trusting, timeout=120)
     folder = tmp_path_factory.mktemp("stranger")
     # Even an administrator of the cluster, whose certificate has the same authority, has to ask the API server.
     view = ["config", "view", "--raw", "--flatten", "-o", "json"]
@@ -67,6 +67,6 @@ def test_only_the_api_server_is_let_in(
         (folder / name).write_bytes(base64.b64decode(user[entry]))
     trusting.load_cert_chain(folder / "crt", folder / "key")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(url, context=trusting, timeout=10)
+        urllib.request.urlopen(url, context=trusting, timeout=120)
     assert refused.value.code == 403
     refused.value.close()

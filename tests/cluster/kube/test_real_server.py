@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import load_access
@@ -82,7 +82,7 @@ async def test_the_store_outlives_a_crash_of_the_server(control_plane: ControlPl
         )
         following = asyncio.create_task(reflector.run())
         try:
-            await reflector.synced(timeout_s=20)
+            await reflector.synced(timeout_s=120)
             assert {key.name for key in reflector} == {f"mine-{number}" for number in range(5)}
             await client.patch(CONFIG_MAPS, "mine-0", {"metadata": {"labels": {"owner": "you"}}}, namespace=namespace)
             await eventually(lambda: Key(namespace, "mine-0") not in reflector, timeout_s=10)
@@ -94,7 +94,7 @@ async def test_the_store_outlives_a_crash_of_the_server(control_plane: ControlPl
             # A server that was started again remembers no changes of its earlier life.
             async with aclosing(watch(client, NAMESPACES, resource_version=old)) as stream:
                 with pytest.raises(Gone):
-                    await asyncio.wait_for(anext(stream), 20)
+                    await within(anext(stream), 20)
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)

@@ -15,7 +15,7 @@ from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.resources import EVENTS, PODS, RLJOBS, Resource
 
-TIMEOUT_S = 180.0
+TIMEOUT_S = 400.0
 Seen = TypeVar("Seen")
 
 

@@ -19,7 +19,7 @@ from tests.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 
-_PHASE_S = 300.0
+_PHASE_S = 600.0
 _MOST = 3
 
 # What a researcher would write, with a file in place of a tool that is slow at times.

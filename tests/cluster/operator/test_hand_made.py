@@ -22,7 +22,7 @@ def test_a_pool_made_by_hand_works_for_the_job_and_goes_alone(scene: Scene) -> N
     scene.apply(tiny_job(), _made_by_hand("RolloutPool", "lent", replicas=2))
     scene.until(lambda: scene.pods("lent-rollout"), lambda pods: len(pods) == 2)
     of_the_job = scene.until(lambda: scene.pods("tiny-home-rollout"), bool)
-    scene.kubectl("delete", "rolloutpool", "lent", "--wait=true", "--timeout=60s")
+    scene.kubectl("delete", "rolloutpool", "lent", "--wait=true", "--timeout=300s")
     assert scene.pods("tiny-home-rollout").keys() == of_the_job.keys()
 
 

@@ -14,7 +14,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import LEASES
 from trimtab.operator.leadership import Leadership, LeadershipLost
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 240.0
 
 
 @pytest.fixture

@@ -27,4 +27,4 @@ def test_what_cannot_be_read_is_said_and_left_alone(scene: Scene) -> None:
     scene.apply(tiny_job("older"))
     scene.until(scene.pods, lambda pods: len(pods) == 3)
     scene.until(lambda: scene.reasons("newer"), lambda reasons: "Unreadable" in reasons)
-    scene.kubectl("delete", "rljob", "newer", "--timeout=20s")
+    scene.kubectl("delete", "rljob", "newer", "--timeout=300s")

@@ -16,7 +16,7 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 
 _ENDLESS = 1_000_000
-_STEP_S = 180.0
+_STEP_S = 400.0
 
 
 def _version(status: dict[str, Any]) -> int:
@@ -66,7 +66,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene.until(lambda: scene.pods("rollout"), lambda pods: not pods)
     scene.until(lambda: scene.reasons("learns"), lambda reasons: "Succeeded" in reasons)
 
-    scene.kubectl("delete", "rljob", "learns", "--wait=true", "--timeout=60s")
+    scene.kubectl("delete", "rljob", "learns", "--wait=true", "--timeout=300s")
     for resource in (TRAINERS, ROLLOUT_POOLS, SECRETS):
         scene.until(lambda: scene.listed(resource), lambda left: left == [])  # noqa: B023 - called in this turn
     scene.until(scene.pods, lambda pods: not pods)
@@ -118,5 +118,5 @@ def _suspend_and_resume(scene: Scene) -> None:
 async def _streams(servers: dict[str, str]) -> list[str]:
     """Of this job, on the bus."""
     async with await administrators_bus(servers) as bus:
-        listed = await api_call(bus, "STREAM.NAMES", {}, deadline_s=10.0)
+        listed = await api_call(bus, "STREAM.NAMES", {}, deadline_s=60.0)
     return [name for name in listed.get("streams") or () if "learns" in json.dumps(name)]

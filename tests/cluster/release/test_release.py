@@ -24,7 +24,7 @@ from trimtab.embedded.kube.control_plane import ControlPlane
 _HOME, _TEAM, _RELEASE = "trimtab-system", "team", "trimtab"
 _JOB = "learns"
 _ENDLESS = 1_000_000
-_PATIENCE_S = 240.0
+_PATIENCE_S = 400.0
 _KINDS = (
     "deploy,statefulset,service,secret,configmap,serviceaccount,role,rolebinding,networkpolicy,pdb,pvc,pod,lease,"
     "clusterrole,clusterrolebinding,crd"
@@ -53,7 +53,7 @@ def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) ->
     before = _found(plane, _KINDS, _HOME)
     workloads = Workloads(plane=plane, namespace=_HOME, claims=tmp_path / "claims")
     with helm_python.Config(kubeconfig_path=plane.kubeconfig(), namespace=_HOME) as helm:
-        helm.install(CHART, _RELEASE, {}, timeout=60)
+        helm.install(CHART, _RELEASE, {}, timeout=600)
         workloads.settle()
         _ready(plane, _HOME)
         job = _with_names(in_a_cluster(make_quickstart(tmp_path, name=_JOB, max_steps=_ENDLESS)), workloads)
@@ -62,7 +62,7 @@ def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) ->
 
         running, servers = _pods(plane, _TEAM), _pods(plane, _HOME)
         assert len(running) == 3  # dataflow, worker, rank
-        helm.upgrade(CHART, _RELEASE, {"operator": {"workers": 4}}, timeout=60)
+        helm.upgrade(CHART, _RELEASE, {"operator": {"workers": 4}}, timeout=600)
         workloads.settle()
         _ready(plane, _HOME)
         changed = {name for name, life in _pods(plane, _HOME).items() if servers[name] != life}
@@ -77,7 +77,7 @@ def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) ->
         assert "forbidden" not in log.lower()
 
         training = _pods(plane, _TEAM)
-        helm.uninstall(_RELEASE, timeout=60)
+        helm.uninstall(_RELEASE, timeout=600)
         workloads.settle()
     left = _found(plane, _KINDS, _HOME) - before
     assert left == {
@@ -120,7 +120,7 @@ def _pods(plane: ControlPlane, namespace: str) -> dict[str, tuple[str, int]]:
 
 
 def _ready(plane: ControlPlane, namespace: str) -> None:
-    plane.kubectl("-n", namespace, "wait", "pods", "--all", "--for=condition=Ready", "--timeout=100s")
+    plane.kubectl("-n", namespace, "wait", "pods", "--all", "--for=condition=Ready", "--timeout=300s")
 
 
 def _found(plane: ControlPlane, kinds: str, namespace: str) -> set[str]:

@@ -34,7 +34,7 @@ class Workloads:
         for name, pod in present.items():
             revision = pod["metadata"]["labels"].get(_REVISION)
             if name not in wanted or wanted[name]["metadata"]["labels"][_REVISION] != revision:
-                self._kubectl("delete", "pod", name, "--wait=true", "--timeout=60s")
+                self._kubectl("delete", "pod", name, "--wait=true", "--timeout=300s")
         kept = {entry["metadata"]["name"] for entry in self._list("pods")}
         for name in wanted.keys() - kept:
             self._kubectl("create", "-f", "-", stdin=json.dumps(wanted[name]))

@@ -89,7 +89,7 @@ def test_two_namespaces_send_pools_of_one_name_to_one_place(scene: Scene, far: F
     listed = {"apiVersion": "v1", "kind": "List", "items": [secret, job]}
     scene.plane.kubectl("-n", other, "apply", "-f", "-", stdin=json.dumps(listed))
     scene.until(far.scene.pods, lambda pods: len(pods) == 2)
-    scene.plane.kubectl("-n", other, "delete", "rljob", "tiny", "--timeout=60s")
+    scene.plane.kubectl("-n", other, "delete", "rljob", "tiny", "--timeout=300s")
     (left,) = scene.until(far.scene.pods, lambda pods: len(pods) == 1).values()
     assert left["metadata"]["labels"]["rl.trimtab.dev/home-namespace"] == scene.namespace
     # What is not ours is never touched, whatever its name.

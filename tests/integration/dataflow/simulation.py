@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.polling import patiently
 from tests.unit.dataflow.jobs import job
 from trimtab.api.job import RLJob
 from trimtab.dataflow.service import run_dataflow
@@ -60,6 +61,7 @@ class Simulation:
     bus: Bus
     versions: dict[str, int] = field(default_factory=lambda: {"solver": 0, "judge": 0})
     incarnations: int = 0
+    answers: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
 
@@ -94,10 +96,16 @@ class Simulation:
             await bus.close()
 
     async def restarting_service(self, lifetime: Callable[[], float]) -> None:
-        """Kills the service again and again, wherever it is, and starts it anew when it ends by itself."""
+        """Kills the service again and again, wherever it is, and starts it anew when it ends by itself.
+
+        On a machine so busy that it dies before it has answered anyone, its next lives are longer.
+        """
+        longer = 1.0
         while True:
+            answered = self.answers
             async with self.service() as task:
-                await asyncio.wait({task}, timeout=lifetime())
+                await asyncio.wait({task}, timeout=longer * lifetime())
+            longer = 1.0 if self.answers > answered else 1.05 * longer
 
     async def ask(
         self,
@@ -142,13 +150,16 @@ class Simulation:
         return answer
 
     async def _request(self, payload: bytes, policy: str) -> bytes:
-        async with asyncio.timeout(60.0):
+        deadline_s = 0.8
+        async with patiently(60.0):
             while True:
                 try:
-                    reply = await request(self.bus, self.topology.batch_subject(policy), payload, deadline_s=0.8)
+                    reply = await request(self.bus, self.topology.batch_subject(policy), payload, deadline_s=deadline_s)
                 except (BusTimeout, BusUnavailable, RemoteError):
                     await asyncio.sleep(0.05)
+                    deadline_s = min(1.2 * deadline_s, 10.0)
                 else:
+                    self.answers += 1
                     return reply.payload
 
     async def lease(self, step: int, **who: int | bool | str) -> BatchLease | None:
@@ -195,11 +206,11 @@ class Simulation:
     async def work(self, *, chance: random.Random | None = None, policies: tuple[str, ...] = ("solver",)) -> None:
         """A worker. With `chance` an unreliable one: it dies in the middle, repeats itself, and fails groups."""
         async with await Bus.connect(self.settings, name="worker") as bus:
-            await declare_job(bus, self.topology, deadline_s=10.0)
+            await declare_job(bus, self.topology, deadline_s=60.0)
             spec = ConsumerSpec(
                 name="rollout", stream=self.topology.tasks.name, ack_wait_s=5.0, max_deliver=-1, max_ack_pending=1000
             )
-            await declare_consumer(bus, spec, deadline_s=10.0)
+            await declare_consumer(bus, spec, deadline_s=60.0)
             async with await Puller.open(bus, stream=spec.stream, consumer=spec.name) as puller:
                 for turn in itertools.count():
                     for delivery in await puller.fetch(batch=8, wait_s=0.5):
@@ -228,7 +239,7 @@ class Simulation:
             if chance is not None and chance.random() < 0.1:
                 # Past the server's memory of ids: only the ledger can tell that it had this one.
                 await self.put(bus, one, message_id=f"{one.trajectory_id}+{turn}")
-        await delivery.ack_confirmed(deadline_s=5.0)
+        await delivery.ack_confirmed(deadline_s=60.0)
 
     async def announce(self, policy: str, version: int) -> None:
         """As a trainer does when its weights are in the store."""
@@ -242,11 +253,11 @@ class Simulation:
             size_bytes=1,
             published_at=time.time(),
         )
-        await KeyValue(self.bus, self.topology.weights).put(policy, encode(pointer), deadline_s=5.0)
+        await KeyValue(self.bus, self.topology.weights).put(policy, encode(pointer), deadline_s=60.0)
 
     async def put(self, bus: Bus, one: Trajectory, *, message_id: str) -> None:
         subject = self.topology.trajectory_subject(one.policy)
-        await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=5.0)
+        await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=60.0)
 
 
 def trajectory(

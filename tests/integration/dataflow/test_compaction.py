@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from tests.unit.dataflow.books import BATCH
 from tests.unit.dataflow.jobs import job
 from trimtab.dataflow import service
@@ -46,7 +45,7 @@ class Size:
 
 
 async def size_of(sim: Simulation, stream: str) -> Size:
-    state = (await api_call(sim.bus, f"STREAM.INFO.{stream}", deadline_s=5.0))["state"]
+    state = (await api_call(sim.bus, f"STREAM.INFO.{stream}", deadline_s=60.0))["state"]
     return Size(first=state["first_seq"], last=state["last_seq"], messages=state["messages"])
 
 
@@ -58,7 +57,7 @@ def same(lease: BatchLease | None) -> BatchLease:
 
 async def readable(sim: Simulation, lease: BatchLease) -> bool:
     sequences = [sample.sequence for sample in lease.samples]
-    stored = (await get_messages(sim.bus, lease.stream, sequences, deadline_s=5.0)).complete()
+    stored = (await get_messages(sim.bus, lease.stream, sequences, deadline_s=60.0)).complete()
     return all(
         decode(stored[sample.sequence].payload, Trajectory).trajectory_id == sample.trajectory_id
         for sample in lease.samples
@@ -121,7 +120,7 @@ async def test_killed_at_any_moment_a_short_ledger_forgets_nothing(nats_settings
     async with (
         simulation(nats_settings, tmp_path) as sim,
         running(sim.work(chance=chance), sim.restarting_service(lifetime)),
-        asyncio.timeout(60.0),
+        patiently(60.0),
     ):
         steps = 0
         while steps < 40 or sim.incarnations <= 5:
@@ -142,7 +141,7 @@ async def test_a_snapshot_is_no_obstacle_to_another_curator(nats_settings: NatsS
         for number, curator in enumerate(curators):
             sim.job = job(sim.job.metadata.name, data={"curator": curator})
             steps = range(25 * number, 25 * number + 25)
-            async with sim.service(), asyncio.timeout(20.0):
+            async with sim.service(), patiently(20.0):
                 assert await sim.train(steps=steps, attempt=number, seen=seen) == steps.stop
                 await shrink(sim, since=since)
             since = await beginnings(sim)

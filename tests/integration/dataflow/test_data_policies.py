@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from tests.unit.dataflow.books import BATCH
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import audit
@@ -45,7 +44,7 @@ async def test_groups_without_advantage_are_left_out_through_any_number_of_kills
 
     async with simulation(nats_settings, tmp_path, data=data) as sim:
         sim.reward = sometimes_equal
-        async with running(sim.work(chance=chance), sim.restarting_service(lifetime)), asyncio.timeout(120.0):
+        async with running(sim.work(chance=chance), sim.restarting_service(lifetime)), patiently(120.0):
             steps = await sim.train(steps=range(25), seen=seen)
             while sim.incarnations <= 5:  # a fast machine needs more work to be interrupted as often
                 steps = await sim.train(steps=range(steps, steps + 10), seen=seen)

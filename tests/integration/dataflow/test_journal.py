@@ -28,7 +28,7 @@ async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
 @pytest.fixture
 async def topology(bus: Bus) -> JobTopology:
     made = JobTopology("default", f"j{uuid4().hex[:10]}")
-    await declare_job(bus, made, deadline_s=10.0)
+    await declare_job(bus, made, deadline_s=60.0)
     return made
 
 

@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
+from tests.polling import patiently
 from tests.unit.dataflow.books import BATCH, GROUP
 from tests.unit.dataflow.jobs import job
 from tests.unit.dataflow.prompt_sources import (
@@ -185,7 +186,7 @@ async def test_a_restarted_dataflow_goes_on_in_the_mix_where_it_stopped(
         expected = await read_prompts(sim.job, folder=tmp_path, object_store=bucket.settings, scratch=bucket.scratch)
         assert expected.total is not None
         assert expected.total in range(28, 31)
-        async with running(sim.work()), asyncio.timeout(60.0):
+        async with running(sim.work()), patiently(60.0):
             for first in (0, 6, 12):
                 async with service(sim, bucket):
                     end = await sim.train(steps=range(first, first + 6), attempt=first, seen=seen)
@@ -226,7 +227,7 @@ async def test_a_prompt_that_cannot_be_made_ends_the_pod_for_good(
         env={"PATH": os.environ["PATH"], **environment_for(settings)},
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30.0):
+    async with patiently(30.0):
         _, errors = await process.communicate()
     assert process.returncode == EXIT_MISCONFIGURED, errors.decode()
     assert b"late:Late, prompt(3) raised ZeroDivisionError" in errors

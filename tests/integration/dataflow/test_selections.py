@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from tests.unit.dataflow.books import GROUP
 from tests.unit.dataflow.jobs import job
 from trimtab.dataflow.audit.judging import violations
@@ -82,7 +82,7 @@ def histories(streams: Streams) -> dict[str, History]:
 async def rows(sim: Simulation, lease: BatchLease) -> Mapping[str, Trajectory]:
     """What a rank reads: by sequence, straight from the stream."""
     sequences = [sample.sequence for sample in lease.samples]
-    stored = (await get_messages(sim.bus, lease.stream, sequences, deadline_s=5.0)).complete()
+    stored = (await get_messages(sim.bus, lease.stream, sequences, deadline_s=60.0)).complete()
     return {sample.trajectory_id: decode(stored[sample.sequence].payload, Trajectory) for sample in lease.samples}
 
 
@@ -111,7 +111,7 @@ async def test_mix_and_replay_hold_through_any_number_of_kills(nats_settings: Na
     async with simulation(nats_settings, tmp_path, policies=2, data=data, maxSteps=steps) as sim:
         async with (
             running(sim.work(chance=chance, policies=POLICIES), kill_as_it_goes(sim, seen, chance)),
-            asyncio.timeout(60.0),
+            patiently(60.0),
         ):
             trainers = (sim.train(steps=range(99), policy=policy, seen=seen[policy]) for policy in POLICIES)
             assert await asyncio.gather(*trainers) == [steps, steps]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from tests.unit.dataflow.books import BATCH, GROUP, STALENESS
 from trimtab.cli.main import main
 from trimtab.dataflow.audit.reading import read_streams
@@ -145,7 +145,7 @@ async def test_killed_again_and_again_nothing_is_lost_and_nothing_doubled(
         simulation(nats_settings, tmp_path) as sim,
         running(sim.work(chance=chance), sim.restarting_service(lifetime)),
     ):
-        async with asyncio.timeout(150.0):
+        async with patiently(150.0):
             assert await sim.train(steps=range(11), world_size=2, seen=seen) == 11
             refused = await sim.ask(8, world_size=2, attempt=0, rank=1)
             assert isinstance(refused, LeaseRefused)
@@ -176,7 +176,7 @@ async def test_two_services_at_once_never_grant_the_same(nats_settings: NatsSett
         simulation(nats_settings, tmp_path) as sim,
         running(sim.work(), sim.restarting_service(lambda: 60.0), sim.restarting_service(lambda: 60.0)),
     ):
-        async with asyncio.timeout(60.0):
+        async with patiently(60.0):
             assert await sim.train(steps=range(6), world_size=2, seen=seen) == 6
         report = await audited(sim)
         assert report.trained == {"solver": 6 * BATCH}
@@ -211,7 +211,7 @@ async def test_a_job_whose_prompts_are_used_up_ends(nats_settings: NatsSettings,
         running(sim.work()),
         sim.service(),
     ):
-        async with asyncio.timeout(30.0):
+        async with patiently(30.0):
             assert await sim.train(steps=range(9), seen=seen) == 3
         report = await audited(sim)
         assert report.arrived == 7 * GROUP
@@ -241,7 +241,7 @@ async def test_headers_that_cannot_be_read_stop_neither_the_service_nor_its_reco
             await sim.train(steps=range(1), seen={})
             subject = sim.topology.trajectory_subject("solver")
             for number, headers in enumerate(({}, {"Trimtab-Trajectory": "[1,]"}, {"Trimtab-Trajectory": "[9]"})):
-                await publish(sim.bus, subject, b"", message_id=f"poison-{number}", headers=headers, deadline_s=5.0)
+                await publish(sim.bus, subject, b"", message_id=f"poison-{number}", headers=headers, deadline_s=60.0)
             await sim.train(steps=range(1, 4), seen={})
         async with sim.service():
             await sim.train(steps=range(4, 6), attempt=1, seen={})

@@ -108,7 +108,7 @@ def test_seaweedfs_cannot_be_read_around_its_credentials(own_seaweed: EmbeddedSe
     settings = own_seaweed.settings
     with s3(settings) as store:
         store.put_object(Bucket=settings.bucket, Key="private", Body=b"private" * 1000)
-    filer = http.client.HTTPConnection("127.0.0.1", own_seaweed.ports["filer"], timeout=5)
+    filer = http.client.HTTPConnection("127.0.0.1", own_seaweed.ports["filer"], timeout=120)
     filer.request("GET", f"/buckets/{settings.bucket}/private")
     assert filer.getresponse().status == http.HTTPStatus.UNAUTHORIZED
     filer.close()

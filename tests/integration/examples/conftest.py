@@ -12,6 +12,7 @@ import yaml
 
 from examples.curves.record import Run
 from examples.curves.running import prepare, run_manifest, variants, write_manifest
+from tests.polling import patiently
 
 _TIMEOUT_S = 280.0
 
@@ -39,7 +40,7 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
         file.write_text(yaml.safe_dump(manifest))
 
         async def in_time() -> Run:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with patiently(_TIMEOUT_S):
                 return await run_manifest(file, seed=0)
 
         return asyncio.run(in_time())

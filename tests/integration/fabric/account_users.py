@@ -53,8 +53,8 @@ async def operator_bus(server: EmbeddedNatsWithAccount) -> AsyncIterator[Bus]:
 async def declared_by_the_operator(server: EmbeddedNatsWithAccount, *topologies: JobTopology) -> None:
     async with operator_bus(server) as bus:
         for topology in topologies:
-            await declare_job(bus, topology, deadline_s=10.0)
-            await declare_consumer(bus, topology.task_consumer(lease_s=600.0), deadline_s=10.0)
+            await declare_job(bus, topology, deadline_s=60.0)
+            await declare_consumer(bus, topology.task_consumer(lease_s=600.0), deadline_s=60.0)
 
 
 def stream_names(topology: JobTopology) -> list[str]:
@@ -64,7 +64,7 @@ def stream_names(topology: JobTopology) -> list[str]:
 async def states(bus: Bus, topology: JobTopology) -> dict[str, tuple[int, int]]:
     found = {}
     for name in stream_names(topology):
-        state = (await api_call(bus, f"STREAM.INFO.{name}", deadline_s=10.0))["state"]
+        state = (await api_call(bus, f"STREAM.INFO.{name}", deadline_s=60.0))["state"]
         found[name] = (state["messages"], state["last_seq"])
     return found
 

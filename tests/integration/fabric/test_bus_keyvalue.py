@@ -16,7 +16,7 @@ from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.topology import BucketSpec
 from trimtab.fabric.settings import NatsSettings
 
-D = 10.0
+D = 60.0
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ async def test_a_real_worker_completes_tasks_under_it(
     )
     site.lay_out()
     async with EngineClient(process.url, request_timeout_s=30.0) as client:
-        await client.wait_healthy(timeout_s=180.0)
+        await client.wait_healthy(timeout_s=600.0)
     job = Job(bus, topology)
     await job.issue(TASKS, group_size=2)
     environment, _ = site.environment("w0")
@@ -132,7 +132,7 @@ async def test_a_real_worker_completes_tasks_under_it(
         await eventually(job.settled, timeout_s=90.0)
         assert len(await job.trajectories()) == TASKS * 2
         members = KeyValue(bus, topology.members)
-        assert (await members.get(escape_token("w0"), deadline_s=10.0)).value
+        assert (await members.get(escape_token("w0"), deadline_s=60.0)).value
         pod.terminate()
         assert await asyncio.to_thread(pod.wait, 30.0) == 0, site.log("w0").read_text()
     finally:
@@ -143,18 +143,18 @@ async def test_a_real_worker_completes_tasks_under_it(
 
 
 async def test_what_workers_do_less_often_is_allowed_too(bus: Bus, guest: Bus, topology: JobTopology) -> None:
-    await KeyValue(bus, topology.weights).put("solver", b"pointer", deadline_s=10.0)
+    await KeyValue(bus, topology.weights).put("solver", b"pointer", deadline_s=60.0)
     for spec in (topology.swaps, topology.hand_backs, topology.quarantine, topology.members):
         bucket = KeyValue(guest, spec)
-        revision = await bucket.create("key", b"1", deadline_s=10.0)
-        await bucket.update("key", b"2", revision=revision, deadline_s=10.0)
-        assert (await bucket.get("key", deadline_s=10.0)).value == b"2"
-        await bucket.delete("key", deadline_s=10.0)
+        revision = await bucket.create("key", b"1", deadline_s=60.0)
+        await bucket.update("key", b"2", revision=revision, deadline_s=60.0)
+        assert (await bucket.get("key", deadline_s=60.0)).value == b"2"
+        await bucket.delete("key", deadline_s=60.0)
     for spec, keys in ((topology.weights, "solver"), (topology.members, ">")):
         async with KvWatch(KeyValue(guest, spec), keys=keys) as watch:
-            await watch.next(deadline_s=10.0)
+            await watch.next(deadline_s=60.0)
     # All of it is there already; a pod looks whether it is as it should be.
-    await declare_job(guest, topology, deadline_s=10.0)
+    await declare_job(guest, topology, deadline_s=60.0)
 
 
 async def test_it_can_do_no_harm(bus: Bus, guest: Bus, topology: JobTopology) -> None:
@@ -188,8 +188,8 @@ async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
 ) -> None:
     """The server delivers in its own name: made by this user, one of these would write into the other job's ledger."""
     other = new_job(NAMESPACE)
-    await declare_job(bus, other, deadline_s=10.0)
-    await KeyValue(guest, topology.members).put("x", b"forged", deadline_s=10.0)
+    await declare_job(bus, other, deadline_s=60.0)
+    await KeyValue(guest, topology.members).put("x", b"forged", deadline_s=60.0)
 
     def makes(by: Bus) -> list[Attempt]:
         attempts: list[Attempt] = []
@@ -225,8 +225,8 @@ async def _spoilt(bus: Bus, other: JobTopology) -> None:
 
 async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus, topology: JobTopology) -> None:
     subject = topology.trajectory_subject("solver")
-    await publish(guest, subject, b"mine, and written only", message_id="t", deadline_s=10.0)
-    await publish(bus, topology.ledger_subject, b"a decision", message_id="l", deadline_s=10.0)
+    await publish(guest, subject, b"mine, and written only", message_id="t", deadline_s=60.0)
+    await publish(bus, topology.ledger_subject, b"a decision", message_id="l", deadline_s=60.0)
 
     def reads(by: Bus) -> list[Attempt]:
         operations: list[tuple[str, dict[str, Any]]] = []
@@ -255,7 +255,7 @@ async def test_it_gets_and_gives_no_batches(bus: Bus, guest: Bus, topology: JobT
     await guest.subscribe(subject, cb=hear)
     await guest.send(subject, b"of the guest")
     # The server takes what a client sends in order.
-    await api_call(guest, f"STREAM.INFO.{topology.tasks.name}", deadline_s=10.0)
+    await api_call(guest, f"STREAM.INFO.{topology.tasks.name}", deadline_s=60.0)
     await bus.send(subject, b"of a trainer")
     await eventually(lambda: bool(heard), timeout_s=10.0)
     assert heard == [b"of a trainer"]
@@ -263,10 +263,10 @@ async def test_it_gets_and_gives_no_batches(bus: Bus, guest: Bus, topology: JobT
 
 async def test_it_sees_nothing_of_other_jobs(bus: Bus, guest: Bus, topology: JobTopology) -> None:
     other = JobTopology(NAMESPACE, f"o{uuid.uuid4().hex[:12]}")
-    await declare_job(bus, other, deadline_s=10.0)
+    await declare_job(bus, other, deadline_s=60.0)
     job = Job(bus, other)
     await job.issue(1)
-    await KeyValue(bus, other.members).put("x", b"here", deadline_s=10.0)
+    await KeyValue(bus, other.members).put("x", b"here", deadline_s=60.0)
 
     def reads(by: Bus) -> list[Attempt]:
         return [
@@ -284,11 +284,11 @@ async def test_it_sees_nothing_of_other_jobs(bus: Bus, guest: Bus, topology: Job
     # Neither what is published, nor the answers to others.
     for subject in (">", "trimtab.>", "$KV.>", "_INBOX.>"):
         await guest.subscribe(subject, cb=hear)
-    await KeyValue(bus, other.members).put("loud", b"secret", deadline_s=10.0)
+    await KeyValue(bus, other.members).put("loud", b"secret", deadline_s=60.0)
     await job.issue(1, task_id="another")
-    await publish(bus, other.trajectory_subject("solver"), b"t", message_id="t", deadline_s=10.0)
+    await publish(bus, other.trajectory_subject("solver"), b"t", message_id="t", deadline_s=60.0)
     # The server answers in order: what it had for the guest would have come before this.
-    await api_call(guest, f"STREAM.INFO.{topology.tasks.name}", deadline_s=10.0)
+    await api_call(guest, f"STREAM.INFO.{topology.tasks.name}", deadline_s=60.0)
     assert heard == []
 
 

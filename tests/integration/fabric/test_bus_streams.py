@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.polling import patiently
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement
 from trimtab.fabric.bus.direct_get import get_message, get_messages
@@ -36,7 +37,7 @@ from trimtab.fabric.bus.topology import ConsumerSpec, DeliverFrom, JobTopology, 
 from trimtab.fabric.bus.window import WindowedPublisher
 from trimtab.fabric.settings import NatsSettings
 
-D = 10.0
+D = 60.0
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_publishing_where_no_stream_listens_ends_at_the_deadline(bus: Bus)
     # The last attempt may be cut off by the deadline before the server has said that nobody listens.
     with pytest.raises((BusUnavailable, BusTimeout), match=r"nobody\.listens"):
         await publish(bus, "nobody.listens", b"", message_id="1", deadline_s=0.5)
-    assert time.monotonic() - started < 15.0
+    assert time.monotonic() - started < 60.0
 
 
 async def test_oversize_is_refused_before_it_is_sent(bus: Bus, stream: StreamSpec) -> None:
@@ -191,7 +192,7 @@ async def test_pull_is_bounded_in_bytes(bus: Bus, stream: StreamSpec) -> None:
             assert await delivery.ack_confirmed(deadline_s=D) is Settlement.CONFIRMED
         started = time.monotonic()
         assert await puller.fetch(batch=20, wait_s=0.2) == []
-        assert 0.15 < time.monotonic() - started < 15.0
+        assert 0.15 < time.monotonic() - started < 60.0
 
 
 async def test_fetch_returns_with_the_first_message(bus: Bus, stream: StreamSpec) -> None:
@@ -199,7 +200,7 @@ async def test_fetch_returns_with_the_first_message(bus: Bus, stream: StreamSpec
     async with await Puller.open(bus, stream=stream.name, consumer="c") as puller:
         waiting = asyncio.create_task(puller.fetch(batch=100, wait_s=60.0))
         await publish(bus, f"{stream.name}.x", b"1", message_id="1")
-        async with asyncio.timeout(30.0):
+        async with patiently(30.0):
             assert [d.payload for d in await waiting] == [b"1"]
 
 

@@ -34,11 +34,11 @@ def _bucket(**fields: float) -> BucketSpec:
 
 
 async def _next(watch: KvWatch) -> Change:
-    return await watch.next(deadline_s=20.0)
+    return await watch.next(deadline_s=60.0)
 
 
 async def test_what_is_there_then_what_follows(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(), deadline_s=10.0)
+    written = await KeyValue.declare(writer, _bucket(), deadline_s=60.0)
     for value in range(3):
         await written.put("a", f"{value}".encode())
         await written.put("b.c", f"{value}".encode())
@@ -56,7 +56,7 @@ async def test_what_is_there_then_what_follows(writer: Bus, reader: Bus) -> None
 
 
 async def test_an_empty_bucket_says_so_at_once(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(), deadline_s=10.0)
+    written = await KeyValue.declare(writer, _bucket(), deadline_s=60.0)
     async with KvWatch(KeyValue(reader, written.spec), keys="a") as watch:
         assert await _next(watch) == SnapshotComplete()
         await written.put("other", b"1")
@@ -65,7 +65,7 @@ async def test_an_empty_bucket_says_so_at_once(writer: Bus, reader: Bus) -> None
 
 
 async def test_more_than_one_batch_and_each_change_of_a_quick_writer_at_most_once(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(), deadline_s=10.0)
+    written = await KeyValue.declare(writer, _bucket(), deadline_s=60.0)
     await asyncio.gather(*(written.put(f"k{number}", b"0") for number in range(600)))
     seen: list[int] = []
     keys: set[str] = set()
@@ -83,7 +83,7 @@ async def test_more_than_one_batch_and_each_change_of_a_quick_writer_at_most_onc
 
 
 async def test_a_key_that_expires_is_noticed_though_nobody_writes(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(ttl_s=1.0), deadline_s=10.0)
+    written = await KeyValue.declare(writer, _bucket(ttl_s=1.0), deadline_s=60.0)
     async with KvWatch(KeyValue(reader, written.spec)) as watch:
         assert await _next(watch) == SnapshotComplete()
         await written.put("short", b"1")
@@ -98,7 +98,7 @@ async def test_it_goes_on_after_the_server_was_killed(own_nats: EmbeddedNats) ->
         await Bus.connect(own_nats.settings, name="writer") as writer,
         await Bus.connect(follower, name="reader") as reader,
     ):
-        written = await KeyValue.declare(writer, spec, deadline_s=10.0)
+        written = await KeyValue.declare(writer, spec, deadline_s=60.0)
         await written.put("a", b"1")
         async with KvWatch(KeyValue(reader, spec)) as watch:
             assert isinstance(await _next(watch), Entry)
@@ -106,7 +106,7 @@ async def test_it_goes_on_after_the_server_was_killed(own_nats: EmbeddedNats) ->
             own_nats.kill()
             await asyncio.to_thread(own_nats.stop)
             await asyncio.to_thread(own_nats.start)
-            revision = await written.put("a", b"2", deadline_s=30.0)
+            revision = await written.put("a", b"2", deadline_s=60.0)
             assert await watch.next(deadline_s=60.0) == Entry("a", b"2", revision)
 
 

@@ -103,8 +103,8 @@ async def test_dataflow_and_trainer_work_under_their_rights(
             lease = await dataflow.lease(2 * STEPS)
             assert lease is not None
             rows = [sample.sequence for sample in lease.samples]
-            (await get_messages(trainer, lease.stream, rows, deadline_s=10.0)).complete()
-            await get_message(trainer, lease.stream, rows[0], deadline_s=10.0)
+            (await get_messages(trainer, lease.stream, rows, deadline_s=60.0)).complete()
+            await get_message(trainer, lease.stream, rows[0], deadline_s=60.0)
     assert violations(nats) == before
 
 
@@ -122,20 +122,20 @@ async def test_what_trainer_and_dataflow_do_less_often_is_allowed_too(jobs: Jobs
     )
     async with await jobs.dial("trainer") as trainer:
         for _ in range(2):
-            await announce(KeyValue(trainer, jobs.ours.weights), pointer, deadline_s=10.0)
-        await KeyValue(trainer, jobs.ours.members).put("rank", b"here", deadline_s=10.0)
+            await announce(KeyValue(trainer, jobs.ours.weights), pointer, deadline_s=60.0)
+        await KeyValue(trainer, jobs.ours.members).put("rank", b"here", deadline_s=60.0)
     async with await jobs.dial("dataflow") as dataflow:
         for spec in (jobs.ours.weights, jobs.ours.members):
             async with KvWatch(KeyValue(dataflow, spec)) as watch:
-                await watch.next(deadline_s=10.0)
+                await watch.next(deadline_s=60.0)
         balance = KeyValue(dataflow, jobs.ours.balance)
         key = jobs.ours.evaluation_key("solver", "exam", version=1)
         with pytest.raises(BusNotFound):
-            await balance.get(key, deadline_s=10.0)
-        await balance.create(key, b"1", deadline_s=10.0)
+            await balance.get(key, deadline_s=60.0)
+        await balance.create(key, b"1", deadline_s=60.0)
         # How it finds out that a record whose acknowledgement was lost is there.
-        await publish(dataflow, jobs.ours.ledger_subject, b"r", message_id="r", deadline_s=10.0)
-        await api_call(dataflow, f"STREAM.MSG.GET.{jobs.ours.ledger.name}", {"seq": 1}, deadline_s=10.0)
+        await publish(dataflow, jobs.ours.ledger_subject, b"r", message_id="r", deadline_s=60.0)
+        await api_call(dataflow, f"STREAM.MSG.GET.{jobs.ours.ledger.name}", {"seq": 1}, deadline_s=60.0)
     assert violations(jobs.server) == before
 
 
@@ -144,7 +144,7 @@ async def test_a_pod_waits_for_streams_that_it_may_not_make(nats: EmbeddedNatsWi
     async with await Bus.connect(settings_of(nats, "rollout", topology, tmp_path), name="early") as bus:
         with pytest.raises(BusNotFound, match="the operator"):
             await declare_job(bus, topology, deadline_s=0.5)
-        waiting = asyncio.create_task(declare_job(bus, topology, deadline_s=30.0))
+        waiting = asyncio.create_task(declare_job(bus, topology, deadline_s=60.0))
         await declared_by_the_operator(nats, topology)
         await waiting
 
@@ -176,9 +176,9 @@ def _stream_operations(topology: JobTopology) -> list[tuple[str, dict[str, Any]]
 async def test_no_user_of_a_job_reaches_another_job(jobs: Jobs, role: str) -> None:
     other, master = jobs.other, jobs.administrator
     for subject in (other.task_subject("q"), other.trajectory_subject("solver"), other.ledger_subject):
-        await publish(master, subject, b"secret", message_id=subject, deadline_s=10.0)
+        await publish(master, subject, b"secret", message_id=subject, deadline_s=60.0)
     for bucket in other.buckets:
-        await KeyValue(master, bucket).put("key", b"secret", deadline_s=10.0)
+        await KeyValue(master, bucket).put("key", b"secret", deadline_s=60.0)
     before = await states(master, other)
     heard: list[str] = []
 
@@ -212,11 +212,11 @@ async def test_no_user_of_a_job_reaches_another_job(jobs: Jobs, role: str) -> No
             await bus.subscribe(subject, cb=hear)
         await bus.send(other.batch_subject("solver"), b"a forged question")
         # The server takes and answers in order: what it had for this user has come before this.
-        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
+        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
         for subject in (other.batch_subject("solver"), *(inbox.replace(">", "x") for inbox in inboxes)):
             await master.send(subject, b"secret")
-        await KeyValue(master, other.members).put("key", b"secret", deadline_s=10.0)
-        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
+        await KeyValue(master, other.members).put("key", b"secret", deadline_s=60.0)
+        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
         assert heard == []
 
 
@@ -261,10 +261,10 @@ async def test_a_trainer_answers_no_trainer(jobs: Jobs) -> None:
 
     async with await jobs.dial("trainer") as trainer:
         await trainer.subscribe(jobs.ours.all_batches, cb=hear)
-        await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
+        await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
         await jobs.administrator.send(jobs.ours.batch_subject("solver"), b"another's question")
-        await api_call(jobs.administrator, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
-        await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
+        await api_call(jobs.administrator, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
+        await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
     assert heard == []
 
 
@@ -302,13 +302,13 @@ async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -
 
     before = violations(jobs.server)
     async with operator_bus(jobs.server) as operator:
-        await KeyValue(jobs.administrator, ours.balance).put("k", b"1", deadline_s=10.0)
+        await KeyValue(jobs.administrator, ours.balance).put("k", b"1", deadline_s=60.0)
         async with KvWatch(KeyValue(operator, ours.balance)) as watch:
-            await watch.next(deadline_s=10.0)
+            await watch.next(deadline_s=60.0)
         assert violations(jobs.server) == before
         await refused_alone(attempts, to=operator, administrator=jobs.administrator)
         for name in stream_names(ours):
-            assert await delete_stream(operator, name, deadline_s=10.0)
+            assert await delete_stream(operator, name, deadline_s=60.0)
 
 
 async def test_expired_credentials_are_refused_and_renewed_ones_let_in(jobs: Jobs) -> None:
@@ -324,8 +324,8 @@ async def test_expired_credentials_are_refused_and_renewed_ones_let_in(jobs: Job
             await Bus.connect(settings, name="another")
         renewed = settings_of(jobs.server, "rollout", jobs.ours, jobs.folder)
         assert renewed.credentials_file == file
-        await bus.wait_connected(deadline_s=30.0)
-        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=10.0)
+        await bus.wait_connected(deadline_s=60.0)
+        await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
 
 
 async def test_names_of_any_length_fit(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> None:
@@ -333,4 +333,4 @@ async def test_names_of_any_length_fit(nats: EmbeddedNatsWithAccount, tmp_path: 
     await declared_by_the_operator(nats, topology)
     for role in ROLES:
         async with await Bus.connect(settings_of(nats, role, topology, tmp_path), name=role) as bus:
-            await declare_job(bus, topology, deadline_s=10.0)
+            await declare_job(bus, topology, deadline_s=60.0)

@@ -119,7 +119,7 @@ async def test_a_ranged_get_goes_on_after_cut_connections(object_store_settings:
         await store.put("big", body)
         steps: list[int] = []
         _, got = await download(
-            store, "big", deadline_s=30.0, shape=SHAPE, progress=lambda done, total: steps.append(done)
+            store, "big", deadline_s=60.0, shape=SHAPE, progress=lambda done, total: steps.append(done)
         )
     assert got == body
     assert proxy.cuts >= 2
@@ -147,12 +147,12 @@ async def test_a_file_download_is_resumed_by_the_next_call(
     async with ObjectStore(through(object_store_settings, proxy), backoff=QUICK) as store:
         await store.put("big", body)
         with pytest.raises(StoreUnavailable, match="big"):
-            await download_to_file(store, "big", path, deadline_s=30.0, shape=SHAPE)
+            await download_to_file(store, "big", path, deadline_s=60.0, shape=SHAPE)
         assert not path.exists()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["big.partial", "big.ranges"]
         failing.clear()
         ranges.clear()
-        await download_to_file(store, "big", path, deadline_s=30.0, shape=SHAPE)
+        await download_to_file(store, "big", path, deadline_s=60.0, shape=SHAPE)
     assert path.read_bytes() == body
     assert [p.name for p in tmp_path.iterdir()] == ["big"]
     assert ranges
@@ -178,10 +178,10 @@ async def test_an_object_that_changes_under_a_download_is_noticed(
 
             if to_file:
                 reading: Awaitable[object] = download_to_file(
-                    store, "big", tmp_path / "big", deadline_s=30.0, shape=shape, progress=replace
+                    store, "big", tmp_path / "big", deadline_s=60.0, shape=shape, progress=replace
                 )
             else:
-                reading = download(store, "big", deadline_s=30.0, shape=shape, progress=replace)
+                reading = download(store, "big", deadline_s=60.0, shape=shape, progress=replace)
             with pytest.raises(ObjectChanged, match="big"):
                 await reading
             assert list(tmp_path.iterdir()) == []
@@ -198,7 +198,7 @@ async def test_a_partial_file_of_another_version_is_not_used(
         (tmp_path / "v.ranges").write_bytes(
             b'{"etag":"old","size":2097152,"range_bytes":4194304,"received":{"0":2097152}}'
         )
-        await download_to_file(store, "v", tmp_path / "v", deadline_s=30.0, shape=SHAPE)
+        await download_to_file(store, "v", tmp_path / "v", deadline_s=60.0, shape=SHAPE)
         assert (tmp_path / "v").read_bytes() == body
 
 
@@ -217,7 +217,7 @@ async def test_a_conditional_write_whose_answer_was_lost_is_recognised(
     proxy = CuttingProxy(object_store_settings.endpoint_url, first_times(1, matching=b"uploadId", after=0))
     shape = UploadShape(part_bytes=5 * MIB)
     async with ObjectStore(through(object_store_settings, proxy), backoff=QUICK) as store:
-        await upload(store, "parts", bytes(6 * MIB), if_absent=True, deadline_s=30.0, shape=shape)
+        await upload(store, "parts", bytes(6 * MIB), if_absent=True, deadline_s=60.0, shape=shape)
         assert proxy.cuts == 1
         swapped = await compare_and_swap(store, "parts", b"next", etag=(await store.head("parts")).etag)
         assert (await store.get("parts", max_bytes=10)).info == swapped
@@ -233,7 +233,7 @@ async def test_a_store_that_accepts_and_never_answers_is_a_timeout(object_store_
             started = time.monotonic()
             with pytest.raises(StoreTimeout, match="s3://trimtab/k"):
                 await store.get("k", max_bytes=1, deadline_s=0.3)
-            assert time.monotonic() - started < 15.0
+            assert time.monotonic() - started < 60.0
 
 
 class PretendingStore(BaseHTTPRequestHandler):

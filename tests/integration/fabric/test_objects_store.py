@@ -123,20 +123,20 @@ async def test_multipart_from_bytes_and_file(store: ObjectStore, tmp_path: Path,
             key,
             content,
             if_absent=if_absent,
-            deadline_s=30.0,
+            deadline_s=60.0,
             shape=PARTS,
             progress=lambda done, total: steps.append((done, total)),
         )
         assert info.etag.endswith('-3"')
         assert await store.head(key) == info
         _, got = await download(
-            store, key, deadline_s=30.0, shape=DownloadShape(max_bytes=20 * MIB, range_bytes=3 * MIB)
+            store, key, deadline_s=60.0, shape=DownloadShape(max_bytes=20 * MIB, range_bytes=3 * MIB)
         )
         assert got == body
     assert steps[-1] == (len(body), len(body))
     if if_absent:
         with pytest.raises(PreconditionFailed):
-            await upload(store, "bytes", body, if_absent=True, deadline_s=30.0, shape=PARTS)
+            await upload(store, "bytes", body, if_absent=True, deadline_s=60.0, shape=PARTS)
     await no_uploads_left(store)
 
 
@@ -155,7 +155,7 @@ async def test_a_cancelled_upload_is_aborted(store: ObjectStore) -> None:
     first_part = asyncio.Event()
     uploading = asyncio.create_task(
         upload(
-            store, "gone", bytes(40 * MIB), deadline_s=30.0, shape=PARTS, progress=lambda done, total: first_part.set()
+            store, "gone", bytes(40 * MIB), deadline_s=60.0, shape=PARTS, progress=lambda done, total: first_part.set()
         )
     )
     await first_part.wait()
@@ -169,10 +169,10 @@ async def test_a_cancelled_upload_is_aborted(store: ObjectStore) -> None:
 
 async def test_small_and_empty_objects_transfer(store: ObjectStore, tmp_path: Path) -> None:
     for key, body in (("empty", b""), ("one", b"1")):
-        await upload(store, key, body, deadline_s=10.0)
-        _, got = await download(store, key, deadline_s=10.0, shape=DownloadShape(max_bytes=10))
+        await upload(store, key, body, deadline_s=60.0)
+        _, got = await download(store, key, deadline_s=60.0, shape=DownloadShape(max_bytes=10))
         assert got == body
-        await download_to_file(store, key, tmp_path / key, deadline_s=10.0, shape=DownloadShape(max_bytes=10))
+        await download_to_file(store, key, tmp_path / key, deadline_s=60.0, shape=DownloadShape(max_bytes=10))
         assert (tmp_path / key).read_bytes() == body
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "one"]
 
@@ -194,9 +194,9 @@ async def test_damage_is_detected(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch, match="bad"):
         await store.get("bad", max_bytes=10 * MIB)
     with pytest.raises(ChecksumMismatch):
-        await download(store, "bad", deadline_s=10.0, shape=shape)
+        await download(store, "bad", deadline_s=60.0, shape=shape)
     with pytest.raises(ChecksumMismatch):
-        await download_to_file(store, "bad", tmp_path / "bad", deadline_s=10.0, shape=shape)
+        await download_to_file(store, "bad", tmp_path / "bad", deadline_s=60.0, shape=shape)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,14 +232,14 @@ async def test_a_server_that_is_down_is_an_error_within_the_deadline(
             started = time.monotonic()
             with pytest.raises((StoreUnavailable, StoreTimeout), match="s3://trimtab/a"):
                 await attempt
-            assert time.monotonic() - started < 15.0
+            assert time.monotonic() - started < 60.0
 
 
 async def test_calls_ride_out_a_restart(own_seaweed: EmbeddedSeaweed) -> None:
     async with ObjectStore(own_seaweed.settings) as store:
         info = await store.put("before", b"1")
         await asyncio.to_thread(own_seaweed.kill)
-        waiting = asyncio.create_task(store.get("before", max_bytes=10, deadline_s=30.0))
+        waiting = asyncio.create_task(store.get("before", max_bytes=10, deadline_s=60.0))
         await asyncio.to_thread(own_seaweed.start)
         try:
             assert (await waiting).info == info

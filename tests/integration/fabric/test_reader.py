@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.polling import patiently
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusTimeout
@@ -45,7 +46,7 @@ async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
 
 async def test_everything_in_order_and_then_what_comes_later(bus: Bus) -> None:
     stream = spec()
-    await declare_stream(bus, stream, deadline_s=5.0)
+    await declare_stream(bus, stream, deadline_s=60.0)
     async with StreamReader(bus, stream=stream.name) as reader:
         assert await read_all(reader) == [], "an empty stream is caught up with at once"
         await fill(bus, stream, range(20))
@@ -57,9 +58,9 @@ async def test_everything_in_order_and_then_what_comes_later(bus: Bus) -> None:
 
 async def test_it_begins_where_it_is_told_and_leaves_payloads_behind(bus: Bus) -> None:
     stream = spec()
-    await declare_stream(bus, stream, deadline_s=5.0)
+    await declare_stream(bus, stream, deadline_s=60.0)
     await fill(bus, stream, range(20))
-    await delete_message(bus, stream.name, 14, deadline_s=5.0)
+    await delete_message(bus, stream.name, 14, deadline_s=60.0)
     async with StreamReader(bus, stream=stream.name, after_sequence=12, headers_only=True) as reader:
         deliveries = await reader.read(batch=50, wait_s=5.0)
         assert [one.sequence for one in deliveries] == [13, 15, 16, 17, 18, 19, 20]
@@ -77,7 +78,7 @@ async def test_a_stream_that_is_not_there_is_a_timeout(bus: Bus) -> None:
 async def test_each_message_once_while_the_server_is_killed(own_nats: EmbeddedNats) -> None:
     stream = spec()
     async with await Bus.connect(own_nats.settings, name="test") as bus:
-        await declare_stream(bus, stream, deadline_s=5.0)
+        await declare_stream(bus, stream, deadline_s=60.0)
 
         async def write() -> None:
             for number in range(60):
@@ -91,7 +92,7 @@ async def test_each_message_once_while_the_server_is_killed(own_nats: EmbeddedNa
         writing = asyncio.create_task(write())
         seen: list[int] = []
         kill_at = [10, 30]
-        async with StreamReader(bus, stream=stream.name) as reader, asyncio.timeout(60.0):
+        async with StreamReader(bus, stream=stream.name) as reader, patiently(60.0):
             while len(seen) < 60:
                 if kill_at and len(seen) >= kill_at[0]:
                     kill_at.pop(0)

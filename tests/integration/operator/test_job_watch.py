@@ -29,7 +29,7 @@ def progress(step: int) -> bytes:
 async def test_the_watch_survives_a_killed_server_and_nonsense(own_nats: EmbeddedNats) -> None:
     topology = JobTopology("default", "job")
     async with await Bus.connect(own_nats.settings, name="test") as bus:
-        await declare_job(bus, topology, deadline_s=10.0)
+        await declare_job(bus, topology, deadline_s=60.0)
         bucket = KeyValue(bus, topology.balance)
         watch = JobWatch(bus, topology, ["solver"])
         watching = asyncio.create_task(watch.run())
@@ -40,14 +40,14 @@ async def test_the_watch_survives_a_killed_server_and_nonsense(own_nats: Embedde
             return steps[-1].step if steps else -1
 
         key = topology.progress_key("solver")
-        await bucket.put(key, progress(0), deadline_s=10.0)
+        await bucket.put(key, progress(0), deadline_s=60.0)
         await eventually(lambda: newest() == 0, timeout_s=10.0)
-        await bucket.put(key, b"nonsense", deadline_s=10.0)
-        await bucket.put(key, progress(1), deadline_s=10.0)
+        await bucket.put(key, b"nonsense", deadline_s=60.0)
+        await bucket.put(key, progress(1), deadline_s=60.0)
         await eventually(lambda: newest() == 1, timeout_s=10.0)
         own_nats.kill()
         await asyncio.to_thread(own_nats.start)
-        await bucket.put(key, progress(2), deadline_s=20.0)
+        await bucket.put(key, progress(2), deadline_s=60.0)
         await eventually(lambda: newest() == 2, timeout_s=20.0)
         assert [one.step for one in watch.policies["solver"].steps] == [0, 1, 2]
         watching.cancel()
@@ -64,19 +64,19 @@ def rank(number: int, **told: Any) -> MemberHeartbeat:
 async def test_what_ranks_and_the_quarantine_say_is_in_the_report(own_nats: EmbeddedNats) -> None:
     topology = JobTopology("default", "job")
     async with await Bus.connect(own_nats.settings, name="test") as bus:
-        await declare_job(bus, topology, deadline_s=10.0)
+        await declare_job(bus, topology, deadline_s=60.0)
         watch = JobWatch(bus, topology, ["solver"])
         watching = asyncio.create_task(watch.run())
-        await KeyValue(bus, topology.balance).put(topology.progress_key("solver"), progress(3), deadline_s=10.0)
+        await KeyValue(bus, topology.balance).put(topology.progress_key("solver"), progress(3), deadline_s=60.0)
         members = KeyValue(bus, topology.members)
         for beat in (
             rank(0, tokens_per_second=1234.5, checkpoint_step=2, failures={SKIPPED_STEPS: 1}),
             rank(1, tokens_per_second=1230.0),
         ):
-            await members.put(beat.member_id, encode(beat), deadline_s=10.0)
+            await members.put(beat.member_id, encode(beat), deadline_s=60.0)
         quarantine = KeyValue(bus, topology.quarantine)
         for task in ("a", "b", "a"):
-            await quarantine.put(topology.quarantine_key(task), b"for people", deadline_s=10.0)
+            await quarantine.put(topology.quarantine_key(task), b"for people", deadline_s=60.0)
         await eventually(lambda: watch.report(window=10).quarantined_tasks == 2, timeout_s=10.0)
 
         def heard() -> tuple[float | None, int, int | None] | None:

@@ -28,7 +28,7 @@ from trimtab.operator.plan.progress import JobReport
 
 FOREVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{FOREVER}"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def container(

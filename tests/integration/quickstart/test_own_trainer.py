@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from tests.quickstart_job import make_quickstart
 from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -49,7 +49,7 @@ async def test_a_trainer_of_ones_own_trains_every_sample_once_and_survives_its_d
     assert not running.done(), "it ended before it could be killed"
     (trainer,) = [pid for container, pid in job.executor.pids().items() if container.endswith("/trainer")]
     os.kill(trainer, signal.SIGKILL)
-    async with asyncio.timeout(240.0):
+    async with patiently(240.0):
         succeeded = await running
     assert succeeded
     assert job.objects.attempts == {"own-trainer-solver": 2}

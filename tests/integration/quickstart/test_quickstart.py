@@ -58,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
 
     assert (state / "report.html").exists(), "a run that is stopped leaves its report too"
 
-    resumed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=270)
+    resumed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=600)
     assert resumed.returncode == 0, resumed.stderr
     assert f"report: {state / 'report.html'}" in resumed.stderr
     topology = JobTopology("default", "learns")
@@ -68,7 +68,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
 def _look_at_weights(state: Path) -> None:
     """As the quickstart page tells people to, while the job runs."""
     command = f". {state}/environment && exec {sys.executable} -m trimtab.cli.main weights verify --deep"
-    verified = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    verified = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     text = (state / "environment").read_text()
     assert not any(secret.read_text().strip() in text for secret in (state / "secrets").iterdir())
@@ -156,7 +156,7 @@ def test_no_question_is_both_trained_on_and_held_out(finished: tuple[Path, Strea
 
 
 def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditReport]) -> None:
-    again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=60)
+    again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stderr
     assert "has succeeded already" in again.stderr
 
@@ -164,7 +164,7 @@ def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditRep
 def test_what_is_missing_beside_the_manifest_is_named(tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="missing", max_steps=1)
     (tmp_path / "prompts.jsonl").unlink()
-    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=60)
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=600)
     assert completed.returncode == 1
     assert "spec.data.prompts[train].jsonl.uri" in completed.stderr
 
@@ -173,14 +173,14 @@ def test_a_bad_prompt_ends_the_run_with_its_line(tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="bad-prompt", max_steps=1)
     with (tmp_path / "prompts.jsonl").open("a") as prompts:
         prompts.write("not JSON\n")
-    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=120)
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=600)
     assert completed.returncode == 1
     assert "prompts.jsonl, line 901: not JSON" in completed.stderr
 
 
 def test_what_this_version_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="too-much", max_steps=1, shards=2)
-    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=60)
+    completed = subprocess.run(_trimtab("run", str(file)), capture_output=True, text=True, timeout=600)
     assert completed.returncode == 1
     assert "spec.data.shards" in completed.stderr
 

@@ -17,7 +17,7 @@ from tests.template_process import TemplateProcess, template_process
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.builtin.__main__ import main
 
-_STOP_TIMEOUT_S = 15.0
+_STOP_TIMEOUT_S = 120.0
 
 
 class EngineProcess:

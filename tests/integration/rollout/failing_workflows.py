@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from tests.polling import within
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 
@@ -42,7 +43,7 @@ class Held:
 
     async def run(self, assignment: Assignment, team: Team) -> Episode:
         self.begun += 1
-        await asyncio.wait_for(self.open.wait(), 60.0)
+        await within(self.open.wait(), 60.0)
         return await SingleTurn().run(assignment, team)
 
 

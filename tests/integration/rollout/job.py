@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.polling import within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusNotFound
@@ -54,7 +55,7 @@ class Job:
     @classmethod
     async def open(cls, bus: Bus) -> Job:
         topology = JobTopology("t", f"r{uuid.uuid4().hex[:12]}")
-        await declare_job(bus, topology, deadline_s=10.0)
+        await declare_job(bus, topology, deadline_s=60.0)
         return cls(bus, topology)
 
     async def issue(self, count: int, **changes: Any) -> None:
@@ -72,7 +73,7 @@ class Job:
             await publish(self.bus, self.topology.task_subject("rollout"), encode(task), message_id=task.task_id)
 
     async def tasks_left(self) -> int:
-        info = await api_call(self.bus, f"STREAM.INFO.{self.topology.tasks.name}", deadline_s=10.0)
+        info = await api_call(self.bus, f"STREAM.INFO.{self.topology.tasks.name}", deadline_s=60.0)
         return int(info["state"]["messages"])
 
     async def settled(self) -> bool:
@@ -82,7 +83,7 @@ class Job:
         """How many there were so far, and how many of them are not settled."""
         try:
             info = await api_call(
-                self.bus, f"CONSUMER.INFO.{self.topology.tasks.name}.{TASK_CONSUMER}", deadline_s=10.0
+                self.bus, f"CONSUMER.INFO.{self.topology.tasks.name}.{TASK_CONSUMER}", deadline_s=60.0
             )
         except BusNotFound:
             return 0, 0
@@ -92,7 +93,7 @@ class Job:
         """By task id."""
         bucket = KeyValue(self.bus, self.topology.quarantine)
         found = {}
-        for key in await keys(bucket, deadline_s=10.0):
+        for key in await keys(bucket, deadline_s=60.0):
             entry = decode((await bucket.get(key)).value, QuarantinedTask)
             assert key == self.topology.quarantine_key(entry.task_id)
             found[entry.task_id] = entry
@@ -100,11 +101,11 @@ class Job:
 
     async def trajectories(self) -> list[Trajectory]:
         name = self.topology.trajectories.name
-        info = await api_call(self.bus, f"STREAM.INFO.{name}", deadline_s=10.0)
+        info = await api_call(self.bus, f"STREAM.INFO.{name}", deadline_s=60.0)
         last = int(info["state"]["last_seq"])
         if last == 0:
             return []
-        stored = (await get_messages(self.bus, name, range(1, last + 1), deadline_s=20.0)).complete()
+        stored = (await get_messages(self.bus, name, range(1, last + 1), deadline_s=60.0)).complete()
         read = []
         for message in stored.values():
             trajectory = decode(message.payload, Trajectory)
@@ -177,7 +178,7 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Event]:
         yield stopping
     finally:
         stopping.set()
-        await asyncio.wait_for(run, 60.0)
+        await within(run, 60.0)
 
 
 def assert_complete_once(ids: list[str], *, tasks: int) -> None:

@@ -30,7 +30,7 @@ from trimtab.weights.source import SafetensorsFile
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 
-D = 20.0
+D = 60.0
 SIGNER = Signer.generate()
 RULES = UpkeepRules(
     anchor_every=100, fold_every=None, collection=CollectionRules(keep_versions=50, lease_ttl_s=600.0, grace_s=600.0)
@@ -125,7 +125,7 @@ def own_part(settings: ObjectStoreSettings) -> ObjectStoreSettings:
 async def reset(url: str, models: Path) -> None:
     """As if the engine had just been started: an engine of a pod never works for two jobs."""
     async with EngineClient(url, request_timeout_s=D) as engine:
-        await engine.wait_healthy(timeout_s=180.0)
+        await engine.wait_healthy(timeout_s=600.0)
         await engine.resume(timeout_s=D)
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 

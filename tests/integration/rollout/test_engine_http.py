@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.integration.rollout.engine_process import EngineProcess
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.wire.spans import total_length
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings, WeightRun
@@ -84,8 +84,8 @@ async def test_paused_in_place_it_goes_on_where_it_was(engine: EngineClient) -> 
     whole = await engine.generate(PROMPTS[1], LONG, request_id="whole", weight_version="0")
     request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="paused", weight_version="0"))
     await asyncio.sleep(0)
-    await engine.pause("in_place", timeout_s=10.0)
-    await engine.resume(timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
+    await engine.resume(timeout_s=60.0)
     assert (await request).token_ids == whole.token_ids
 
 
@@ -93,15 +93,15 @@ async def test_retracted_it_is_computed_again_and_gives_the_same(engine: EngineC
     whole = await engine.generate(PROMPTS[1], LONG, request_id="whole", weight_version="0")
     request = asyncio.create_task(engine.generate(PROMPTS[1], LONG, request_id="retracted", weight_version="0"))
     for _ in range(3):
-        await engine.pause("retract", timeout_s=10.0)
-        await engine.resume(timeout_s=10.0)
+        await engine.pause("retract", timeout_s=60.0)
+        await engine.resume(timeout_s=60.0)
     answer = await request
     assert answer.token_ids == whole.token_ids
     assert answer.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
 
 
 async def test_requests_wait_while_it_is_paused(engine: EngineClient, http: aiohttp.ClientSession) -> None:
-    await engine.pause("abort", timeout_s=10.0)
+    await engine.pause("abort", timeout_s=60.0)
     request = asyncio.create_task(engine.generate(PROMPTS[0], GREEDY, request_id="waits", weight_version="0"))
 
     async def queued() -> bool:
@@ -110,12 +110,12 @@ async def test_requests_wait_while_it_is_paused(engine: EngineClient, http: aioh
     await eventually(queued, timeout_s=10.0)
     done, _ = await asyncio.wait({request}, timeout=0.2)
     assert not done
-    await engine.resume(timeout_s=10.0)
-    assert (await asyncio.wait_for(request, 10.0)).finish == "length"
+    await engine.resume(timeout_s=60.0)
+    assert (await within(request, 10.0)).finish == "length"
 
 
 async def test_pausing_with_abort_answers_with_what_there_is(engine: EngineClient, http: aiohttp.ClientSession) -> None:
-    await engine.pause("in_place", timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
     requests = [
         asyncio.create_task(engine.generate(PROMPTS[n % 4], LONG, request_id=f"a{n}", weight_version="0"))
         for n in range(12)
@@ -125,14 +125,14 @@ async def test_pausing_with_abort_answers_with_what_there_is(engine: EngineClien
         return await running(http) == 12
 
     await eventually(all_held, timeout_s=10.0)
-    await engine.pause("abort", timeout_s=10.0)
-    answers = await asyncio.wait_for(asyncio.gather(*requests), 10.0)
+    await engine.pause("abort", timeout_s=60.0)
+    answers = await within(asyncio.gather(*requests), 10.0)
     assert {answer.finish for answer in answers} == {"abort"}
     assert await running(http) == 0
 
 
 async def test_abort_request_ends_one_and_leaves_the_others(engine: EngineClient, http: aiohttp.ClientSession) -> None:
-    await engine.pause("in_place", timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
     requests = {
         n: asyncio.create_task(engine.generate(PROMPTS[n], GREEDY, request_id=f"one{n}", weight_version="0"))
         for n in range(3)
@@ -144,17 +144,17 @@ async def test_abort_request_ends_one_and_leaves_the_others(engine: EngineClient
     await eventually(all_held, timeout_s=10.0)
     async with http.post("/abort_request", json={"rid": "one1"}) as response:
         assert response.status == 200
-    assert (await asyncio.wait_for(requests[1], 10.0)).finish == "abort"
+    assert (await within(requests[1], 10.0)).finish == "abort"
     async with http.post("/abort_request", json={}) as response:  # no id and not all: ignored, as in SGLang
         assert response.status == 200
-    await engine.resume(timeout_s=10.0)
+    await engine.resume(timeout_s=60.0)
     assert (await requests[0]).finish == (await requests[2]).finish == "length"
 
 
 async def test_a_client_that_hangs_up_takes_its_request_with_it(
     engine: EngineClient, http: aiohttp.ClientSession
 ) -> None:
-    await engine.pause("in_place", timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
     request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="gone", weight_version="0"))
 
     async def held() -> bool:
@@ -169,7 +169,7 @@ async def test_a_client_that_hangs_up_takes_its_request_with_it(
 
 
 async def test_new_weights_are_served_and_named(engine: EngineClient, models: Path) -> None:
-    await engine.update_weights_from_disk(models / "1", weight_version="1", timeout_s=10.0)
+    await engine.update_weights_from_disk(models / "1", weight_version="1", timeout_s=60.0)
     answer = await engine.generate(PROMPTS[1], GREEDY, request_id="new", weight_version="0")
     assert answer.weight_version == "1"
     assert list(answer.token_ids) == greedy_reference(models / "1", PROMPTS[1], 12)[0]
@@ -183,7 +183,7 @@ async def test_every_token_across_updates_has_the_version_that_sampled_it(
     sampler = PolicySampler(engine, gate)
     settings = SamplingSettings(max_new_tokens=48, temperature=1.0, seed=3)
     requests = [
-        asyncio.create_task(sampler.complete(PROMPTS[n % 4], settings, request_id=f"span{n}", deadline_s=30.0))
+        asyncio.create_task(sampler.complete(PROMPTS[n % 4], settings, request_id=f"span{n}", deadline_s=60.0))
         for n in range(12)
     ]
     for version in range(1, 7):
@@ -192,14 +192,14 @@ async def test_every_token_across_updates_has_the_version_that_sampled_it(
         )
         gate.close()
         while gate.in_flight:  # a request may reach the engine after the pause did
-            await engine.pause("abort", timeout_s=10.0)
+            await engine.pause("abort", timeout_s=60.0)
             try:
                 await gate.wait_empty(timeout_s=0.2)
             except TimeoutError:
-                await engine.resume(timeout_s=10.0)
+                await engine.resume(timeout_s=60.0)
         given = Position(epoch=1, version=version)
-        await engine.update_weights_from_disk(models / str(version % 3), weight_version=label_of(given), timeout_s=10.0)
-        await engine.resume(timeout_s=10.0)
+        await engine.update_weights_from_disk(models / str(version % 3), weight_version=label_of(given), timeout_s=60.0)
+        await engine.resume(timeout_s=60.0)
         gate.settle(given)
         gate.open()
     completions = await asyncio.gather(*requests)
@@ -232,12 +232,12 @@ async def test_an_update_in_place_in_the_middle_of_a_request_is_told_token_by_to
     request = asyncio.create_task(engine.generate(PROMPTS[0], LONG, request_id="crossing", weight_version="0"))
 
     async def running() -> bool:
-        return (await engine.load(timeout_s=10.0)).running == 1
+        return (await engine.load(timeout_s=60.0)).running == 1
 
     await eventually(running, timeout_s=10.0, interval_s=0.002)
-    await engine.pause("in_place", timeout_s=10.0)
-    await engine.update_weights_from_disk(models / "1", weight_version="9", timeout_s=10.0)
-    await engine.resume(timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
+    await engine.update_weights_from_disk(models / "1", weight_version="9", timeout_s=60.0)
+    await engine.resume(timeout_s=60.0)
     answer = await request
     assert (answer.weight_version, len(answer.token_ids)) == ("9", 50)
     assert answer.weight_runs is not None
@@ -296,12 +296,12 @@ async def test_weights_that_do_not_fit_are_refused_and_change_nothing(
 
 
 async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None:
-    await engine.pause("in_place", timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
     requests = [
         asyncio.create_task(engine.generate([1], GREEDY, request_id=f"q{n}", weight_version="0")) for n in range(80)
     ]
     await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_COMPLETED)
-    await engine.resume(timeout_s=10.0)
+    await engine.resume(timeout_s=60.0)
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, EngineOverloaded)]
     assert len(refused) == 80 - 64
@@ -354,7 +354,7 @@ async def test_model_info_and_health(http: aiohttp.ClientSession) -> None:
 async def test_sigterm_answers_what_it_holds_and_ends(
     engine: EngineClient, engine_process: EngineProcess, http: aiohttp.ClientSession
 ) -> None:
-    await engine.pause("in_place", timeout_s=10.0)
+    await engine.pause("in_place", timeout_s=60.0)
     request = asyncio.create_task(engine.generate([1], GREEDY, request_id="last", weight_version="0"))
 
     async def held() -> bool:
@@ -365,4 +365,4 @@ async def test_sigterm_answers_what_it_holds_and_ends(
     engine_process.start()
     assert (await request).finish == "abort"
     assert code == 0
-    await engine.wait_healthy(timeout_s=180.0)
+    await engine.wait_healthy(timeout_s=600.0)

@@ -59,14 +59,14 @@ async def test_workers_that_drain_one_after_another(
 
 async def test_a_stream_that_is_full_for_long(job: Job, roles: Mapping[str, Role]) -> None:
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
-    await declare_stream(job.bus, full.trajectories, deadline_s=10.0)
+    await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
     await job.issue(1)
     worker = job.worker(Faulty(failures=0), roles, max_deliveries=2)
 
     async with working(worker):
         await eventually(lambda: delivered_often(job), timeout_s=30.0)
         assert await job.tasks_left() == 1
-        await declare_stream(job.bus, job.topology.trajectories, deadline_s=10.0)
+        await declare_stream(job.bus, job.topology.trajectories, deadline_s=60.0)
         await eventually(lambda: worker.completed == GROUP_SIZE, timeout_s=30.0)
     await assert_scored_once(job)
 
@@ -89,7 +89,7 @@ async def test_where_hand_backs_cannot_be_counted_a_task_is_still_settled(
     job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hand_backs, "_DEADLINE_S", 0.2)
-    await delete_stream(job.bus, job.topology.hand_backs.stream, deadline_s=10.0)
+    await delete_stream(job.bus, job.topology.hand_backs.stream, deadline_s=60.0)
     await job.issue(1)
     worker = job.worker(Faulty(failures=10**6), roles, max_deliveries=3)
     async with working(worker):

@@ -38,7 +38,7 @@ async def watched_worker(
     process.start()
     try:
         async with EngineClient(process.url, request_timeout_s=30.0) as engine:
-            await engine.wait_healthy(timeout_s=180.0)
+            await engine.wait_healthy(timeout_s=600.0)
             gate = VersionGate()
             sampler = PolicySampler(engine, gate)
             concurrency = Concurrency(ceiling=CEILING, requests_per_task=GROUP_SIZE)

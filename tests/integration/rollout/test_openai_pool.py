@@ -79,7 +79,7 @@ async def pod_port(site: PodSite, engine: EngineClient) -> AsyncIterator[int]:
 async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_old(
     site: PodSite, bus: Bus, engine: EngineClient, pod_port: int
 ) -> None:
-    await declare_job(bus, site.topology, deadline_s=10.0)
+    await declare_job(bus, site.topology, deadline_s=60.0)
     job = Job(bus, site.topology)
     await job.issue(TASKS, group_size=2, sampling={"temperature": 0.0})
     await eventually(job.settled, timeout_s=90.0)
@@ -98,15 +98,15 @@ async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_
     assert await metric(pod_port, "weight_version", policy=POLICY) == 0
 
     members = KeyValue(bus, site.topology.members)
-    heartbeat = decode((await members.get(escape_token("w0"), deadline_s=10.0)).value, MemberHeartbeat)
+    heartbeat = decode((await members.get(escape_token("w0"), deadline_s=60.0)).value, MemberHeartbeat)
     assert (heartbeat.engine, heartbeat.versions) == ("openai", {POLICY: 0})
 
-    pointers = await KeyValue.declare(bus, site.topology.weights, deadline_s=10.0)
+    pointers = await KeyValue.declare(bus, site.topology.weights, deadline_s=60.0)
     pointer = WeightPointer(
         job=site.job, policy=POLICY, version=2, epoch=1, manifest_key="m", manifest_digest="sha256:" + "0" * 64,
         size_bytes=1, published_at=1.0,
     )  # fmt: skip
-    await pointers.put(POLICY, encode(pointer), deadline_s=10.0)
+    await pointers.put(POLICY, encode(pointer), deadline_s=60.0)
 
     async def takes_nothing() -> bool:
         return await metric(pod_port, "allowance") == 0

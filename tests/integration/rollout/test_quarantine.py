@@ -39,7 +39,7 @@ async def trimtab(settings: NatsSettings, *arguments: str) -> subprocess.Complet
     command = [sys.executable, "-m", "trimtab.cli.main", *arguments]
     environment = os.environ | environment_for(_Environment(nats=settings))
     return await asyncio.to_thread(
-        subprocess.run, command, env=environment, capture_output=True, text=True, timeout=60.0
+        subprocess.run, command, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -135,7 +135,7 @@ async def test_a_bucket_that_cannot_be_written_does_not_hold_up_the_group(
     job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine_module, "_DEADLINE_S", 0.3)
-    await delete_stream(job.bus, job.topology.quarantine.stream, deadline_s=10.0)
+    await delete_stream(job.bus, job.topology.quarantine.stream, deadline_s=60.0)
     await job.issue(1, prompt=POISON)
     worker = job.worker(Allergic(prompt="poison", error="no"), roles, max_deliveries=1)
     async with working(worker):
@@ -145,7 +145,7 @@ async def test_a_bucket_that_cannot_be_written_does_not_hold_up_the_group(
 
 async def test_the_oldest_entries_give_way_when_the_bucket_is_full(job: Job, roles: Mapping[str, Role]) -> None:
     small = dataclasses.replace(job.topology.quarantine, max_bytes=8 << 10)
-    await declare_stream(job.bus, small, deadline_s=10.0)
+    await declare_stream(job.bus, small, deadline_s=60.0)
     for number in range(20):
         noise = random.Random(number).randbytes(1000)
         await job.issue(1, task_id=f"n{number}", prompt={"prompt": "poison", "noise": noise})

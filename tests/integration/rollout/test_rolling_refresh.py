@@ -18,7 +18,7 @@ from tests.integration.rollout.engine_process import EngineProcess
 from tests.integration.rollout.job import GROUP_SIZE, Job, working
 from tests.integration.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
 from tests.integration.rollout.token_reference import TokenReference
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.members import beat
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -108,7 +108,7 @@ async def pool_of(weights: WeightsOfJob, engines: list[EngineProcess]) -> AsyncI
         for number, engine in enumerate(engines):
             await pool.join(engine.url, f"w{number}", stack)
         for seat in pool.seats:
-            await asyncio.wait_for(seat.refresh.ready.wait(), 120.0)
+            await within(seat.refresh.ready.wait(), 120.0)
 
         async def all_known() -> bool:
             return await PoolCensus(weights.members, pool=POOL.name, clock=time.monotonic).ready_workers() == WORKERS

@@ -21,7 +21,7 @@ from tests.integration.rollout.job import Job
 from tests.integration.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
 from tests.integration.rollout.token_reference import TokenReference
 from tests.integration.rollout.weighed import Weighed
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.spans import Producer, Span
@@ -100,7 +100,7 @@ async def test_a_worker_that_starts_again_asks_the_engine_and_hops_from_what_it_
         await seat.engine.pause("in_place", timeout_s=D)  # as one that dies in the middle of a swap leaves it
     before = swaps(weights)
     async with weights.worker_seat(engine_process.url) as seat:
-        await asyncio.wait_for(seat.refresh.ready.wait(), D)
+        await within(seat.refresh.ready.wait(), D)
         assert seat.gate.position == Position(publisher.epoch, 1)
         completion = await seat.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
         assert {span.version for span in completion.spans} == {1}
@@ -121,7 +121,7 @@ async def test_an_engine_that_was_restarted_gets_the_whole_weights(
         await brought(weights, seat, publisher, 1, steps[1])
         engine_process.kill()
         engine_process.start()
-        await seat.engine.wait_healthy(timeout_s=180.0)
+        await seat.engine.wait_healthy(timeout_s=600.0)
         await brought(weights, seat, publisher, 2, steps[2])
         assert swaps(weights) == {"whole": 2}
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])

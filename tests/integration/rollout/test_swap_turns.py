@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.integration.rollout.job import Job
-from tests.polling import eventually
+from tests.polling import eventually, patiently, within
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
@@ -76,7 +76,7 @@ async def test_at_most_a_quarter_swaps_at_a_time_and_everybody_gets_a_turn(
             swapping -= 1
             served.append(name)
 
-    async with asyncio.timeout(25.0):
+    async with patiently(25.0):
         await asyncio.gather(*map(swap, names))
     assert sorted(served) == sorted(names)
     assert most == at_once
@@ -92,11 +92,11 @@ async def test_a_worker_alone_needs_no_turn(job: Job, turns: Turns) -> None:
 async def test_a_holder_that_dies_frees_its_slot_and_one_that_lives_keeps_it(bus: Bus, job: Job) -> None:
     await register(job, "w0", "w1", "w2")
     spec = replace(job.topology.swaps, name=f"swaps-{uuid.uuid4().hex[:8]}", ttl_s=1.0)
-    slots = await KeyValue.declare(bus, spec, deadline_s=10.0)
+    slots = await KeyValue.declare(bus, spec, deadline_s=60.0)
     members = KeyValue(bus, job.topology.members)
     key = JobTopology.swap_slot_key("p", "solver", slot=0)
     await slots.create(key, b"w0")  # and that was the last of w0
-    async with asyncio.timeout(20.0), turns_of(slots, members, "w1").turn():
+    async with patiently(20.0), turns_of(slots, members, "w1").turn():
         held = await slots.get(key)
         assert held.value == b"w1"
 
@@ -106,7 +106,7 @@ async def test_a_holder_that_dies_frees_its_slot_and_one_that_lives_keeps_it(bus
         waiting = asyncio.create_task(_pass(turns_of(slots, members, "w2")))
         await eventually(renewed_past_its_time, timeout_s=15.0)
         assert not waiting.done()
-    await asyncio.wait_for(waiting, 15.0)
+    await within(waiting, 15.0)
 
 
 async def _pass(turns: SwapTurns) -> None:
@@ -117,7 +117,7 @@ async def _pass(turns: SwapTurns) -> None:
 async def test_waiting_has_an_end(job: Job, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swap_turns, "_PATIENCE_S", 0.3)
     await register(job, "w0", "w1")
-    async with turns("w0").turn(), asyncio.timeout(15.0), turns("w1").turn():
+    async with turns("w0").turn(), patiently(15.0), turns("w1").turn():
         pass
 
 
@@ -133,7 +133,7 @@ async def test_without_a_bus_a_worker_swaps_all_the_same(
         turns = turns_of(KeyValue(bus, job.topology.swaps), KeyValue(bus, job.topology.members), "w0")
         async with turns.turn():  # with the bus, so that the pool is known to have others
             own_nats.kill()
-        async with asyncio.timeout(15.0), turns.turn():
+        async with patiently(15.0), turns.turn():
             pass
         await asyncio.to_thread(own_nats.start)
         await eventually(lambda: bus.state == "connected", timeout_s=20.0)

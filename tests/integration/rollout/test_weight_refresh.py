@@ -20,7 +20,7 @@ from tests.integration.rollout.engine_process import EngineProcess
 from tests.integration.rollout.job import GROUP_SIZE, Job, working
 from tests.integration.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
 from tests.integration.rollout.token_reference import TokenReference
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.envelope import decode, encode
@@ -82,7 +82,7 @@ async def test_the_newest_version_is_served_from_the_start_and_followed(
     seats: Sit, engine_process: EngineProcess, reference: TokenReference
 ) -> None:
     async with seats(engine_process.url) as seat:
-        await asyncio.wait_for(seat.ready.wait(), 60.0)
+        await within(seat.ready.wait(), 60.0)
         assert seat.gate.version == 0
         publisher = await seat.weights.publisher()
         await seat.weights.publish(publisher, 0)  # a process compiles its codec with the first version
@@ -199,7 +199,7 @@ async def late_requests(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
 
     async def forward(request: web.Request) -> web.Response:
         if request.path == "/generate":
-            await asyncio.wait_for(paused.wait(), D)
+            await within(paused.wait(), D)
         async with session.request(request.method, request.path, data=await request.read()) as response:
             answer = web.Response(
                 status=response.status, body=await response.read(), content_type=response.content_type
@@ -218,7 +218,7 @@ async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_u
     seats: Sit, engine_process: EngineProcess
 ) -> None:
     async with late_requests(engine_process.url) as (url, paused), seats(url) as seat:
-        await asyncio.wait_for(seat.ready.wait(), 60.0)
+        await within(seat.ready.wait(), 60.0)
         paused.clear()
         settings = SamplingSettings(max_new_tokens=40, seed=1)
         completion = asyncio.create_task(

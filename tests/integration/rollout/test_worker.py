@@ -79,7 +79,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on
 ) -> None:
     monkeypatch.setattr(serving, "_PUBLISH_DEADLINE_S", 0.3)
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
-    await declare_stream(job.bus, full.trajectories, deadline_s=10.0)
+    await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
     await job.issue(2)
     workflow = Faulty(failures=0)
     worker = job.worker(workflow, roles, max_deliveries=1)
@@ -87,7 +87,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on
         await eventually(lambda: workflow.most_attempts >= 3 if worker.in_flight else False, timeout_s=30.0)
         assert worker.completed == 0
         assert await job.tasks_left() == 2
-        await declare_stream(job.bus, job.topology.trajectories, deadline_s=10.0)
+        await declare_stream(job.bus, job.topology.trajectories, deadline_s=60.0)
         await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=60.0)
     assert await job.tasks_left() == 0
     assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=2)
@@ -170,7 +170,7 @@ async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
     monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 1)
     await job.issue(1)
     spec = ConsumerSpec(name=TASK_CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
-    await declare_consumer(job.bus, spec, deadline_s=10.0)
+    await declare_consumer(job.bus, spec, deadline_s=60.0)
     async with await Puller.open(job.bus, stream=spec.stream, consumer=spec.name) as puller:
         for _ in range(2):
             (delivery,) = await puller.fetch(batch=1, wait_s=5.0)

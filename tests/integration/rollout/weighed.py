@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 
 
 class Weighed:

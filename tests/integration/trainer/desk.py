@@ -45,7 +45,7 @@ class Desk:
         self.instead: Callable[[BatchRequest], Answer | None] = lambda _: None
 
     async def open(self) -> Responder:
-        await declare_job(self._bus, self._topology, deadline_s=10.0)
+        await declare_job(self._bus, self._topology, deadline_s=60.0)
         for number in range(self._steps * GROUP_SIZE):
             one = trajectory(number, job=self._topology.job)
             stored = await publish(

@@ -75,7 +75,7 @@ class Trainer:
     async def _connect(self, stack: AsyncExitStack) -> tuple[BatchStream, CheckpointStore]:
         bus = await stack.enter_async_context(await Bus.connect(self._nats, name="trainer"))
         store = await stack.enter_async_context(ObjectStore(self._objects))
-        pointers = await KeyValue.declare(bus, self._topology.weights, deadline_s=10.0)
+        pointers = await KeyValue.declare(bus, self._topology.weights, deadline_s=60.0)
         self.publisher = await WeightPublisher.open(
             store,
             pointers,
@@ -89,7 +89,7 @@ class Trainer:
             ),
             folder=self._scratch,
             clock=lambda: 1.0,
-            deadline_s=10.0,
+            deadline_s=60.0,
         )
         stack.push_async_callback(self.publisher.close)
         checkpoints = CheckpointStore(ObjectPlace(store, PREFIX, workshop=self._scratch / "checkpoints"), keep=2)
@@ -103,7 +103,7 @@ class Trainer:
 
 async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
     bucket = KeyValue(bus, topology.weights)
-    return decode((await bucket.get("solver", deadline_s=10.0)).value, WeightPointer)
+    return decode((await bucket.get("solver", deadline_s=60.0)).value, WeightPointer)
 
 
 async def newest(store: ObjectStore) -> CheckpointIndex | None:

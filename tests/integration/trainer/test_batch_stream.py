@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 
 from tests.integration.trainer.desk import NOT_READY, Desk
 from tests.integration.trainer.samples import trajectory
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound
@@ -91,16 +90,14 @@ async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopol
     done, _ = await asyncio.wait({waiting}, timeout=0.1)
     assert not done
     stop.set()
-    began = time.monotonic()
-    assert await asyncio.wait_for(waiting, 10.0) is None
-    assert time.monotonic() - began < 5.0
+    assert await within(waiting, 5.0) is None
     await responder.close()
 
 
 async def test_a_desk_that_comes_late_is_waited_for(bus: Bus, topology: JobTopology) -> None:
     waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))
     async with await Desk(bus, topology, steps=1).open():
-        batch = await asyncio.wait_for(waiting, 20.0)
+        batch = await within(waiting, 20.0)
     assert batch is not None
     assert len(batch.rows) == 2
 
@@ -135,7 +132,7 @@ async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: B
 
 async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus, topology: JobTopology) -> None:
     async with await Desk(bus, topology, steps=1).open():
-        await delete_message(bus, topology.trajectories.name, 2, deadline_s=5.0)
+        await delete_message(bus, topology.trajectories.name, 2, deadline_s=60.0)
         with pytest.raises(BusNotFound) as caught:
             await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
     assert caught.value.sequences == (2,)
@@ -152,6 +149,6 @@ async def test_a_broker_that_restarts_delays_it_only(own_nats: EmbeddedNats, top
         waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))
         await eventually(lambda: bus.state != "connected", timeout_s=10.0)
         own_nats.start()
-        batch = await asyncio.wait_for(waiting, 40.0)
+        batch = await within(waiting, 40.0)
         assert batch is not None
         assert len(batch.rows) == 2

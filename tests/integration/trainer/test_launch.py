@@ -24,6 +24,6 @@ def test_a_rank_that_says_it_is_misconfigured_is_heard(tmp_path: Path, ended: in
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )  # fmt: skip
     assert launched.returncode == expected, launched.stderr

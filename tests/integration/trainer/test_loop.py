@@ -15,7 +15,7 @@ import torch
 from tests.integration.trainer.desk import NOT_READY, Answer, Desk
 from tests.integration.trainer.one_trainer import Trainer, announced, newest, saved_step
 from tests.integration.trainer.places import same, state_of
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
@@ -46,7 +46,7 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
     desk.before_ack = checkpoint_is_there
     trainer = make()
     async with await desk.open():
-        await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
+        await within(asyncio.to_thread(trainer.run), 60.0)
     acknowledged = [ack.step for ack in desk.acks]
     assert acknowledged[0] == 1
     assert acknowledged[-1] == 4
@@ -66,7 +66,7 @@ async def test_what_its_steps_were_like_can_be_read_from_its_metrics(
 ) -> None:
     trainer = make()
     async with await Desk(bus, topology, steps=2).open():
-        await asyncio.wait_for(asyncio.to_thread(trainer.run), 60.0)
+        await within(asyncio.to_thread(trainer.run), 60.0)
 
     def value(name: str) -> float:
         found = trainer.metrics.registry.get_sample_value(f"trimtab_trainer_{name}")
@@ -89,7 +89,7 @@ async def test_rows_that_wait_for_the_news_of_a_step_are_asked_for_again_when_it
     desk = Desk(bus, topology, steps=3)
     desk.instead = lambda request: NOT_READY if request.trained_steps < request.step else None
     async with await desk.open():
-        await asyncio.wait_for(asyncio.to_thread(make().run), 60.0)
+        await within(asyncio.to_thread(make().run), 60.0)
     assert {request.step for request in desk.requests if request.trained == request.step} == {0, 1, 2, 3}
     assert {request.step for request in desk.requests if request.previous is not None} >= {1, 2, 3}
 
@@ -111,12 +111,12 @@ async def test_a_rank_computes_on_the_portions_that_exist(
 
     whole, cut = make(), make()
     async with await desk.open():
-        await asyncio.wait_for(asyncio.to_thread(whole.run), 60.0)
+        await within(asyncio.to_thread(whole.run), 60.0)
     desk.instead = in_portions
     desk.requests.clear()
     async with await desk.open():
         await store.delete("checkpoints/solver/latest.json")
-        await asyncio.wait_for(asyncio.to_thread(cut.run), 60.0)
+        await within(asyncio.to_thread(cut.run), 60.0)
     asked = [(request.step, request.chunk) for request in desk.requests]
     assert asked == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     for one, other in zip(whole.learner.model.parameters(), cut.learner.model.parameters(), strict=True):
@@ -139,15 +139,15 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
     monkeypatch.setattr(first.learner, "accumulate", crash_in_step_3)
     async with await desk.open():
         with pytest.raises(MemoryError):
-            await asyncio.wait_for(asyncio.to_thread(first.run), 60.0)
+            await within(asyncio.to_thread(first.run), 60.0)
         assert await saved_step(store) == 2
         desk.requests.clear()
-        await asyncio.wait_for(asyncio.to_thread(second.run), 60.0)
+        await within(asyncio.to_thread(second.run), 60.0)
     assert desk.requests[0].step == 2
     whole = make()
     async with await desk.open():
         await store.delete("checkpoints/solver/latest.json")
-        await asyncio.wait_for(asyncio.to_thread(whole.run), 60.0)
+        await within(asyncio.to_thread(whole.run), 60.0)
     assert same(state_of(whole.learner), state_of(second.learner))
 
 
@@ -161,7 +161,7 @@ async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
         await eventually(lambda: any(request.trained == 3 for request in desk.requests), timeout_s=30.0)
         trainer.stop.set()
-        await asyncio.wait_for(run, 20.0)
+        await within(run, 20.0)
     assert await saved_step(store) == 3
     assert [ack.step for ack in desk.acks] == [1, 2]
     assert (await announced(bus, topology)).version == 3
@@ -179,7 +179,7 @@ async def test_a_trainer_with_a_successor_ends_and_leaves_everything_to_it(
 
         # The successor comes and goes when the older one has claimed everything and has not trained yet.
         with pytest.raises(SupersededTrainer):
-            await asyncio.wait_for(asyncio.to_thread(older.run, before=successor), 60.0)
+            await within(asyncio.to_thread(older.run, before=successor), 60.0)
     assert newer.publisher is not None
     pointer = await announced(bus, topology)
     assert (pointer.epoch, pointer.version) == (newer.publisher.epoch, 4)
@@ -220,6 +220,6 @@ async def test_no_step_is_further_from_the_newest_published_weights_than_samples
             )
         finally:
             stored.set()
-        await asyncio.wait_for(run, 60.0)
+        await within(run, 60.0)
     assert (await announced(bus, topology)).version == 9
     assert all(later - earlier <= max_staleness + 1 for earlier, later in pairwise(held_up)), held_up

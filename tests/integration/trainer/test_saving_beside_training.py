@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.trainer.desk import NOT_READY, Desk
 from tests.integration.trainer.one_trainer import Trainer, saved_step
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
@@ -51,7 +51,7 @@ async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_
         assert desk.acks == []
         assert await saved_step(store) is None
         storage.opened.set()
-        await asyncio.wait_for(run, 30.0)
+        await within(run, 30.0)
     assert desk.acks[0].step == 1
     assert desk.acks[-1].step == 8
     assert await saved_step(store) == 9
@@ -71,7 +71,7 @@ async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_wri
         )
         trainer.stop.set()
         storage.opened.set()
-        await asyncio.wait_for(run, 20.0)
+        await within(run, 20.0)
     assert [ack.step for ack in desk.acks] == [1, 2]
     assert await saved_step(store) == 3
 
@@ -88,6 +88,6 @@ async def test_a_checkpoint_that_fails_ends_training_also_while_it_waits_for_row
     monkeypatch.setattr(ObjectPlace, "put_file", refuse)
     async with await desk.open():
         with pytest.raises(CheckpointFailed, match="checkpoint 2 could not be written: the bucket is gone"):
-            await asyncio.wait_for(asyncio.to_thread(make().run), 30.0)
+            await within(asyncio.to_thread(make().run), 30.0)
     assert desk.acks == []
     assert await saved_step(store) is None

@@ -20,7 +20,7 @@ from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.upkeep import UpkeepRules
 
-D = 20.0
+D = 60.0
 SIGNER = Signer.generate()
 RULES = UpkeepRules(
     anchor_every=1000,

@@ -31,7 +31,7 @@ from trimtab.weights.store.manifest import Chunk, WeightManifest, open_sealed
 from trimtab.weights.store.route import cheapest_route
 from trimtab.weights.upkeep import UpkeepRules
 
-D = 20.0
+D = 60.0
 POLICY = "p"
 NEWEST = 7
 _RULES = UpkeepRules(

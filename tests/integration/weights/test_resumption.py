@@ -19,7 +19,7 @@ from trimtab.weights.store.latest import LatestPointer
 from trimtab.weights.store.position import Position
 from trimtab.weights.upkeep import UpkeepRules
 
-D = 20.0
+D = 60.0
 RULES = UpkeepRules(
     anchor_every=4,
     fold_every=None,

@@ -21,7 +21,7 @@ from pydantic import BaseModel, SecretStr
 
 from tests.integration.weights.place import RULES, SIGNER, D, Place
 from tests.integration.weights.states import LAYOUT, TrainedState
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
@@ -344,7 +344,7 @@ async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(place: Place, s
     try:
         await eventually(lambda: any((tmp_path / ".spool").glob("*.part")), timeout_s=60.0)
         process.send_signal(signal.SIGINT)
-        _, told = await asyncio.wait_for(process.communicate(), timeout=60.0)
+        _, told = await within(process.communicate(), 60.0)
     finally:
         if process.returncode is None:
             process.kill()

@@ -95,6 +95,6 @@ def test_it_runs_as_a_program_in_an_ascii_terminal(tmp_path: Path) -> None:
     file = tmp_path / "ünïcode.yaml"
     file.write_text("kind: Ünï", encoding="utf-8")
     command = [sys.executable, "-m", "trimtab.cli.validate", str(file)]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60)
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=600)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from benchmarks.limited_link import Link, limited_link
+from tests.polling import within
 
 KIB = 1024
 RATE = 4e6
@@ -41,28 +42,33 @@ async def _ask(port: int, size: int, times: int = 1) -> None:
 
 async def _seconds(work: Callable[[], Awaitable[object]]) -> float:
     started = time.perf_counter()
-    await asyncio.wait_for(work(), 30)
+    await within(work(), 30)
     return time.perf_counter() - started
+
+
+async def _fastest(work: Callable[[], Awaitable[object]]) -> float:
+    """Of several times, as other work on the machine can only make it slower."""
+    return min([await _seconds(work) for _ in range(4)])
 
 
 @pytest.mark.parametrize(("shared", "expected_s"), [(False, 0.5), (True, 1.5)], ids=["each its own", "shared"])
 async def test_connections_have_the_rate_each_or_together(port: int, expected_s: float, *, shared: bool) -> None:
     size = int(0.5 * RATE)
     with limited_link(port, Link(bytes_per_s=RATE, shared=shared)) as limited:
-        elapsed = await _seconds(lambda: asyncio.gather(*(_ask(limited, size) for _ in range(3))))
+        elapsed = await _fastest(lambda: asyncio.gather(*(_ask(limited, size) for _ in range(3))))
     assert 0.9 * expected_s < elapsed < 2 * expected_s
 
 
 async def test_every_round_trip_takes_the_latency_twice(port: int) -> None:
     with limited_link(port, Link(bytes_per_s=1e9, latency_s=0.05)) as limited:
-        elapsed = await _seconds(lambda: _ask(limited, 10 * KIB, times=4))
+        elapsed = await _fastest(lambda: _ask(limited, 10 * KIB, times=4))
     assert 4 * 0.1 <= elapsed < 4 * 0.2
 
 
 async def test_latency_does_not_limit_the_rate(port: int) -> None:
     """Bytes are on the way one behind the other."""
     with limited_link(port, Link(bytes_per_s=RATE, shared=True, latency_s=0.1)) as limited:
-        elapsed = await _seconds(lambda: _ask(limited, int(RATE)))
+        elapsed = await _fastest(lambda: _ask(limited, int(RATE)))
     assert 1.1 < elapsed < 1.8
 
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.polling import within
 from tests.unit.dataflow.books import GROUP, header, ledger
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
 from trimtab.dataflow.ledger.journal import Journal
@@ -76,7 +77,7 @@ async def test_a_write_of_unknown_outcome_closes_the_books(cancelled: bool) -> N
     assert books.ledger.issued == 0
     assert journal.written == []
     with pytest.raises(BooksBroken):
-        await asyncio.wait_for(books.broken(), 1.0)
+        await within(books.broken(), 1.0)
 
 
 async def test_a_change_wakes_whoever_waits() -> None:
@@ -85,8 +86,8 @@ async def test_a_change_wakes_whoever_waits() -> None:
     waiting = asyncio.create_task(books.changed(timeout_s=60.0))
     await asyncio.sleep(0)
     await books.record(issue_once)
-    await asyncio.wait_for(waiting, 1.0)
-    await asyncio.wait_for(books.changed(timeout_s=0.01), 1.0)
+    await within(waiting, 1.0)
+    await within(books.changed(timeout_s=0.01), 1.0)
 
 
 async def test_a_completed_group_is_news_only_when_it_makes_a_batch() -> None:
@@ -101,4 +102,4 @@ async def test_a_completed_group_is_news_only_when_it_makes_a_batch() -> None:
     assert not waiting.done()
     for index in range(GROUP):
         books.arrived(index + 3, f"t1.solver.{index}", header(1, index))
-    await asyncio.wait_for(waiting, 1.0)
+    await within(waiting, 1.0)

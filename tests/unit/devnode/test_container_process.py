@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import uuid
@@ -11,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.devnode import sandbox as sandbox_module
 from trimtab.devnode.container_process import CapturedOutput, ContainerProcess, Launch, StartError
 from trimtab.devnode.host_view import Mount
@@ -48,7 +47,7 @@ async def started(sandbox: Sandbox | None, *command: str, folder: Path) -> tuple
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)])
 async def test_exit_codes(sandbox: Sandbox | None, tmp_path: Path, script: str, code: int) -> None:
     process, output = await started(sandbox, "sh", "-c", f"echo said; {script}", folder=tmp_path)
-    assert await asyncio.wait_for(process.wait(), 20) == code
+    assert await within(process.wait(), 20) == code
     assert output.text == "said\n"
 
 
@@ -57,7 +56,7 @@ async def test_sigterm_reaches_the_first_process_once(sandbox: Sandbox | None, t
     process, output = await started(sandbox, "sh", "-c", script, folder=tmp_path)
     await eventually(lambda: "up" in output.text, timeout_s=10)
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 20) == 5
+    assert await within(process.wait(), 20) == 5
     assert output.text.count("got") == 1
 
 
@@ -69,7 +68,7 @@ async def test_nothing_outlives_the_container(tmp_path: Path) -> None:
     daemon = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
     sleeper = (sys.executable, "-c", "import time; time.sleep(1000)", mark)
     process, _ = await started(found, sys.executable, "-c", daemon, *sleeper, folder=tmp_path)
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert await within(process.wait(), 20) == 0
     await eventually(lambda: not _marked(mark), timeout_s=10)
 
 
@@ -79,7 +78,7 @@ async def test_a_program_that_is_not_there(sandbox: Sandbox | None, tmp_path: Pa
             await started(sandbox, "no-such-program", folder=tmp_path)
     else:
         process, output = await started(sandbox, "no-such-program", folder=tmp_path)
-        assert await asyncio.wait_for(process.wait(), 20) == 1
+        assert await within(process.wait(), 20) == 1
         assert "no-such-program" in output.text
 
 

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.polling import within
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
 from trimtab.fabric.redaction import Redactor
@@ -121,9 +122,9 @@ async def test_stopping_frees_the_port_and_is_bounded_under_open_connections(clo
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
     await writer.drain()
-    await asyncio.wait_for(probes.stop(), 10)
+    await within(probes.stop(), 10)
     await probes.stop()
-    assert await asyncio.wait_for(reader.read(), 10) is not None
+    assert await within(reader.read(), 10) is not None
     writer.close()
     again = Probes(SETTINGS.model_copy(update={"port": port}), metrics, Redactor(), clock=clock)
     async with again:

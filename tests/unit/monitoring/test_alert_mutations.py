@@ -57,7 +57,7 @@ def _failing(changed: dict[str, dict[str, str]], folder: Path) -> set[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert "alertname:" in tested.stdout + tested.stderr, tested.stdout + tested.stderr
     return set(re.findall(r"alertname: (\w+), time:", tested.stdout + tested.stderr))

@@ -29,7 +29,7 @@ def _labels_recorded(rule: dict[str, Any]) -> frozenset[str]:
 
 
 def _promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(find_promtool()), *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(find_promtool()), *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 def test_rules_are_what_prometheus_takes() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 import pytest
 
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
 from trimtab.operator import kopf_shell
@@ -24,7 +24,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop:
     monkeypatch.setattr(kopf_shell, "_ENDS_WITHIN_S", 0.1)
     monkeypatch.setattr(kopf_shell, "_BACKOFF", FullJitter(base_s=0.001, cap_s=0.001))
     access = ClusterAccess(server="https://nowhere.invalid", tls=ssl.create_default_context())
-    async with asyncio.timeout(10):
+    async with patiently(10):
         await run_kopf(access, namespaces=(), wake=lambda kind, key: None, told_to_stop=told_to_stop)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.polling import patiently
 from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
 
 
@@ -12,7 +13,7 @@ def _queue() -> WorkQueue[str]:
 
 
 async def _taken(queue: WorkQueue[str], count: int) -> list[str]:
-    async with asyncio.timeout(5):
+    async with patiently(5):
         return [await queue.take() for _ in range(count)]
 
 

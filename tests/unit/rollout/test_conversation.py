@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.polling import within
 from tests.unit.rollout.speakers import (
     END_OF_TURN,
     EchoSampler,
@@ -172,7 +173,7 @@ class HeldSampler(PolicySampler):
         self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
     ) -> Completion:
         self.asked.set()
-        await asyncio.wait_for(self.go_on.wait(), 10.0)
+        await within(self.go_on.wait(), 10.0)
         return Completion(token_ids=(7,), logprobs=(-0.5,), spans=(model_span(1, version=0),), finish="stop")
 
 
@@ -181,7 +182,7 @@ async def test_while_it_speaks_nothing_else_can_be_said_or_heard() -> None:
     conversation = begin(sampler)
     conversation.hear("ab")
     first = asyncio.create_task(conversation.speak())
-    await asyncio.wait_for(sampler.asked.wait(), 10.0)
+    await within(sampler.asked.wait(), 10.0)
     with pytest.raises(WorkflowError, match="still speaking"):
         await conversation.speak()
     with pytest.raises(WorkflowError, match="still speaking"):

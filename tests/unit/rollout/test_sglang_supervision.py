@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.polling import eventually
+from tests.polling import eventually, within
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.rollout.engines.sglang.command import ServerCommand
@@ -102,7 +102,7 @@ async def test_a_server_that_died_is_started_again(launch: Launch) -> None:
     os.kill(first, signal.SIGKILL)
     await launch.until_alive(2)
     launch.stopping.set()
-    await asyncio.wait_for(running, 10.0)
+    await within(running, 10.0)
     assert not any(psutil.pid_exists(pid) for pid in launch.pids())
 
 
@@ -110,7 +110,7 @@ async def test_a_server_whose_scheduler_does_not_answer_is_started_again(launch:
     running = launch.run("hangs at first")
     await launch.until_alive(2)
     launch.stopping.set()
-    await asyncio.wait_for(running, 10.0)
+    await within(running, 10.0)
 
 
 async def test_what_ignores_sigterm_is_killed_with_all_that_it_started(launch: Launch) -> None:
@@ -120,7 +120,7 @@ async def test_what_ignores_sigterm_is_killed_with_all_that_it_started(launch: L
     family = [server, *server.children(recursive=True)]
     assert len(family) == 2
     launch.stopping.set()
-    await asyncio.wait_for(running, 10.0)
+    await within(running, 10.0)
     await eventually(
         lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family), timeout_s=10.0
     )
@@ -128,19 +128,19 @@ async def test_what_ignores_sigterm_is_killed_with_all_that_it_started(launch: L
 
 async def test_arguments_that_the_server_refuses_are_the_jobs_fault(launch: Launch) -> None:
     with pytest.raises(JobMisconfigured, match="refused an argument"):
-        await asyncio.wait_for(launch.run("refuses"), 20.0)
+        await within(launch.run("refuses"), 20.0)
 
 
 async def test_a_server_that_never_becomes_ready_is_given_up(launch: Launch) -> None:
     patience = Patience(startup_s=1.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5)
     with pytest.raises(ServerNotReady, match="within 1 s"):
-        await asyncio.wait_for(launch.run("starts forever", patience=patience), 30.0)
+        await within(launch.run("starts forever", patience=patience), 30.0)
     assert not any(psutil.pid_exists(pid) for pid in launch.pids())
 
 
 async def test_one_that_ends_again_and_again_is_tried_ever_more_seldom_and_given_up(launch: Launch) -> None:
     patience = Patience(startup_s=3.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5, backoff_first_s=0.2)
     with pytest.raises(ServerNotReady, match="within 3 s"):
-        await asyncio.wait_for(launch.run("crashes", patience=patience), 60.0)
+        await within(launch.run("crashes", patience=patience), 60.0)
     # 0.2, 0.4, 0.8 and 1.6 seconds between them are 3 already.
     assert 2 <= len(launch.pids()) <= 6

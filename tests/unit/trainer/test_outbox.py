@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from tests.polling import within
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer import persistence
 from trimtab.trainer.background import Background
@@ -33,7 +34,7 @@ def test_it_is_busy_until_what_was_sent_is_out() -> None:
         gate = asyncio.Event()
 
         async def work() -> None:
-            await asyncio.wait_for(gate.wait(), 5.0)
+            await within(gate.wait(), 5.0)
             sent.append(1)
 
         async def open_gate() -> None:

@@ -144,7 +144,7 @@ async def test_the_deadline_is_that_of_the_decision(server: MessagesServer, aske
 
     assert failed.value.cause is Cause.DEADLINE
     assert failed.value.transcript is not None
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
 
 
 async def test_who_cancels_is_obeyed(server: MessagesServer, asked: Asked) -> None:

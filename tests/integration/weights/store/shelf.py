@@ -19,7 +19,7 @@ from trimtab.weights.store.manifest import FORMAT, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader, write_manifest
 from trimtab.weights.store.position import Position
 
-D = 30.0
+D = 60.0
 POLICY = "p"
 LAYOUT = StateLayout.of(dict.fromkeys("abc", ("BF16", (8 << 20,))))
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from tests.integration.weights.store.shelf import POLICY, D, content
+from tests.polling import within
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnauthorized
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -170,7 +171,7 @@ async def test_an_interrupted_limited_fetch_goes_on_at_the_byte(
 
     rate = unlimited_time(4 * MIB)  # ranges of one MiB
     task = asyncio.create_task(fetch(store, chunks, tmp_path, rate=rate, progress=watch))
-    await asyncio.wait_for(half.wait(), D)
+    await within(half.wait(), D)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
@@ -188,7 +189,7 @@ async def test_an_interrupted_fetch_of_a_large_chunk_goes_on_by_ranges(
     chunks, _ = await write(store, [content("large", 72 * MIB)])
     first = asyncio.Event()
     task = asyncio.create_task(fetch(store, chunks, tmp_path, progress=lambda *_: first.set()))
-    await asyncio.wait_for(first.wait(), D)
+    await within(first.wait(), D)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert not (tmp_path / next(iter(chunks.values())).sha256).exists()

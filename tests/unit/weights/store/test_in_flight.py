@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.polling import within
 from trimtab.weights.store.in_flight import InFlight
 
 
@@ -19,14 +20,14 @@ async def test_a_claim_waits_for_the_deletion_under_way() -> None:
     deletion = asyncio.create_task(delete())
     await asyncio.sleep(0)
     with in_flight.publication() as publication, in_flight.watched() as claimed:
-        await asyncio.wait_for(publication.claim("other"), 1)
+        await within(publication.claim("other"), 1)
         claim = asyncio.create_task(publication.claim("key"))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not claim.done()
         assert claimed == {"other", "key"}
         deleted.set()
-        await asyncio.wait_for(claim, 1)
+        await within(claim, 1)
         await deletion
 
 
