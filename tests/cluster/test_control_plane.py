@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import NewControlPlane
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane, KubectlError
 
 
 def test_two_control_planes_do_not_see_each_other(
-    control_plane: ControlPlane, start_control_plane: Callable[[], ControlPlane], namespace: str
+    control_plane: ControlPlane, new_control_plane: NewControlPlane, namespace: str
 ) -> None:
-    remote = start_control_plane()
     assert namespace in control_plane.kubectl("get", "namespaces", "-o", "name").stdout
-    assert namespace not in remote.kubectl("get", "namespaces", "-o", "name").stdout
-    with pytest.raises(KubectlError, match="certificate signed by unknown authority|Unauthorized|must be logged in"):
-        remote.kubectl("get", "namespaces", "--server", control_plane.apiserver.url)
+    with new_control_plane() as remote:
+        assert namespace not in remote.kubectl("get", "namespaces", "-o", "name").stdout
+        with pytest.raises(KubectlError, match="certificate signed by unknown authority|Unauthorized|must be logged"):
+            remote.kubectl("get", "namespaces", "--server", control_plane.apiserver.url)
 
 
 def test_rbac_is_enforced(control_plane: ControlPlane, namespace: str) -> None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.conftest import NewControlPlane
 from tests.cluster.operator.operator_process import grant_cluster_role
 from trimtab.embedded.kube.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
     """The one with the operator."""
-    plane = start_control_plane()
-    grant_cluster_role(plane)
-    return plane
+    with new_control_plane() as plane:
+        grant_cluster_role(plane)
+        yield plane
 
 
 @pytest.fixture(scope="module")
-def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+def remote_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
     """The one that pools are sent to."""
-    return start_control_plane()
+    with new_control_plane() as plane:
+        yield plane

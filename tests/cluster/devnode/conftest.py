@@ -1,4 +1,4 @@
-"""One development node for the session, with room for anything but the pods that ask for too much on purpose."""
+"""One development node for these tests, with room for anything but the pods that ask for too much on purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trimtab.kube.access import load_access
 CAPACITY = ("cpu=64", "memory=64Gi", "example.com/widget=2")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevelopmentNode]:
     folder = tmp_path_factory.mktemp("node")
     with DevelopmentNode(folder, control_plane=control_plane, capacity=CAPACITY) as node:

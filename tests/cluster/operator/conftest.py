@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import NewControlPlane
 from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.cluster.operator.scene import Scene
 from trimtab.devnode.server import DevelopmentNode
@@ -17,10 +18,11 @@ from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
 
-@pytest.fixture(scope="session")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
+@pytest.fixture(scope="package")
+def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
     """One of our own: other tests' development node would run the pods that we want to see pending."""
-    return start_control_plane()
+    with new_control_plane() as plane:
+        yield plane
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +40,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def operator(
     control_plane: ControlPlane, servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:

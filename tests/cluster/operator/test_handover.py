@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import NewControlPlane
 from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.cluster.operator.scene import Scene, tiny_job
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -22,9 +23,10 @@ FIRST, SECOND = "tiny-home-rollout-0", "tiny-home-rollout-1"
 
 
 @pytest.fixture(scope="module")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> ControlPlane:
-    """One of our own: the session's operator would do the work of ours."""
-    return start_control_plane()
+def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
+    """One of our own: the operator of the other tests would do the work of ours."""
+    with new_control_plane() as plane:
+        yield plane
 
 
 @pytest.fixture

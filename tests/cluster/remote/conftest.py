@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import NewControlPlane
 from tests.cluster.operator.conftest import servers as servers
 from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.cluster.operator.scene import Scene
@@ -33,19 +34,18 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="session")
-def remote_plane(start_control_plane: Callable[[], ControlPlane]) -> Iterator[ControlPlane]:
-    plane = start_control_plane()
-    with Collector(load_access(plane.kubeconfig())):
+@pytest.fixture(scope="package")
+def remote_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
+    with new_control_plane() as plane, Collector(load_access(plane.kubeconfig())):
         yield plane
 
 
-@pytest.fixture(scope="session")
-def control_plane(start_control_plane: Callable[[], ControlPlane]) -> Iterator[ControlPlane]:
-    plane = start_control_plane()
-    grant_cluster_role(plane)
-    with Collector(load_access(plane.kubeconfig())):
-        yield plane
+@pytest.fixture(scope="package")
+def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
+    with new_control_plane() as plane:
+        grant_cluster_role(plane)
+        with Collector(load_access(plane.kubeconfig())):
+            yield plane
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ def remote_credentials() -> dict[str, str]:
     return {"TRIMTAB_REMOTE_NATS__SERVERS": "nats://nats.example.org:4222"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def operator(
     control_plane: ControlPlane,
     servers: dict[str, str],
