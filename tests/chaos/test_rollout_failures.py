@@ -98,7 +98,7 @@ def sites(
 async def test_no_workflow_takes_the_worker_with_it_and_none_is_rewarded_for_trying(
     sites: Sites, bus: Bus, rollout_template: TemplateProcess
 ) -> None:
-    site = sites("troubled", episode_timeout_s=3)
+    site = sites("troubled", episode_timeout_s=12)
     await declare_job(bus, site.topology, deadline_s=60.0)
     job = Job(bus, site.topology)
     for trouble in TROUBLES:
