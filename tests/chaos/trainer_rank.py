@@ -112,7 +112,6 @@ def prepare(job_file: Path) -> None:
     """What every fork would do again: compile the rules of manifests, the patterns of model files and the kernels of
     the weight codec. No backward pass and no process group: what they start does not survive a fork.
     """
-    torch.set_num_threads(1)
     # Progress bars of all forks would share a lock, and a rank that is killed while it has it stops all that follow.
     disable_progress_bar()
     _parse_once()

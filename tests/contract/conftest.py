@@ -37,7 +37,7 @@ async def engine(url: str) -> AsyncIterator[Engine]:
     """Running and empty, whatever the test before did."""
     # A connection for each request: SGLang resets one on which it failed, and the request after must not suffer.
     connector = aiohttp.TCPConnector(force_close=True)
-    timeout = aiohttp.ClientTimeout(total=60.0)
+    timeout = aiohttp.ClientTimeout(total=300.0)
     async with aiohttp.ClientSession(base_url=url, connector=connector, timeout=timeout) as session:
         engine = Engine(session)
         await engine.wait_healthy()

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
-import torch
 
 from benchmarks.weights.smollm2 import SmolLM2, load
 from tests.contract.engine import Engine, tokens_of
@@ -25,7 +24,6 @@ COUNT = 24
 
 @pytest.fixture(scope="module")
 def smollm2() -> SmolLM2:
-    torch.set_num_threads(1)  # threads that wait for one another crawl on a busy machine
     return load()
 
 

@@ -123,7 +123,7 @@ async def metric(port: int, name: str, **labels: str) -> float | None:
     """A metric of a pod; None if it has none of this name and labels, or nobody answers."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60.0)) as session,
             session.get(f"http://127.0.0.1:{port}/metrics") as response,
         ):
             text = await response.text()

@@ -54,7 +54,7 @@ def process(folders: Path) -> Iterator[EngineProcess]:
 
 @pytest.fixture
 async def http(process: EngineProcess, folders: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=60.0)
+    timeout = aiohttp.ClientTimeout(total=300.0)
     async with aiohttp.ClientSession(base_url=process.url, timeout=timeout) as session:
 
         async def healthy() -> bool:

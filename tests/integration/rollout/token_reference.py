@@ -20,7 +20,6 @@ class TokenReference:
     """The weights of every version that was published."""
 
     def __init__(self, folders: Mapping[int, Path]) -> None:
-        torch.set_num_threads(1)  # on a busy machine more threads wait for one another
         loaded: dict[Path, Any] = {}
         for folder in folders.values():
             if folder not in loaded:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from tests.polling import eventually
@@ -38,7 +37,6 @@ async def run_ranks(template: TemplateProcess, work: Callable[..., None], *argum
 
 
 def _as_rank(work: Callable[..., None], arguments: tuple[Any, ...], rank: int, world_size: int, port: int) -> None:
-    torch.set_num_threads(1)
     if world_size > 1:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update(address, RANK=str(rank), WORLD_SIZE=str(world_size))

@@ -67,7 +67,6 @@ class Ranks:
                 env=os.environ | environment | {
                     "TRIMTAB_JOB_FILE": str(folder / "job.yaml"),
                     "TRIMTAB_SCRATCH": str(folder / "scratch"),
-                    "OMP_NUM_THREADS": "1",
                 },
                 stdout=log,
                 stderr=log,

@@ -45,7 +45,7 @@ async def probes(clock: Clock, metrics: Metrics) -> AsyncIterator[Probes]:
 
 
 async def get(probes: Probes, path: str) -> tuple[int, str, str]:
-    timeout = aiohttp.ClientTimeout(total=10)
+    timeout = aiohttp.ClientTimeout(total=120)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.get(f"http://127.0.0.1:{probes.port}{path}") as response,
