@@ -213,9 +213,10 @@ class Simulation:
             await declare_consumer(bus, spec, deadline_s=60.0)
             async with await Puller.open(bus, stream=spec.stream, consumer=spec.name) as puller:
                 for turn in itertools.count():
-                    for delivery in await puller.fetch(batch=8, wait_s=0.5):
-                        with contextlib.suppress(BusError):
-                            await self._serve(bus, delivery, turn, policies, chance)
+                    with contextlib.suppress(BusTimeout):  # on a busy machine; as a worker does, it asks again
+                        for delivery in await puller.fetch(batch=8, wait_s=0.5):
+                            with contextlib.suppress(BusError):
+                                await self._serve(bus, delivery, turn, policies, chance)
 
     async def _serve(
         self, bus: Bus, delivery: Delivery, turn: int, policies: tuple[str, ...], chance: random.Random | None
