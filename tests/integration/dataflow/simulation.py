@@ -304,12 +304,26 @@ async def simulation(
 
 @asynccontextmanager
 async def running(*coroutines: object) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """In the background, and gone afterwards; what they raise is raised here."""
+    """In the background, and gone afterwards. What one of them raises ends what happens here at once, and is raised."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]  # type: ignore[call-overload]
+    here = asyncio.current_task()
+    assert here is not None
+
+    def end_here(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception():
+            here.cancel()
+
+    for task in tasks:
+        task.add_done_callback(end_here)
     try:
         yield tasks
+    except asyncio.CancelledError:
+        if not any(task.done() and not task.cancelled() and task.exception() for task in tasks):
+            raise
+        here.uncancel()
     finally:
         for task in tasks:
+            task.remove_done_callback(end_here)
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     for outcome in outcomes:
