@@ -37,7 +37,7 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 # Two at a time, the longest first: most of the time they wait.
 SIDE_BY_SIDE := -n 2 --no-loadscope-reorder
 
-test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once, 6 to 9 minutes)
+test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once with its etcd, 8 to 11 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
 	@$(BIN)/python -m monitoring.promtool
 	$(BIN)/pytest $(SIDE_BY_SIDE) tests

@@ -143,7 +143,7 @@ class NotingServer(TaskServer):
         super().__init__(
             bus,
             site.topology,
-            GroupRunner(AllSpeak(), roles, origin, Containment(), metrics, episode_timeout_s=60.0, clock=time.time),
+            GroupRunner(AllSpeak(), roles, origin, Containment(), metrics, episode_timeout_s=600.0, clock=time.time),
             Quarantine(KeyValue(bus, site.topology.quarantine), origin, job=site.topology.job, clock=time.time),
             HandBacks(KeyValue(bus, site.topology.hand_backs)),
             _FRESH,

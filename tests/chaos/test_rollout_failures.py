@@ -167,7 +167,7 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
     assert await waiting.tasks_left() == 6
 
     engine.start()
-    async with EngineClient(engine.url, request_timeout_s=30.0) as client:
+    async with EngineClient(engine.url, request_timeout_s=300.0) as client:
         await client.wait_healthy(timeout_s=600.0)
     for job in jobs:
         await _issue(job, "after", 4)

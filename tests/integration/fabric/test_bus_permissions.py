@@ -119,7 +119,7 @@ async def test_a_real_worker_completes_tasks_under_it(
         workflow={"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
     )
     site.lay_out()
-    async with EngineClient(process.url, request_timeout_s=30.0) as client:
+    async with EngineClient(process.url, request_timeout_s=300.0) as client:
         await client.wait_healthy(timeout_s=600.0)
     job = Job(bus, topology)
     await job.issue(TASKS, group_size=2)

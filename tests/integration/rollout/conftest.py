@@ -62,7 +62,7 @@ def engine_process(models: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 async def engine(engine_process: EngineProcess, models: Path) -> AsyncIterator[EngineClient]:
     """The module's engine, running and with the weights it began with, whatever the test before did."""
-    async with EngineClient(engine_process.url, request_timeout_s=30.0) as client:
+    async with EngineClient(engine_process.url, request_timeout_s=300.0) as client:
         await client.wait_healthy(timeout_s=600.0)
         await client.update_weights_from_disk(models / "0", weight_version="0", timeout_s=60.0)
         await client.resume(timeout_s=60.0)

@@ -137,7 +137,7 @@ class Job:
         server = TaskServer(
             used,
             self.topology,
-            GroupRunner(workflow, roles, origin, Containment(), metrics, episode_timeout_s=60.0, clock=lambda: 1.0),
+            GroupRunner(workflow, roles, origin, Containment(), metrics, episode_timeout_s=600.0, clock=lambda: 1.0),
             Quarantine(KeyValue(used, self.topology.quarantine), origin, job=self.topology.job, clock=lambda: 7.0),
             HandBacks(KeyValue(used, self.topology.hand_backs)),
             freshness,

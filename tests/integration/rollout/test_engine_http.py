@@ -300,7 +300,7 @@ async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None
     requests = [
         asyncio.create_task(engine.generate([1], GREEDY, request_id=f"q{n}", weight_version="0")) for n in range(80)
     ]
-    await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(requests, timeout=120.0, return_when=asyncio.FIRST_COMPLETED)
     await engine.resume(timeout_s=60.0)
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, EngineOverloaded)]

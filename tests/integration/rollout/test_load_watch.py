@@ -37,7 +37,7 @@ async def watched_worker(
     process = EngineProcess(models / "0", folder, max_running=max_running, max_queued=max_queued)
     process.start()
     try:
-        async with EngineClient(process.url, request_timeout_s=30.0) as engine:
+        async with EngineClient(process.url, request_timeout_s=300.0) as engine:
             await engine.wait_healthy(timeout_s=600.0)
             gate = VersionGate()
             sampler = PolicySampler(engine, gate)

@@ -51,7 +51,7 @@ def model(models: Path) -> str:
 
 @pytest.fixture
 def connect(model: str, tokenizer: Tokenizer) -> Connect:
-    def make(url: str, *, request_timeout_s: float = 30.0, model: str = model) -> OpenAIClient:
+    def make(url: str, *, request_timeout_s: float = 300.0, model: str = model) -> OpenAIClient:
         return OpenAIClient(
             url,
             model=model,
@@ -235,7 +235,7 @@ async def test_all_requests_keep_to_the_retry_after_that_one_was_given(
         ):
             return web.json_response(await response.json())
 
-    async with served(limited) as url, connect(url, request_timeout_s=30.0) as client:
+    async with served(limited) as url, connect(url, request_timeout_s=300.0) as client:
         with pytest.raises(EngineOverloaded):
             await client.generate(PROMPT, GREEDY, request_id="first", weight_version="0")
         await asyncio.gather(

@@ -72,7 +72,7 @@ async def samplers(engine_urls: Mapping[str, str], talkers: Path) -> AsyncIterat
     async with AsyncExitStack() as stack:
         made = {}
         for policy, url in engine_urls.items():
-            engine = await stack.enter_async_context(EngineClient(url, request_timeout_s=30.0))
+            engine = await stack.enter_async_context(EngineClient(url, request_timeout_s=300.0))
             await engine.wait_healthy(timeout_s=600.0)
             position = Position(epoch=1, version=VERSIONS[policy])
             await engine.update_weights_from_disk(talkers / policy, weight_version=label_of(position), timeout_s=60.0)
