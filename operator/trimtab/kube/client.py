@@ -86,9 +86,10 @@ class KubeClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        # Nobody may find a session that is half closed.
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None

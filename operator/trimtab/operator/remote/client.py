@@ -17,8 +17,7 @@ from trimtab.kube.resources import Object, Resource
 
 class RemoteClient(KubeClient):
     async def _once(self, *arguments: Any, **options: Any) -> Object:
-        if self._session is None:
-            raise Unreachable("the cluster was given up meanwhile")
+        self._check_open()
         try:
             return await super()._once(*arguments, **options)
         except Unreachable as error:
@@ -28,11 +27,16 @@ class RemoteClient(KubeClient):
     async def stream(
         self, resource: Resource, *, namespace: str | None, parameters: Mapping[str, str], idle_s: float
     ) -> AsyncGenerator[aiohttp.StreamReader, None]:
+        self._check_open()
         try:
             async with super().stream(resource, namespace=namespace, parameters=parameters, idle_s=idle_s) as content:
                 yield content
         except Unreachable as error:
             raise without_address(error) from None
+
+    def _check_open(self) -> None:
+        if self._session is None:
+            raise Unreachable("the cluster was given up meanwhile")
 
 
 def without_address(error: Unreachable) -> Unreachable:
