@@ -73,12 +73,14 @@ def test_what_a_lost_rank_costs(scene: Scene, conditions: tuple[dict[str, Any], 
     assert status["restartsCounted"] == counted
 
 
-def test_a_job_that_has_ended_is_deleted_when_its_time_is_over(scene: Scene) -> None:
-    scene.apply(tiny_job(ttlSecondsAfterFinished=1), tiny_job("stays"))
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_job_that_has_ended_is_deleted_when_its_time_is_over(scene: Scene, seconds: int) -> None:
+    scene.apply(tiny_job(ttlSecondsAfterFinished=seconds), tiny_job("stays"))
     _attempt(scene, 1)
     _ended(scene, TRAINER, exit_code=0)
     scene.until(lambda: "stays-solver-trainer-0" in scene.pods(), bool)
     _ended(scene, "stays-solver-trainer-0", exit_code=0)
     scene.says(RLJOBS, "stays", "Succeeded", "PoliciesTrained")
     scene.job_gone("tiny")
+    assert "CleanupIncomplete" not in scene.reasons("tiny")
     assert scene.get(RLJOBS, "stays") is not None

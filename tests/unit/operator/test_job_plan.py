@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -148,6 +149,20 @@ def test_its_time_after_the_end_is_bounded() -> None:
     waits = plan_job(done, Observed(), now=159.0)
     assert (said(waits.actions), waits.look_again_at) == ([], 160.0)
     assert said(plan_job(done, Observed(), now=160.0).actions) == ["delete the job"]
+
+
+def test_pods_are_stopped_though_the_jobs_time_is_over_before_they_have_wound_down() -> None:
+    brief = job(ttlSecondsAfterFinished=0)
+    completed = [ended(trainer(brief), COMPLETED)]
+    done = after(brief, Observed(trainers=completed), now=100.0)
+    drains = Observed(pools=[serving(pool(brief), replicas=1)], trainers=completed, pods=[dataflow(brief)])
+    assert said(plan_job(done, drains, now=100.0).actions) == ["delete the job"]
+    leaving = done.model_copy(
+        update={"metadata": done.metadata.model_copy(update={"deletion_timestamp": datetime.fromtimestamp(101.0, UTC)})}
+    )
+    assert said(plan_job(leaving, drains, now=101.0).actions) == []
+    drained = Observed(pools=[serving(pool(brief), replicas=0)], trainers=completed, pods=[dataflow(brief)])
+    assert said(plan_job(leaving, drained, now=102.0).actions) == ["stop dataflow-0"]
 
 
 def test_what_is_not_supported_is_refused_by_name_and_makes_nothing() -> None:

@@ -68,8 +68,9 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     else:
         actions = (*_children(job, observed, now=now), *_dataflow(job, observed.pods))
     delete = delete_at(job)
-    if delete is not None and now >= delete:
-        actions = (DeleteJob(),)
+    if delete is not None and now >= delete and job.metadata.deletion_timestamp is None:
+        # Besides, not instead: a job that goes before its pods have wound down still waits for them.
+        actions = (*actions, DeleteJob())
     return JobPlan(
         actions=actions,
         status=_status(job, observed, statements, now=now),

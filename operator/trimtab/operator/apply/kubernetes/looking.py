@@ -129,7 +129,9 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
     turn = await _carry_out(hand, status, job.status, plan.actions, look_again_at=plan.look_again_at)
     _remember_scaling(cluster, item, job, scaled, turn)
     if is_leaving(item) and has_finalizer(item):
-        return await finish_deletion(cluster, item, job)
+        waits = await finish_deletion(cluster, item, job)
+        # What could not be done just now is still to be done: the deletion waits for nothing else.
+        return replace(waits, more=turn.more, objected=turn.objected)
     return turn
 
 
