@@ -1,4 +1,4 @@
-"""Two tests run side by side. Those of a file stay together, as do those of a folder that share a cluster."""
+"""Three tests run side by side. Those of a file stay together, as do those of a folder that share a cluster."""
 
 from __future__ import annotations
 

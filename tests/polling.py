@@ -11,9 +11,9 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 _PATIENCE = 10.0
-"""Times are for a machine at rest. Two tests share it, and others may be on it; a wait that succeeds costs nothing."""
+"""Times are for a machine at rest. Three tests share it, with others perhaps; a wait that succeeds costs nothing."""
 _LONGEST_S = 600.0
-"""Short of the time after which pytest ends a test, and with less to say of it."""
+"""Short of the time after which pytest ends a test and says less about it."""
 
 
 def patiently(timeout_s: float) -> asyncio.Timeout:
