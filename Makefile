@@ -34,8 +34,8 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 	@echo "so the trainer waits for them, and the fleet grows. A few minutes; Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
-# Three at a time, the longest first: much of the time they wait.
-SIDE_BY_SIDE := -n 3 --no-loadscope-reorder
+# Three at a time, the longest first: much of the time they wait. They wait with patience, so look at who took long.
+SIDE_BY_SIDE := -n 3 --no-loadscope-reorder --durations=20 --durations-min=30
 
 test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once with its etcd, 8 to 11 minutes)
 	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
