@@ -1,20 +1,44 @@
-"""Loopback ports for embedded servers."""
+"""Loopback ports for embedded servers.
+
+A port is chosen long before its server listens: an engine imports for seconds. So it comes from below those that the
+kernel gives to whoever asks for any, such as every client that connects, or in the meantime it would be somebody's.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_LOWEST = 10_000
+_FEWEST = 2_000
+"""With fewer to choose from, any port must do."""
+_KERNELS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+# Each process goes on where it was, from a place of its own: nobody soon hands out again what he or another has.
+_handed_out = itertools.count()
+_APART = 7919
 
 
 def free_ports(count: int) -> list[int]:
     """Distinct ports that are free now; all are held open until the last is found, so that none is handed out twice."""
+    candidates = _candidates()
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((LOOPBACK, 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
+        ports: list[int] = []
+        for number in itertools.islice(_handed_out, len(candidates)):
+            port = candidates[(_APART * os.getpid() + number) % len(candidates)]
+            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            try:
+                sock.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise OSError(f"no {count} free ports between {candidates[0]} and {candidates[-1]} on {LOOPBACK}")
 
 
 def is_free(port: int) -> bool:
@@ -26,3 +50,12 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _candidates() -> range:
+    try:
+        lowest_of_kernel = int(_KERNELS.read_text(encoding="ascii").split()[0])
+    except OSError:
+        lowest_of_kernel = 32_768
+    below = range(_LOWEST, lowest_of_kernel)
+    return below if len(below) >= _FEWEST else range(_LOWEST, 65_536)

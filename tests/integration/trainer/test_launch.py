@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.polling import eventually
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 
@@ -16,14 +19,29 @@ from trimtab.fabric.pod import EXIT_MISCONFIGURED
 def test_a_rank_that_says_it_is_misconfigured_is_heard(tmp_path: Path, ended: int, expected: int) -> None:
     script = tmp_path / "rank.py"
     script.write_text(f"raise SystemExit({ended})")
-    launched = subprocess.run(
-        [
-            sys.executable, "-m", "trimtab.trainer.launch",
-            "--nnodes=1", "--node-rank=0", "--nproc-per-node=1", "--max-restarts=0",
-            "--master-addr=127.0.0.1", f"--master-port={free_ports(1)[0]}", str(script),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )  # fmt: skip
+    launched = subprocess.run(_launch(script), capture_output=True, text=True, timeout=600)
     assert launched.returncode == expected, launched.stderr
+
+
+async def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    script, told = tmp_path / "rank.py", tmp_path / "rank"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "from trimtab.fabric.parent_death import die_with_who_asked_for_it\n"
+        "die_with_who_asked_for_it()\n"
+        f"pathlib.Path({str(told)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(_launch(script)) as launcher:
+        await eventually(lambda: told.is_file() and bool(told.read_text()), timeout_s=60.0)
+        rank = psutil.Process(int(told.read_text()))
+        launcher.send_signal(signal.SIGKILL)
+    await eventually(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, timeout_s=10.0)
+
+
+def _launch(script: Path) -> list[str]:
+    return [
+        sys.executable, "-m", "trimtab.trainer.launch",
+        "--nnodes=1", "--node-rank=0", "--nproc-per-node=1", "--max-restarts=0",
+        "--master-addr=127.0.0.1", f"--master-port={free_ports(1)[0]}", str(script),
+    ]  # fmt: skip

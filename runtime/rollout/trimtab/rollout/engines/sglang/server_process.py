@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import Self
 
+from trimtab.fabric.parent_death import die_with
 from trimtab.rollout.engines.sglang.command import ServerCommand
-
-_PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
@@ -31,7 +29,8 @@ class ServerProcess:
             stdout=sys.stdout.fileno(),
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            # However we die. SGLang arranges the same for its children.
+            preexec_fn=partial(die_with, os.getpid()),
         )
         return cls(process)
 
@@ -56,15 +55,3 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
-
-
-def _die_with(owner: int) -> Callable[[], None]:
-    """The kernel kills the server when we die, however that happens; SGLang arranges the same for its children."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != owner:
-            os._exit(1)  # we died before the kernel knew
-
-    return in_child

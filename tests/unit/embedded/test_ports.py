@@ -1,0 +1,41 @@
+"""Ports that stay free until their server comes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from trimtab.embedded import ports
+from trimtab.embedded.ports import LOOPBACK, free_ports, is_free
+
+
+def test_nobody_who_asks_for_any_port_is_given_one_of_them() -> None:
+    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    chosen = free_ports(50)
+    assert len(set(chosen)) == 50
+    assert max(chosen) < lowest_of_kernel
+    assert all(map(is_free, chosen))
+
+
+def test_what_was_handed_out_is_not_handed_out_again_though_nobody_listens_yet() -> None:
+    chosen = [port for _ in range(40) for port in free_ports(5)]
+    assert len(set(chosen)) == 200
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = sorted(free_ports(3))
+    monkeypatch.setattr(ports, "_candidates", lambda: range(first, third + 1))
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, second))
+        assert second not in {port for _ in range(6) for port in free_ports(1)}
+
+
+def test_where_none_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setattr(ports, "_candidates", lambda: range(port, port + 1))
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, port))
+        with pytest.raises(OSError, match=f"no 1 free ports between {port}"):
+            free_ports(1)
