@@ -13,7 +13,7 @@ from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.weights.baseline import LayoutChanged
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.store.latest import SupersededTrainer
+from trimtab.weights.store.latest import LatestPointer, SupersededTrainer
 from trimtab.weights.store.position import Position
 
 
@@ -86,6 +86,10 @@ async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
             return version
         return 6
 
+    async def something_is_published() -> bool:
+        latest = await LatestPointer(place.store, "p").read(deadline_s=D)
+        return latest is not None and latest.newest is not None
+
     async def follow() -> None:
         while True:
             position = await puller.pull(deadline_s=D)
@@ -93,7 +97,7 @@ async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
             await asyncio.sleep(0.02)
 
     running = [asyncio.create_task(train(run, publisher)) for run, publisher in enumerate(trainers)]
-    await eventually(lambda: running[1].done() or running[0].done(), timeout_s=D)
+    await eventually(something_is_published, timeout_s=D)
     following = asyncio.create_task(follow())
     done = await asyncio.gather(*running)
     await eventually(lambda: puller.held == Position(2, 5) or following.done(), timeout_s=D)

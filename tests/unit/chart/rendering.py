@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -39,8 +40,8 @@ def templates(values: dict[str, Any], *, release: str = RELEASE, namespace: str 
 
 
 def objects(values: dict[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
-    """What would be installed, in a fixed order. Rendered once for all tests, which only read it."""
-    return _parsed(json.dumps(values, sort_keys=True), release, namespace)
+    """What would be installed, in a fixed order. Rendered once for all tests; each has a copy of its own."""
+    return copy.deepcopy(_parsed(json.dumps(values, sort_keys=True), release, namespace))
 
 
 @cache
