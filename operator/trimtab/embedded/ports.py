@@ -26,19 +26,23 @@ _APART = 7919
 def free_ports(count: int) -> list[int]:
     """Distinct ports that are free now; all are held open until the last is found, so that none is handed out twice."""
     candidates = _candidates()
-    with ExitStack() as stack:
-        ports: list[int] = []
-        for number in itertools.islice(_handed_out, len(candidates)):
+    numbers = itertools.islice(_handed_out, len(candidates))
+    ports: list[int] = []
+    with ExitStack() as held:
+        while len(ports) < count:
+            number = next(numbers, None)
+            if number is None:
+                raise OSError(f"no {count} free ports between {candidates[0]} and {candidates[-1]} on {LOOPBACK}")
             port = candidates[(_APART * os.getpid() + number) % len(candidates)]
-            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 sock.bind((LOOPBACK, port))
             except OSError:
+                sock.close()
                 continue
+            held.enter_context(sock)
             ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise OSError(f"no {count} free ports between {candidates[0]} and {candidates[-1]} on {LOOPBACK}")
+    return ports
 
 
 def is_free(port: int) -> bool:

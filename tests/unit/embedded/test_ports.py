@@ -19,6 +19,10 @@ def test_nobody_who_asks_for_any_port_is_given_one_of_them() -> None:
     assert all(map(is_free, chosen))
 
 
+def test_who_wants_none_gets_none() -> None:
+    assert free_ports(0) == []
+
+
 def test_what_was_handed_out_is_not_handed_out_again_though_nobody_listens_yet() -> None:
     chosen = [port for _ in range(40) for port in free_ports(5)]
     assert len(set(chosen)) == 200
