@@ -57,6 +57,7 @@ class EmbeddedSeaweed(EmbeddedServer):
                 "-admin.ui=false",
                 "-webdav=false",
                 "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
                 "-master.telemetry=false",
                 *ports,
             ],

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-PARENT = "TRIMTAB_PARENT_PID"
+PARENT = "LAUNCHER_PID"
 """Who starts a process that is to die with it, but has no say in how it is started, leaves its id here."""
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
