@@ -91,7 +91,7 @@ async def test_a_worker_alone_needs_no_turn(job: Job, turns: Turns) -> None:
 
 async def test_a_holder_that_dies_frees_its_slot_and_one_that_lives_keeps_it(bus: Bus, job: Job) -> None:
     await register(job, "w0", "w1", "w2")
-    spec = replace(job.topology.swaps, name=f"swaps-{uuid.uuid4().hex[:8]}", ttl_s=1.0)
+    spec = replace(job.topology.swaps, name=f"swaps-{uuid.uuid4().hex[:8]}", ttl_s=6.0)
     slots = await KeyValue.declare(bus, spec, deadline_s=60.0)
     members = KeyValue(bus, job.topology.members)
     key = JobTopology.swap_slot_key("p", "solver", slot=0)
@@ -101,7 +101,7 @@ async def test_a_holder_that_dies_frees_its_slot_and_one_that_lives_keeps_it(bus
         assert held.value == b"w1"
 
         async def renewed_past_its_time() -> bool:
-            return (await slots.get(key)).revision >= held.revision + 5
+            return (await slots.get(key)).revision >= held.revision + 4
 
         waiting = asyncio.create_task(_pass(turns_of(slots, members, "w2")))
         await eventually(renewed_past_its_time, timeout_s=15.0)

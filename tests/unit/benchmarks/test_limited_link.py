@@ -13,6 +13,7 @@ from tests.polling import within
 
 KIB = 1024
 RATE = 4e6
+_MOST_TRIES = 20
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,30 +47,36 @@ async def _seconds(work: Callable[[], Awaitable[object]]) -> float:
     return time.perf_counter() - started
 
 
-async def _fastest(work: Callable[[], Awaitable[object]]) -> float:
-    """Of several times, as other work on the machine can only make it slower."""
-    return min([await _seconds(work) for _ in range(4)])
+async def _takes(work: Callable[[], Awaitable[object]], *, at_least: float, below: float) -> bool:
+    """Never less than that, and at times not more: other work on the machine can only make it slower."""
+    for _ in range(_MOST_TRIES):
+        elapsed = await _seconds(work)
+        assert elapsed > at_least
+        if elapsed < below:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(("shared", "expected_s"), [(False, 0.5), (True, 1.5)], ids=["each its own", "shared"])
 async def test_connections_have_the_rate_each_or_together(port: int, expected_s: float, *, shared: bool) -> None:
     size = int(0.5 * RATE)
     with limited_link(port, Link(bytes_per_s=RATE, shared=shared)) as limited:
-        elapsed = await _fastest(lambda: asyncio.gather(*(_ask(limited, size) for _ in range(3))))
-    assert 0.9 * expected_s < elapsed < 2 * expected_s
+        assert await _takes(
+            lambda: asyncio.gather(*(_ask(limited, size) for _ in range(3))),
+            at_least=0.9 * expected_s,
+            below=2 * expected_s,
+        )
 
 
 async def test_every_round_trip_takes_the_latency_twice(port: int) -> None:
     with limited_link(port, Link(bytes_per_s=1e9, latency_s=0.05)) as limited:
-        elapsed = await _fastest(lambda: _ask(limited, 10 * KIB, times=4))
-    assert 4 * 0.1 <= elapsed < 4 * 0.2
+        assert await _takes(lambda: _ask(limited, 10 * KIB, times=4), at_least=4 * 0.099, below=4 * 0.2)
 
 
 async def test_latency_does_not_limit_the_rate(port: int) -> None:
     """Bytes are on the way one behind the other."""
     with limited_link(port, Link(bytes_per_s=RATE, shared=True, latency_s=0.1)) as limited:
-        elapsed = await _fastest(lambda: _ask(limited, int(RATE)))
-    assert 1.1 < elapsed < 1.8
+        assert await _takes(lambda: _ask(limited, int(RATE)), at_least=1.1, below=1.8)
 
 
 async def test_a_pause_is_not_made_up_for_by_a_burst(port: int) -> None:

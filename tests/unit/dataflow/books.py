@@ -78,6 +78,7 @@ def group(task: int, samples: list[Sample], *, policy: str = "solver") -> Group:
         prompt_id=f"train-{task}",
         samples=tuple(samples),
         oldest_version=min(one.oldest_version for one in samples),
+        first_sequence=min(one.sequence for one in samples),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.dataflow.books import Feed, header, ledger
 from tests.unit.dataflow.ledger_pictures import picture
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger, LedgerError
-from trimtab.dataflow.ledger.records import StepDurable, StepGranted
+from trimtab.dataflow.ledger.records import GroupsSifted, ReducedGroup, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -30,7 +30,7 @@ def written(books: Ledger) -> LedgerSnapshot:
 
 
 def restored(feed: Recorded, snapshot: LedgerSnapshot) -> Ledger:
-    books = ledger()
+    books = ledger(sifts=feed.ledger.sifts)
     restoration = Restoration(books, snapshot)
     for sequence, one in feed.stream:
         if snapshot.floor <= sequence <= snapshot.last_sequence:
@@ -70,6 +70,21 @@ def test_a_group_of_which_one_sample_has_come_keeps_it() -> None:
     books = restored(feed, snapshot)
     assert picture(books) == picture(feed.ledger)
     assert books.arrived(3, "t0.solver.1", header(0, 1)) is Arrival.COMPLETED
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_group_of_which_filters_left_one_sample_keeps_all(kept: int) -> None:
+    """Its deadline is that of the whole group."""
+    feed = Recorded(ledger(sifts=True))
+    feed.issue(1)
+    feed.arrive(header(0, 0, version=0))
+    feed.arrive(header(0, 1, version=1))
+    feed.ledger.apply(
+        GroupsSifted(policy="solver", kept=(), reduced=(ReducedGroup("t0.solver", (kept,)),), left_out=())
+    )
+    snapshot = written(feed.ledger)
+    assert snapshot.floor == 1
+    assert picture(restored(feed, snapshot)) == picture(feed.ledger)
 
 
 def test_what_was_let_go_is_still_known() -> None:

@@ -33,13 +33,16 @@ async def test_a_lease_is_read_until_it_is_dropped(store: ObjectStore) -> None:
 
 async def test_a_lease_expires_and_lives_again_when_it_is_renewed(store: ObjectStore) -> None:
     await write_lease(store, POLICY, FIRST, deadline_s=D)
-    await eventually(lambda: _is_empty(store), timeout_s=20)
-    await write_lease(store, POLICY, FIRST, deadline_s=D)
-    assert await leases(store, ttl_s=2) == {FIRST}
 
+    async def expired() -> bool:
+        return not await leases(store, ttl_s=2)
 
-async def _is_empty(store: ObjectStore) -> bool:
-    return not await leases(store, ttl_s=0)
+    async def renewed() -> bool:
+        await write_lease(store, POLICY, FIRST, deadline_s=D)
+        return await leases(store, ttl_s=2) == {FIRST}
+
+    await eventually(expired, timeout_s=20)
+    await eventually(renewed, timeout_s=20)
 
 
 async def test_the_time_is_the_stores(store: ObjectStore) -> None:

@@ -99,6 +99,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """By index."""
     oldest_version: int
     """Of the oldest trained token of any sample: the deadline of the group, which is trained or not as one."""
+    first_sequence: int
+    """Where the first of its samples lies, also when filters have left that one out: what is restored is the whole
+    group, for its deadline.
+    """
     sifted: bool = False
     """Whether the filters were asked about it."""
 
@@ -115,6 +119,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             prompt_id=partial.prompt_id,
             samples=tuple(samples),
             oldest_version=min(sample.oldest_version for sample in samples),
+            first_sequence=partial.first_sequence,
         )
 
     @property

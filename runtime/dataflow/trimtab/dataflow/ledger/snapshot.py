@@ -235,7 +235,7 @@ def _floor(ledger: Ledger) -> int:
     sequences = chain(
         () if evaluated is None else (evaluated,),
         (partial.first_sequence for stream in streams for partial in stream.arriving.values()),
-        (sample.sequence for group in groups for sample in group.samples),
+        (group.first_sequence for group in groups),
     )
     return min(sequences, default=ledger.last_sequence + 1)
 
