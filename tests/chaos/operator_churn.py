@@ -191,8 +191,13 @@ class Churn:
     async def _job(self, name: str) -> Object | None:
         return await self.client.get_or_none(RLJOBS, name, namespace=self.namespace)
 
-    async def _has_pool(self, job: str) -> bool:
-        return await self.client.get_or_none(ROLLOUT_POOLS, f"{job}-home", namespace=self.namespace) is not None
+    async def _has_pool(self, name: str) -> bool:
+        """Of its own: that of an earlier job of its name may be there until the garbage collector comes."""
+        job = await self._job(name)
+        pool = await self.client.get_or_none(ROLLOUT_POOLS, f"{name}-home", namespace=self.namespace)
+        if job is None or pool is None:
+            return False
+        return bool(pool["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
 
     async def _patch(self, resource: Any, name: str, body: dict[str, Any]) -> None:
         await self.client.patch(resource, name, body, namespace=self.namespace)

@@ -41,7 +41,8 @@ async def run_kopf(
     """Until it is told to stop, and then not much longer, whatever kopf still waits for.
 
     kopf has a loop and a thread of its own. When it fails, as it does of a watch that is refused with 410, it cancels
-    every task of its loop, not only its own, and may wait for one of them for ever. It is then started again.
+    every task of its loop, not only its own. When it has ended, it is started again. It may also wait for one of
+    those tasks for ever: then the Reflectors, which wake the same keys, go on alone.
     """
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # It warns that signals do not reach this thread. They are not meant to.

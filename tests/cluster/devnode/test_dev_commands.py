@@ -56,7 +56,7 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
         assert kubectl("get", "node", "development", "-o", "jsonpath={.status.capacity.cpu}") == "3"
     finally:
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
+        assert running.wait(600) == 0
         assert running.stdout is not None
         running.stdout.close()
 

@@ -89,14 +89,14 @@ class OperatorProcess:
         """As a crash would."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(120)
 
     def stop(self) -> int:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(20)
+            return self._process.wait(200)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

@@ -159,5 +159,5 @@ async def test_no_server_outlives_its_owner(tmp_path: Path, signum: signal.Signa
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) == 2
         owner.send_signal(signum)
-        owner.wait(20)
+        owner.wait(200)
     await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout_s=20)

@@ -137,7 +137,7 @@ async def test_a_real_worker_completes_tasks_under_it(
         assert await asyncio.to_thread(pod.wait, 30.0) == 0, site.log("w0").read_text()
     finally:
         pod.kill()
-        pod.wait(10.0)
+        pod.wait(120.0)
     assert "ermissions" not in site.log("w0").read_text()
     assert violations(nats) == before
 

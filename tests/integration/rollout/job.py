@@ -70,7 +70,13 @@ class Job:
                 "created_at": 1.0,
             }
             task = Task(**fields | changes)
-            await publish(self.bus, self.topology.task_subject("rollout"), encode(task), message_id=task.task_id)
+            await publish(
+                self.bus,
+                self.topology.task_subject("rollout"),
+                encode(task),
+                message_id=task.task_id,
+                deadline_s=60.0,
+            )
 
     async def tasks_left(self) -> int:
         info = await api_call(self.bus, f"STREAM.INFO.{self.topology.tasks.name}", deadline_s=60.0)

@@ -70,10 +70,10 @@ async def pod_port(site: PodSite, engine: EngineClient) -> AsyncIterator[int]:
     try:
         yield port
         process.terminate()
-        assert await asyncio.to_thread(process.wait, 30.0) == 0, site.log("w0").read_text()
+        assert await asyncio.to_thread(process.wait, 300.0) == 0, site.log("w0").read_text()
     finally:
         process.kill()
-        process.wait(10.0)
+        process.wait(120.0)
 
 
 async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_old(

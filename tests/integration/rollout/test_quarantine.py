@@ -108,7 +108,7 @@ async def test_the_entry_is_there_before_the_failures_are(
 
 async def test_what_is_no_task_is_found_under_its_place_in_the_queue(job: Job, roles: Mapping[str, Role]) -> None:
     await job.issue(1)
-    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g")
+    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g", deadline_s=60.0)
     worker = job.worker(SingleTurn(), roles)
     async with working(worker):
         await eventually(job.settled, timeout_s=20.0)

@@ -154,7 +154,7 @@ async def test_a_trajectory_that_no_message_can_carry_is_a_failure_at_once(job: 
 
 
 async def test_what_is_no_task_is_refused_and_does_not_stop_the_rest(job: Job, roles: Mapping[str, Role]) -> None:
-    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g")
+    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g", deadline_s=60.0)
     await job.issue(1)
     worker = job.worker(SingleTurn(), roles)
 

@@ -33,7 +33,7 @@ async def test_groups_trajectories_and_tokens_are_counted_once_stored(job: Job, 
 
 
 async def test_failures_are_counted_by_kind_with_what_was_done_about_them(job: Job, roles: Mapping[str, Role]) -> None:
-    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g")
+    await publish(job.bus, job.topology.task_subject("rollout"), b"garbage", message_id="g", deadline_s=60.0)
     await job.issue(2)
     worker = job.worker(Faulty(failures=10**6), roles, max_deliveries=3)
     async with working(worker):

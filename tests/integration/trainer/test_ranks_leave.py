@@ -113,10 +113,10 @@ async def test_ranks_leave_together(
             )
             if ending == "sigterm":
                 ranks.process.send_signal(signal.SIGTERM)
-            code = await asyncio.to_thread(ranks.process.wait, 40.0)
+            code = await asyncio.to_thread(ranks.process.wait, 400.0)
         finally:
             ranks.process.kill()
-            ranks.process.wait(10.0)
+            ranks.process.wait(120.0)
     assert code != 0, ranks.log
     assert await saved_step(store) == 3, ranks.log
     assert (await announced(bus, topology)).version == 3
