@@ -5,7 +5,6 @@ that sampled it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,7 +37,6 @@ LAST_VERSION = 6
 BACKLOG = 2 * WORKERS
 # Far longer than a pause, so that only a pool that has stopped has one without a token, and no machine that is busy.
 WINDOW_S = 5.0
-LOOK_S = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -151,16 +149,22 @@ async def generated_tokens(http: aiohttp.ClientSession, engines: list[EngineProc
     return total
 
 
-async def watch_throughput(engines: list[EngineProcess], seen: list[int]) -> None:
+async def watch_throughput(engines: list[EngineProcess], seen: list[tuple[float, int]]) -> None:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=D)) as http:
         while True:
-            seen.append(await generated_tokens(http, engines))
-            await asyncio.sleep(LOOK_S)
+            seen.append((time.monotonic(), await generated_tokens(http, engines)))
+            await asyncio.sleep(0.1)
 
 
-def longest_silence(seen: list[int]) -> float:
-    """Seconds without a token of any engine, counted in looks: a machine that halts also halts who looks."""
-    return LOOK_S * max(len(list(looks)) for _, looks in itertools.groupby(seen))
+def longest_silence(seen: list[tuple[float, int]]) -> float:
+    """Seconds without a token of any engine."""
+    grown_at, tokens = seen[0]
+    longest = 0.0
+    for at, now in seen[1:]:
+        longest = max(longest, at - grown_at)
+        if now > tokens:
+            grown_at, tokens = at, now
+    return longest
 
 
 async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
@@ -176,7 +180,7 @@ async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
         # Versions 3 and 6 have little in common with those before, and are given whole.
         folders = {version: steps[version] for version in range(LAST_VERSION + 1)} | {3: models / "1", 6: models / "2"}
         publisher = await weights.publisher()
-        throughput: list[int] = []
+        throughput: list[tuple[float, int]] = []
         count = SwapCount()
         async with pool_of(weights, engines) as pool:
             for name in ("under_running_requests", "between_requests"):

@@ -70,7 +70,7 @@ async def test_connections_have_the_rate_each_or_together(port: int, expected_s:
 
 async def test_every_round_trip_takes_the_latency_twice(port: int) -> None:
     with limited_link(port, Link(bytes_per_s=1e9, latency_s=0.05)) as limited:
-        assert await _takes(lambda: _ask(limited, 10 * KIB, times=4), at_least=4 * 0.099, below=4 * 0.2)
+        assert await _takes(lambda: _ask(limited, 10 * KIB, times=4), at_least=4 * 0.1, below=4 * 0.2)
 
 
 async def test_latency_does_not_limit_the_rate(port: int) -> None:

@@ -208,7 +208,7 @@ def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
     redactor = Redactor()
     started = time.process_time()
     redactor.text(text * 20_000 + "://=: ")
-    assert time.process_time() - started < 20.0  # quadratic would be minutes
+    assert time.process_time() - started < 2.0  # quadratic would be minutes
 
 
 GIVEN_AWAY = (
