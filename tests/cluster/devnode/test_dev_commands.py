@@ -16,7 +16,7 @@ from trimtab.embedded.kube.assets import ControlPlaneAssets
 
 
 def test_a_preempted_pod_says_so_and_goes(bench: Bench) -> None:
-    slow = container("trap 'sleep 1; exit 0' TERM; while true; do sleep 0.05; done")
+    slow = container("trap 'sleep 4; exit 0' TERM; while true; do sleep 0.05; done")
     bench.apply(pod("spot", slow))
     bench.ready("spot")
     arguments = ["dev", "preempt", "spot", "-n", bench.namespace, "--kubeconfig", str(bench.plane.kubeconfig())]

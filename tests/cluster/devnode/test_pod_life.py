@@ -89,23 +89,25 @@ def test_a_forced_deletion_ends_the_processes_too(bench: Bench) -> None:
 
 def test_sidecars_come_first_and_go_last(bench: Bench) -> None:
     side = container(
-        "echo up >/shared/order; trap 'echo down >>/shared/order; exit 0' TERM; while true; do sleep 0.05; done",
+        "echo up >/shared/order; trap 'cat /shared/order; exit 0' TERM; while true; do sleep 0.05; done",
         name="side",
         restartPolicy="Always",
         startupProbe={"exec": {"command": ["test", "-f", "/shared/order"]}, "periodSeconds": 1},
     )
     first = container("echo init >>/shared/order", name="first")
-    main = container("sleep 0.3; echo main >>/shared/order", lifecycle={"preStop": {"exec": {"command": ["true"]}}})
+    after_the_reader = "while [ ! -f /shared/read ]; do sleep 0.05; done; echo main >>/shared/order"
+    main = container(after_the_reader, lifecycle={"preStop": {"exec": {"command": ["true"]}}})
     mounts = [{"name": "shared", "mountPath": "/shared"}]
     for one in (side, first, main):
         one["volumeMounts"] = mounts
-    reader = container("sleep 0.2; cat /shared/order", name="reader", volumeMounts=mounts)
+    reader = container("cat /shared/order; touch /shared/read", name="reader", volumeMounts=mounts)
     volumes = [{"name": "shared", "emptyDir": {"medium": "Memory"}}]
     keeper = pod("order", main, reader, initContainers=[side, first], volumes=volumes, restartPolicy="Never")
     bench.apply(keeper)
     done = bench.phase("order", "Succeeded", "Failed")
     assert done["status"]["phase"] == "Succeeded"
     assert bench.logs("order", "-c", "reader").split() == ["up", "init"]
+    assert bench.logs("order", "-c", "side").split() == ["up", "init", "main"]
     assert bench.state("order", "side")["state"]["terminated"]["exitCode"] == 0
     assert bench.state("order", "first")["ready"] is True
 

@@ -165,7 +165,7 @@ def test_two_pods_with_the_same_port_get_one_each_and_are_probed_there(bench: Be
 
 
 def test_probes_decide_about_readiness_and_life(bench: Bench) -> None:
-    script = "touch /tmp/alive; sleep 0.5; touch /tmp/ready; sleep 1; rm /tmp/alive; sleep 1000"
+    script = "touch /tmp/alive; sleep 0.5; touch /tmp/ready; sleep 5; rm /tmp/alive; sleep 1000"
     main = container(
         script,
         readinessProbe={"exec": {"command": ["test", "-f", "/tmp/ready"]}, "periodSeconds": 1, "failureThreshold": 1},

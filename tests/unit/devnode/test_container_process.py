@@ -52,7 +52,8 @@ async def test_exit_codes(sandbox: Sandbox | None, tmp_path: Path, script: str, 
 
 
 async def test_sigterm_reaches_the_first_process_once(sandbox: Sandbox | None, tmp_path: Path) -> None:
-    script = "trap 'echo got' TERM; echo up; for i in 1 2 3 4 5 6 7 8; do sleep 0.05 & wait $!; done; exit 5"
+    told = "while [ -z $told ]; do sleep 0.05 & wait $!; done"
+    script = f"trap 'echo got; told=yes' TERM; echo up; {told}; for i in 1 2 3 4; do sleep 0.05 & wait $!; done; exit 5"
     process, output = await started(sandbox, "sh", "-c", script, folder=tmp_path)
     await eventually(lambda: "up" in output.text, timeout_s=10)
     process.terminate()
