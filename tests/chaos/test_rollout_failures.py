@@ -144,7 +144,7 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
     sites: Sites, bus: Bus, engine: EngineProcess, rollout_template: TemplateProcess
 ) -> None:
     patient = sites("patient", episode_timeout_s=200)
-    impatient = sites("impatient", episode_timeout_s=4)
+    impatient = sites("impatient", episode_timeout_s=10)
     jobs, pods = [], []
     for site in (patient, impatient):
         await declare_job(bus, site.topology, deadline_s=60.0)

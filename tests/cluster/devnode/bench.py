@@ -94,9 +94,13 @@ class Bench:
         """Wait until the log has the text."""
         return self.until(lambda: self.kubectl("logs", name, *options, check=False), lambda log: text in log)
 
-    def reasons(self, name: str) -> list[str]:
-        """Reasons of the pod's events."""
-        return [event["reason"] for event in self.listed(EVENTS) if event["involvedObject"]["name"] == name]
+    def has_events(self, name: str, *reasons: str) -> None:
+        """Wait until there are events about the pod with all these reasons: they are written beside the work."""
+
+        def found() -> set[str]:
+            return {event["reason"] for event in self.listed(EVENTS) if event["involvedObject"]["name"] == name}
+
+        self.until(found, lambda seen: seen >= set(reasons))
 
     def processes(self) -> list[int]:
         """Processes of this machine whose command line has the mark."""

@@ -27,7 +27,7 @@ def test_a_pod_waits_until_what_it_asks_for_is_free(bench: Bench) -> None:
     assert refused["reason"] == "Unschedulable"
     assert "Insufficient example.com/widget (requested 1, free 0)" in refused["message"]
     bench.phase("small", "Succeeded")  # who waits does not keep others from going
-    assert "FailedScheduling" in bench.reasons("waiter")
+    bench.has_events("waiter", "FailedScheduling")
     bench.kubectl("delete", "pod", "holder")
     bench.phase("waiter", "Succeeded")
     assert _scheduled(bench, "waiter")["status"] == "True"

@@ -116,11 +116,11 @@ def messages_server() -> Iterator[MessagesServer]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     running = server.running()
-    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(120)
     try:
         yield server
     finally:
-        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(120)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

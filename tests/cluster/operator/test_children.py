@@ -60,6 +60,10 @@ def test_scaling_by_kubectl_adds_and_removes_pods_and_stays(scene: Scene) -> Non
     more = [f"tiny-home-rollout-{number}" for number in range(3)]
     scene.has_pods(DATAFLOW, TRAINER, *more)
     scene.make_ready("tiny-home-rollout-2")
+    scene.until(
+        lambda: (scene.get(ROLLOUT_POOLS, "tiny-home") or {}).get("status", {}),
+        lambda status: status.get("readyReplicas") == 1,
+    )
     scene.kubectl("scale", "rolloutpool/tiny-home", "--replicas=1")
     # The one that works is the last to go.
     scene.has_pods(DATAFLOW, TRAINER, "tiny-home-rollout-2")

@@ -138,7 +138,7 @@ def test_a_job_can_be_deleted_while_the_bus_is_away(
     operator_of: Callable[..., OperatorProcess], scene_of: Callable[[OperatorProcess], Scene], tmp_path: Path
 ) -> None:
     with _bus(tmp_path / "nats") as (nats, environment):
-        operator = operator_of("one", TRIMTAB_DELETION_DEADLINE_S="2", **environment)
+        operator = operator_of("one", TRIMTAB_DELETION_DEADLINE_S="8", **environment)
         scene = scene_of(operator)
         scene.apply(tiny_job())
         scene.has_pods(DATAFLOW, TRAINER, FIRST)

@@ -23,7 +23,7 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[KubeClient]:
         yield client
 
 
-def _candidate(client: KubeClient, namespace: str, identity: str, *, duration_s: int = 3) -> Leadership:
+def _candidate(client: KubeClient, namespace: str, identity: str, *, duration_s: int = 8) -> Leadership:
     return Leadership(
         client,
         namespace=namespace,
@@ -44,7 +44,7 @@ async def test_a_silent_holder_is_replaced_and_a_living_one_is_not(client: KubeC
     one, two = _candidate(client, namespace, "one"), _candidate(client, namespace, "two")
     await _acquired(one)
     holding, waiting = asyncio.create_task(one.hold()), asyncio.create_task(_acquired(two))
-    done, _ = await asyncio.wait({waiting}, timeout=4.0)
+    done, _ = await asyncio.wait({waiting}, timeout=10.0)
     assert not done, "the lease was taken from a living holder"
     holding.cancel()
     await waiting

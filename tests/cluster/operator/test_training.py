@@ -35,9 +35,10 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         timeout_s=_STEP_S,
     )
     assert "completionTime" not in status, status
-    assert status["readyReplicas"] == 1
     assert status["step"] >= 1
-    assert scene.condition(TRAINERS, "learns-solver", "Ready")["reason"] == "RanksReady"
+    # Those that work may have missed a probe on a busy machine.
+    scene.until(lambda: job_status(scene, "learns")["readyReplicas"], lambda ready: ready == 1)
+    scene.says(TRAINERS, "learns-solver", "Ready", "RanksReady")
 
     scene.kubectl("scale", "rolloutpool/learns-local", "--replicas=2")
     scene.until(

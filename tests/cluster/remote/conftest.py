@@ -26,7 +26,7 @@ QUICK = {
     "TRIMTAB_REMOTE__LONGEST_RETRY_S": "1",
     "TRIMTAB_REMOTE__REREAD_S": "1",
     "TRIMTAB_REMOTE__SWEEP_S": "1",
-    "TRIMTAB_DELETION_DEADLINE_S": "5",
+    "TRIMTAB_DELETION_DEADLINE_S": "15",
     # The same name each time, so that one that was killed need not be waited for.
     "TRIMTAB_IDENTITY": "one",
     # A machine that is busy for a while must not cost it the lease.

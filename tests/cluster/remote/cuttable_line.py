@@ -36,12 +36,12 @@ class CuttableLine:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(120.0)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.cut()
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(120.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10.0)
         self._loop.close()
@@ -71,7 +71,7 @@ class CuttableLine:
             if state is not _State.HANGING:
                 await self._drop_all()
 
-        asyncio.run_coroutine_threadsafe(change(), self._loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(change(), self._loop).result(120.0)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)

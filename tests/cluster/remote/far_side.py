@@ -69,8 +69,8 @@ class FarSide:
         """By the name that they have at home."""
         return {name.rpartition("-")[0]: pod for name, pod in self.scene.pods(part).items()}
 
-    def has_pods(self, *names: str, timeout_s: float = 90.0) -> dict[str, dict[str, Any]]:
-        return self.scene.until(self.pods, lambda pods: set(pods) == set(names), timeout_s=timeout_s)
+    def has_pods(self, *names: str) -> dict[str, dict[str, Any]]:
+        return self.scene.until(self.pods, lambda pods: set(pods) == set(names))
 
     def left(self) -> list[str]:
         """Everything of ours that is here."""
@@ -81,8 +81,8 @@ class FarSide:
             if item["metadata"]["name"] != "kube-root-ca.crt"
         ]
 
-    def is_empty(self, *, timeout_s: float = 90.0) -> None:
-        self.scene.until(self.left, lambda left: left == [], timeout_s=timeout_s)
+    def is_empty(self) -> None:
+        self.scene.until(self.left, lambda left: left == [])
 
 
 def kubeconfig_secret(config: Any, *, name: str = SECRET) -> dict[str, Any]:
