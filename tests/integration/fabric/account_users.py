@@ -18,11 +18,12 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.mint import OPERATOR_INBOX
 from trimtab.fabric.settings import NatsSettings
 
-# Long enough for an answer that comes, and all that is waited for one that does not.
-REFUSED_S = 1.0
+_NO_ANSWER_S = 1.0
+_ANSWER_S = 30.0
 
 Attempt = Callable[[], Awaitable[object]]
-Attempts = Callable[[Bus], Sequence[Attempt]]
+Attempts = Callable[[Bus, float], Sequence[Attempt]]
+"""By whom, and how long each waits for its answer."""
 
 
 def new_job(namespace: str) -> JobTopology:
@@ -71,7 +72,7 @@ async def states(bus: Bus, topology: JobTopology) -> dict[str, tuple[int, int]]:
 
 async def refused(attempts: Attempts, *, to: Bus) -> None:
     """The server answers nothing to what is forbidden."""
-    outcomes = await asyncio.gather(*(attempt() for attempt in attempts(to)), return_exceptions=True)
+    outcomes = await asyncio.gather(*(attempt() for attempt in attempts(to, _NO_ANSWER_S)), return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {BusTimeout}, outcomes
 
 
@@ -79,7 +80,7 @@ async def refused_alone(attempts: Attempts, *, to: Bus, administrator: Bus) -> N
     """Whoever may do everything does the same and gets an answer, so that nothing passes for forbidden which is merely
     impossible."""
     await refused(attempts, to=to)
-    for attempt in attempts(administrator):
+    for attempt in attempts(administrator, _ANSWER_S):
         try:
             await attempt()
         except BusTimeout:

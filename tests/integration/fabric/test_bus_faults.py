@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from tests.polling import patiently
+from tests.polling import eventually, patiently
 from trimtab.embedded.binaries import find_binary
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
@@ -42,13 +42,6 @@ from trimtab.fabric.settings import NatsSettings
 D = 60.0
 STREAM = StreamSpec(name="S", subjects=("s.>",), allow_direct=True)
 QUICK = FullJitter(base_s=0.02, cap_s=0.2)
-
-
-async def until(condition: object, *, within_s: float = 10.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "condition not met"
-        await asyncio.sleep(0.01)
 
 
 async def test_wrong_password_is_typed_quick_and_not_repeated(nats_settings: NatsSettings) -> None:
@@ -161,14 +154,14 @@ async def test_everything_recovers_after_a_restart(own_nats: EmbeddedNats) -> No
         async with (
             KvWatch(bucket) as watch,
             await Puller.open(bus, stream="S", consumer="c") as puller,
-            await serve(bus, "req.echo", echo, queue_group="g", concurrency=1, handler_deadline_s=5.0),
+            await serve(bus, "req.echo", echo, queue_group="g", concurrency=1, handler_deadline_s=60.0),
         ):
             assert isinstance(await watch.next(deadline_s=D), Entry)
             assert await watch.next(deadline_s=D) == SnapshotComplete()
             watching = asyncio.create_task(watch.next(deadline_s=D))
             fetching = asyncio.create_task(puller.fetch(batch=10, wait_s=D))
             await asyncio.to_thread(own_nats.kill)
-            await until(lambda: bus.state is BusState.RECONNECTING)
+            await eventually(lambda: bus.state is BusState.RECONNECTING, timeout_s=10.0, interval_s=0.01)
             started = time.monotonic()
             with pytest.raises(BusUnavailable):
                 await publish(bus, "s.x", b"", message_id="down", deadline_s=0.3)
@@ -207,7 +200,7 @@ async def test_a_stalled_server_is_a_timeout(own_nats: EmbeddedNats) -> None:
 async def test_an_error_line_from_the_server_is_followed_by_a_reconnect(nats_settings: NatsSettings) -> None:
     async with await Bus.connect(nats_settings, name="test", backoff=QUICK) as bus:
         await bus._client._process_err("'User Authentication Expired'")
-        await until(lambda: bus.epoch == 1 and bus.state is BusState.CONNECTED)
+        await eventually(lambda: bus.epoch == 1 and bus.state is BusState.CONNECTED, timeout_s=10.0, interval_s=0.01)
         await request_account_info(bus)
 
 
@@ -216,7 +209,7 @@ async def test_a_late_pong_does_not_end_the_read_loop(nats_settings: NatsSetting
         given_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         given_up.cancel()
         await bus._client._send_ping(given_up)
-        await until(lambda: not bus._client._pongs)
+        await eventually(lambda: not bus._client._pongs, timeout_s=10.0, interval_s=0.01)
         await request_account_info(bus)
 
 
@@ -270,7 +263,7 @@ def tls_server(tmp_path: Path) -> Iterator[NatsSettings]:
             user="u",
             password=SecretStr("p"),
             tls_ca_file=tmp_path / "ca.pem",
-            connect_timeout_s=5.0,
+            connect_timeout_s=60.0,
         )
         process.kill()
 

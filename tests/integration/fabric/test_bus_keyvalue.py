@@ -125,7 +125,7 @@ async def test_an_empty_bucket_is_complete_at_once(bucket: KeyValue) -> None:
 
 
 async def test_keys_of_a_ttl_bucket_expire_and_watchers_learn_of_it(bus: Bus) -> None:
-    spec = BucketSpec(name=f"ttl{uuid.uuid4().hex}", ttl_s=3.0)
+    spec = BucketSpec(name=f"ttl{uuid.uuid4().hex}", ttl_s=6.0)
     bucket = await KeyValue.declare(bus, spec, deadline_s=D)
     await KeyValue.declare(bus, spec, deadline_s=D)
     async with KvWatch(bucket) as watch:

@@ -19,7 +19,6 @@ from nats.aio.msg import Msg
 
 from examples.quickstart.make import make_model, make_tokenizer
 from tests.integration.fabric.account_users import (
-    REFUSED_S,
     Attempt,
     declared_by_the_operator,
     new_job,
@@ -161,23 +160,23 @@ async def test_it_can_do_no_harm(bus: Bus, guest: Bus, topology: JobTopology) ->
     streams = stream_names(topology)
     before = await states(bus, topology)
 
-    def writes(by: Bus) -> list[Attempt]:
+    def writes(by: Bus, deadline_s: float) -> list[Attempt]:
         return [
-            lambda: KeyValue(by, topology.weights).put("solver", b"mine", deadline_s=REFUSED_S),
-            lambda: KeyValue(by, topology.balance).put("solver.report", b"mine", deadline_s=REFUSED_S),
-            lambda: publish(by, topology.ledger_subject, b"mine", message_id="m", deadline_s=REFUSED_S),
-            lambda: publish(by, topology.task_subject("rollout"), b"mine", message_id="m", deadline_s=REFUSED_S),
+            lambda: KeyValue(by, topology.weights).put("solver", b"mine", deadline_s=deadline_s),
+            lambda: KeyValue(by, topology.balance).put("solver.report", b"mine", deadline_s=deadline_s),
+            lambda: publish(by, topology.ledger_subject, b"mine", message_id="m", deadline_s=deadline_s),
+            lambda: publish(by, topology.task_subject("rollout"), b"mine", message_id="m", deadline_s=deadline_s),
         ]
 
-    def removals(by: Bus) -> list[Attempt]:
+    def removals(by: Bus, deadline_s: float) -> list[Attempt]:
         operations = [
             *(f"STREAM.PURGE.{stream}" for stream in streams),
             f"CONSUMER.DELETE.{topology.tasks.name}.{TASK_CONSUMER}",
             *(f"STREAM.DELETE.{stream}" for stream in streams),
         ]
-        return [partial(api_call, by, operation, deadline_s=REFUSED_S) for operation in operations]
+        return [partial(api_call, by, operation, deadline_s=deadline_s) for operation in operations]
 
-    await refused(lambda by: [*writes(by), *removals(by)], to=guest)
+    await refused(lambda by, deadline_s: [*writes(by, deadline_s), *removals(by, deadline_s)], to=guest)
     assert await states(bus, topology) == before
     await refused_alone(writes, to=guest, administrator=bus)
     await refused_alone(removals, to=guest, administrator=bus)
@@ -191,7 +190,7 @@ async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
     await declare_job(bus, other, deadline_s=60.0)
     await KeyValue(guest, topology.members).put("x", b"forged", deadline_s=60.0)
 
-    def makes(by: Bus) -> list[Attempt]:
+    def makes(by: Bus, deadline_s: float) -> list[Attempt]:
         attempts: list[Attempt] = []
         for stream in stream_names(topology):
             for name in (TASK_CONSUMER, "thief"):
@@ -205,7 +204,7 @@ async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
                     (f"CONSUMER.CREATE.{stream}.{name}.$KV.{topology.members.name}.>", filtered),
                     (f"CONSUMER.DURABLE.CREATE.{stream}.{name}", durable),
                 ):
-                    attempts.append(partial(api_call, by, operation, content, deadline_s=REFUSED_S))
+                    attempts.append(partial(api_call, by, operation, content, deadline_s=deadline_s))
         return attempts
 
     await refused(makes, to=guest)
@@ -228,7 +227,7 @@ async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus
     await publish(guest, subject, b"mine, and written only", message_id="t", deadline_s=60.0)
     await publish(bus, topology.ledger_subject, b"a decision", message_id="l", deadline_s=60.0)
 
-    def reads(by: Bus) -> list[Attempt]:
+    def reads(by: Bus, deadline_s: float) -> list[Attempt]:
         operations: list[tuple[str, dict[str, Any]]] = []
         for stream in (topology.trajectories.name, topology.ledger.name):
             consumer: dict[str, Any] = {"stream_name": stream, "config": {"name": "thief", "ack_policy": "none"}}
@@ -238,8 +237,8 @@ async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus
                 (f"CONSUMER.CREATE.{stream}", consumer),
                 (f"CONSUMER.LIST.{stream}", {}),
             ]
-        direct = partial(get_message, by, topology.trajectories.name, 1, deadline_s=REFUSED_S)
-        return [direct, *(partial(api_call, by, *operation, deadline_s=REFUSED_S) for operation in operations)]
+        direct = partial(get_message, by, topology.trajectories.name, 1, deadline_s=deadline_s)
+        return [direct, *(partial(api_call, by, *operation, deadline_s=deadline_s) for operation in operations)]
 
     await refused_alone(reads, to=guest, administrator=bus)
 
@@ -268,11 +267,11 @@ async def test_it_sees_nothing_of_other_jobs(bus: Bus, guest: Bus, topology: Job
     await job.issue(1)
     await KeyValue(bus, other.members).put("x", b"here", deadline_s=60.0)
 
-    def reads(by: Bus) -> list[Attempt]:
+    def reads(by: Bus, deadline_s: float) -> list[Attempt]:
         return [
-            partial(api_call, by, f"STREAM.INFO.{other.tasks.name}", deadline_s=REFUSED_S),
-            partial(api_call, by, "STREAM.NAMES", {}, deadline_s=REFUSED_S),
-            partial(KeyValue(by, other.members).get, "x", deadline_s=REFUSED_S),
+            partial(api_call, by, f"STREAM.INFO.{other.tasks.name}", deadline_s=deadline_s),
+            partial(api_call, by, "STREAM.NAMES", {}, deadline_s=deadline_s),
+            partial(KeyValue(by, other.members).get, "x", deadline_s=deadline_s),
         ]
 
     await refused_alone(reads, to=guest, administrator=bus)

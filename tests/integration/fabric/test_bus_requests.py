@@ -24,7 +24,7 @@ async def test_an_answer_with_headers(bus: Bus) -> None:
     async def echo(asked: Request) -> Reply:
         return Reply(payload=asked.payload[::-1], headers={"Was": asked.headers["Name"]})
 
-    async with await serve(bus, "req.echo", echo, queue_group="g", concurrency=2, handler_deadline_s=5.0):
+    async with await serve(bus, "req.echo", echo, queue_group="g", concurrency=2, handler_deadline_s=60.0):
         reply = await request(bus, "req.echo", b"abc", headers={"Name": "é"})
     assert (reply.payload, reply.headers) == (b"cba", {"Was": "é"})
 
@@ -57,7 +57,7 @@ async def test_failures_come_back_typed_and_without_unforeseen_text(bus: Bus) ->
             return Reply(payload=b"x" * (bus.max_payload + 1))
         raise ValueError("hunter2")
 
-    async with await serve(bus, "req.fail", fail, queue_group="g", concurrency=1, handler_deadline_s=5.0):
+    async with await serve(bus, "req.fail", fail, queue_group="g", concurrency=1, handler_deadline_s=60.0):
         with pytest.raises(RemoteError, match="step 7 is over") as expected:
             await request(bus, "req.fail", b"expected", deadline_s=60.0)
         assert (expected.value.kind, expected.value.retryable) == ("stale-step", True)
@@ -82,9 +82,9 @@ async def test_concurrency_is_bounded_and_the_overflow_told_so(bus: Bus) -> None
         running -= 1
         return Reply(b"done")
 
-    responder = await serve(bus, "req.count", count, queue_group="g", concurrency=2, backlog=3, handler_deadline_s=9.0)
+    responder = await serve(bus, "req.count", count, queue_group="g", concurrency=2, backlog=3, handler_deadline_s=60.0)
     async with responder:
-        asked = [asyncio.create_task(request(bus, "req.count", b"", deadline_s=9.0)) for _ in range(9)]
+        asked = [asyncio.create_task(request(bus, "req.count", b"", deadline_s=60.0)) for _ in range(9)]
         refused, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         while len(refused) < 4:
             refused = {task for task in asked if task.done()}
@@ -101,8 +101,8 @@ async def test_a_queue_group_shares_the_work(bus: Bus) -> None:
         return Reply(name)
 
     async with (
-        await serve(bus, "req.who", lambda _: who(b"a"), queue_group="g", concurrency=1, handler_deadline_s=5.0),
-        await serve(bus, "req.who", lambda _: who(b"b"), queue_group="g", concurrency=1, handler_deadline_s=5.0),
+        await serve(bus, "req.who", lambda _: who(b"a"), queue_group="g", concurrency=1, handler_deadline_s=60.0),
+        await serve(bus, "req.who", lambda _: who(b"b"), queue_group="g", concurrency=1, handler_deadline_s=60.0),
     ):
         answers = {(await request(bus, "req.who", b"", deadline_s=60.0)).payload for _ in range(40)}
     assert answers == {b"a", b"b"}
@@ -116,7 +116,7 @@ async def test_closing_lets_running_handlers_answer(bus: Bus) -> None:
         await release.wait()
         return Reply(b"in time")
 
-    responder = await serve(bus, "req.close", handler, queue_group="g", concurrency=1, handler_deadline_s=5.0)
+    responder = await serve(bus, "req.close", handler, queue_group="g", concurrency=1, handler_deadline_s=60.0)
     asked = asyncio.create_task(request(bus, "req.close", b"", deadline_s=60.0))
     await entered.wait()
     closing = asyncio.create_task(responder.close())

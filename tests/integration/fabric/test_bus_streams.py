@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.polling import patiently
+from trimtab.fabric.bus import retry
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement
 from trimtab.fabric.bus.direct_get import get_message, get_messages
@@ -55,12 +56,17 @@ async def stream(bus: Bus) -> AsyncIterator[StreamSpec]:
     await delete_stream(bus, name, deadline_s=D)
 
 
+@pytest.fixture
+def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that is asked again after two seconds gets the answer that the first had changed."""
+    monkeypatch.setattr(retry, "ATTEMPT_TIMEOUT_S", D)
+
+
 async def pull_all(puller: Puller, count: int, **bounds: int) -> list[Delivery]:
     deliveries: list[Delivery] = []
-    while len(deliveries) < count:
-        got = await puller.fetch(batch=count - len(deliveries), wait_s=5.0, **bounds)
-        assert got, f"only {len(deliveries)} of {count} came"
-        deliveries += got
+    async with patiently(30.0):
+        while len(deliveries) < count:
+            deliveries += await puller.fetch(batch=count - len(deliveries), wait_s=5.0, **bounds)
     return deliveries
 
 
@@ -72,7 +78,7 @@ async def fill(bus: Bus, stream: StreamSpec, count: int, *, size: int = 10) -> N
             )
 
 
-async def test_declaring_a_job_twice_changes_nothing(bus: Bus) -> None:
+async def test_declaring_a_job_twice_changes_nothing(bus: Bus, asked_once: None) -> None:
     topology = JobTopology("team.a", f"job_{uuid.uuid4().hex}")
     await declare_job(bus, topology, deadline_s=D)
     await publish(bus, topology.task_subject("main"), b"1", message_id="1")
@@ -115,7 +121,7 @@ async def test_consumers_are_updated_or_refused_by_field(bus: Bus, stream: Strea
         await declare_consumer(bus, replace(consumer, deliver_from=DeliverFrom.NEW), deadline_s=D)
 
 
-async def test_a_repeated_id_is_stored_once_and_reported(bus: Bus, stream: StreamSpec) -> None:
+async def test_a_repeated_id_is_stored_once_and_reported(bus: Bus, stream: StreamSpec, asked_once: None) -> None:
     first = await publish(bus, f"{stream.name}.x", b"a", message_id="same")
     second = await publish(bus, f"{stream.name}.x", b"a", message_id="same")
     assert (first.duplicate, second.duplicate) == (False, True)
@@ -124,9 +130,8 @@ async def test_a_repeated_id_is_stored_once_and_reported(bus: Bus, stream: Strea
 
 async def test_publishing_where_no_stream_listens_ends_at_the_deadline(bus: Bus) -> None:
     started = time.monotonic()
-    # The last attempt may be cut off by the deadline before the server has said that nobody listens.
-    with pytest.raises((BusUnavailable, BusTimeout), match=r"nobody\.listens"):
-        await publish(bus, "nobody.listens", b"", message_id="1", deadline_s=0.5)
+    with pytest.raises(BusUnavailable, match=r"nobody\.listens"):
+        await publish(bus, "nobody.listens", b"", message_id="1", deadline_s=2.0)
     assert time.monotonic() - started < 60.0
 
 
@@ -216,7 +221,7 @@ async def test_headers_only_leaves_payloads_behind(bus: Bus, stream: StreamSpec)
 
 async def test_settling(bus: Bus, stream: StreamSpec) -> None:
     await fill(bus, stream, 3)
-    await declare_consumer(bus, ConsumerSpec(name="c", stream=stream.name, ack_wait_s=3.0), deadline_s=D)
+    await declare_consumer(bus, ConsumerSpec(name="c", stream=stream.name, ack_wait_s=6.0), deadline_s=D)
     async with await Puller.open(bus, stream=stream.name, consumer="c") as puller:
         done, again, poison = await pull_all(puller, 3)
         assert await done.ack() is Settlement.SENT
@@ -230,7 +235,7 @@ async def test_settling(bus: Bus, stream: StreamSpec) -> None:
         (redelivered,) = await pull_all(puller, 1)
         assert redelivered.attempt == 3
         # In progress: it does not, for as long as we say so.
-        end = time.monotonic() + 4.0
+        end = time.monotonic() + 8.0
         while time.monotonic() < end:
             assert await redelivered.in_progress() is Settlement.SENT
             assert await puller.fetch(batch=1, wait_s=0.2) == []
@@ -241,7 +246,7 @@ async def test_settling(bus: Bus, stream: StreamSpec) -> None:
 async def test_pulling_from_nothing_is_an_error_within_the_wait(bus: Bus, stream: StreamSpec) -> None:
     async with await Puller.open(bus, stream=stream.name, consumer="none") as puller:
         with pytest.raises(BusUnavailable, match="none"):
-            await puller.fetch(batch=1, wait_s=0.3)
+            await puller.fetch(batch=1, wait_s=2.0)
 
 
 async def test_direct_reads_with_gaps(bus: Bus, stream: StreamSpec) -> None:
@@ -268,6 +273,6 @@ async def test_direct_reads_with_gaps(bus: Bus, stream: StreamSpec) -> None:
 
 async def test_direct_read_of_a_missing_stream(bus: Bus) -> None:
     with pytest.raises(BusUnavailable, match="NOPE"):
-        await get_message(bus, "NOPE", 1, deadline_s=0.3)
+        await get_message(bus, "NOPE", 1, deadline_s=2.0)
     with pytest.raises(BusTimeout):
         await get_messages(bus, "NOPE", [1, 2, 7], deadline_s=0.3)

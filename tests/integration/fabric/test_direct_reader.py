@@ -83,7 +83,7 @@ async def test_more_than_one_batch_and_each_change_of_a_quick_writer_at_most_onc
 
 
 async def test_a_key_that_expires_is_noticed_though_nobody_writes(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(ttl_s=3.0), deadline_s=60.0)
+    written = await KeyValue.declare(writer, _bucket(ttl_s=6.0), deadline_s=60.0)
     async with KvWatch(KeyValue(reader, written.spec)) as watch:
         assert await _next(watch) == SnapshotComplete()
         await written.put("short", b"1")

@@ -19,7 +19,6 @@ from nats.aio.msg import Msg
 
 from tests.integration.dataflow.simulation import Simulation, running
 from tests.integration.fabric.account_users import (
-    REFUSED_S,
     Attempt,
     declared_by_the_operator,
     new_job,
@@ -185,7 +184,7 @@ async def test_no_user_of_a_job_reaches_another_job(jobs: Jobs, role: str) -> No
     async def hear(message: Msg) -> None:
         heard.append(message.subject)
 
-    def touched(by: Bus) -> list[Attempt]:
+    def touched(by: Bus, deadline_s: float) -> list[Attempt]:
         mirror = {"name": f"{jobs.ours.tasks.name}-2", "mirror": {"name": other.ledger.name}}
         operations = [
             ("STREAM.NAMES", {}),
@@ -195,11 +194,11 @@ async def test_no_user_of_a_job_reaches_another_job(jobs: Jobs, role: str) -> No
             *_stream_operations(other),
         ]
         return [
-            *(partial(api_call, by, name, body, deadline_s=REFUSED_S) for name, body in operations),
-            *(partial(KeyValue(by, bucket).get, "key", deadline_s=REFUSED_S) for bucket in other.buckets),
-            *(partial(KeyValue(by, bucket).put, "key", b"mine", deadline_s=REFUSED_S) for bucket in other.buckets),
+            *(partial(api_call, by, name, body, deadline_s=deadline_s) for name, body in operations),
+            *(partial(KeyValue(by, bucket).get, "key", deadline_s=deadline_s) for bucket in other.buckets),
+            *(partial(KeyValue(by, bucket).put, "key", b"mine", deadline_s=deadline_s) for bucket in other.buckets),
             *(
-                partial(publish, by, subject, b"mine", message_id="mine", deadline_s=REFUSED_S)
+                partial(publish, by, subject, b"mine", message_id="mine", deadline_s=deadline_s)
                 for subject in (other.task_subject("q"), other.trajectory_subject("solver"), other.ledger_subject)
             ),
         ]
@@ -224,7 +223,7 @@ async def test_a_trainer_takes_no_tasks_and_keeps_no_books(jobs: Jobs) -> None:
     ours = jobs.ours
     taking = {"name": "rollout", "durable_name": "rollout", "ack_policy": "explicit"}
 
-    def attempts(by: Bus) -> list[Attempt]:
+    def attempts(by: Bus, deadline_s: float) -> list[Attempt]:
         operations: list[tuple[str, dict[str, Any]]] = [
             (
                 f"CONSUMER.CREATE.{ours.tasks.name}.rollout",
@@ -241,12 +240,12 @@ async def test_a_trainer_takes_no_tasks_and_keeps_no_books(jobs: Jobs) -> None:
             *((f"STREAM.DELETE.{name}", {}) for name in stream_names(ours)),
         ]
         return [
-            lambda: publish(by, ours.task_subject("q"), b"mine", message_id="t", deadline_s=REFUSED_S),
-            lambda: publish(by, ours.trajectory_subject("solver"), b"mine", message_id="t", deadline_s=REFUSED_S),
-            lambda: publish(by, ours.ledger_subject, b"mine", message_id="l", deadline_s=REFUSED_S),
-            lambda: KeyValue(by, ours.balance).put("solver.report", b"mine", deadline_s=REFUSED_S),
-            lambda: KeyValue(by, ours.quarantine).put("task", b"mine", deadline_s=REFUSED_S),
-            *(partial(api_call, by, name, body, deadline_s=REFUSED_S) for name, body in operations),
+            lambda: publish(by, ours.task_subject("q"), b"mine", message_id="t", deadline_s=deadline_s),
+            lambda: publish(by, ours.trajectory_subject("solver"), b"mine", message_id="t", deadline_s=deadline_s),
+            lambda: publish(by, ours.ledger_subject, b"mine", message_id="l", deadline_s=deadline_s),
+            lambda: KeyValue(by, ours.balance).put("solver.report", b"mine", deadline_s=deadline_s),
+            lambda: KeyValue(by, ours.quarantine).put("task", b"mine", deadline_s=deadline_s),
+            *(partial(api_call, by, name, body, deadline_s=deadline_s) for name, body in operations),
         ]
 
     async with await jobs.dial("trainer") as trainer:
@@ -272,7 +271,7 @@ async def test_a_dataflow_makes_no_streams_and_no_weights(jobs: Jobs) -> None:
     ours, copy = jobs.ours, jobs.ours.balance.config()
     mirror = {"name": f"{ours.tasks.name}-2", "mirror": {"name": ours.ledger.name}}
 
-    def attempts(by: Bus) -> list[Attempt]:
+    def attempts(by: Bus, deadline_s: float) -> list[Attempt]:
         operations: list[tuple[str, dict[str, Any]]] = [
             (f"STREAM.CREATE.{mirror['name']}", mirror),
             (f"STREAM.UPDATE.{copy['name']}", copy | {"sources": [{"name": ours.ledger.name}]}),
@@ -280,9 +279,9 @@ async def test_a_dataflow_makes_no_streams_and_no_weights(jobs: Jobs) -> None:
             *((f"STREAM.DELETE.{name}", {}) for name in stream_names(ours)),
         ]
         return [
-            lambda: KeyValue(by, ours.weights).put("solver", b"mine", deadline_s=REFUSED_S),
-            lambda: publish(by, ours.trajectory_subject("solver"), b"mine", message_id="t", deadline_s=REFUSED_S),
-            *(partial(api_call, by, name, body, deadline_s=REFUSED_S) for name, body in operations),
+            lambda: KeyValue(by, ours.weights).put("solver", b"mine", deadline_s=deadline_s),
+            lambda: publish(by, ours.trajectory_subject("solver"), b"mine", message_id="t", deadline_s=deadline_s),
+            *(partial(api_call, by, name, body, deadline_s=deadline_s) for name, body in operations),
         ]
 
     async with await jobs.dial("dataflow") as dataflow:
@@ -292,12 +291,12 @@ async def test_a_dataflow_makes_no_streams_and_no_weights(jobs: Jobs) -> None:
 async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -> None:
     ours = jobs.ours
 
-    def attempts(by: Bus) -> list[Attempt]:
+    def attempts(by: Bus, deadline_s: float) -> list[Attempt]:
         return [
-            lambda: publish(by, ours.task_subject("q"), b"mine", message_id="t", deadline_s=REFUSED_S),
-            lambda: publish(by, ours.ledger_subject, b"mine", message_id="l", deadline_s=REFUSED_S),
-            lambda: KeyValue(by, ours.weights).put("solver", b"mine", deadline_s=REFUSED_S),
-            lambda: api_call(by, f"STREAM.PURGE.{ours.ledger.name}", deadline_s=REFUSED_S),
+            lambda: publish(by, ours.task_subject("q"), b"mine", message_id="t", deadline_s=deadline_s),
+            lambda: publish(by, ours.ledger_subject, b"mine", message_id="l", deadline_s=deadline_s),
+            lambda: KeyValue(by, ours.weights).put("solver", b"mine", deadline_s=deadline_s),
+            lambda: api_call(by, f"STREAM.PURGE.{ours.ledger.name}", deadline_s=deadline_s),
         ]
 
     before = violations(jobs.server)

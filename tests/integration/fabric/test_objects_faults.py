@@ -131,7 +131,7 @@ async def test_a_file_download_is_resumed_by_the_next_call(
     object_store_settings: ObjectStoreSettings, tmp_path: Path
 ) -> None:
     assert object_store_settings.endpoint_url is not None
-    failing = threading.Event()
+    failing, first_part = threading.Event(), threading.Event()
     failing.set()
     ranges: list[bytes] = []
 
@@ -139,15 +139,21 @@ async def test_a_file_download_is_resumed_by_the_next_call(
         start = request.find(b"Range: bytes=")
         if start < 0:
             return None
-        ranges.append(request[start : request.find(b"\r\n", start)])
-        return (100_000 if b"bytes=0-" not in ranges[-1] else None) if failing.is_set() else None
+        asked = request[start : request.find(b"\r\n", start)]
+        ranges.append(asked)
+        if not failing.is_set() or b"bytes=0-" in asked:
+            return None
+        first_part.wait(60.0)
+        return 100_000
 
     proxy = CuttingProxy(object_store_settings.endpoint_url, cut)
     body, path = os.urandom(12 * MIB), tmp_path / "big"
     async with ObjectStore(through(object_store_settings, proxy), backoff=QUICK) as store:
         await store.put("big", body)
         with pytest.raises(StoreUnavailable, match="big"):
-            await download_to_file(store, "big", path, deadline_s=60.0, shape=SHAPE)
+            await download_to_file(
+                store, "big", path, deadline_s=120.0, shape=SHAPE, progress=lambda done, total: first_part.set()
+            )
         assert not path.exists()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["big.partial", "big.ranges"]
         failing.clear()

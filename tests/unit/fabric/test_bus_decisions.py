@@ -62,18 +62,22 @@ async def test_only_what_may_help_is_repeated() -> None:
             await until_deadline(attempt, deadline_s=5.0, backoff=NO_WAIT)
 
 
-async def test_repeating_ends_with_the_deadline() -> None:
-    attempts = 0
+@pytest.mark.parametrize("last", [BusUnavailable("the last"), BusTimeout("cut off")], ids=["told", "cut off"])
+async def test_repeating_ends_with_the_deadline_and_says_what_it_was_told(
+    monkeypatch: pytest.MonkeyPatch, last: BusError
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    outcomes: list[BusError] = [BusUnavailable("first"), BusUnavailable("second"), BusUnavailable("third"), last]
 
     async def attempt(timeout_s: float) -> None:
-        nonlocal attempts
-        attempts += 1
-        await asyncio.sleep(0.01)
-        raise BusUnavailable("still")
+        nonlocal now
+        now += 0.25
+        raise outcomes.pop(0)
 
-    with pytest.raises(BusUnavailable, match="still"):
-        await until_deadline(attempt, deadline_s=1.0, backoff=FullJitter(base_s=0.01, cap_s=0.01))
-    assert 2 < attempts < 101
+    with pytest.raises(BusUnavailable, match="the last" if isinstance(last, BusUnavailable) else "third"):
+        await until_deadline(attempt, deadline_s=1.0, backoff=NO_WAIT)
+    assert outcomes == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,6 @@ QUICK = FullJitter(base_s=0.001, cap_s=0.01)
 async def faults(tmp_path: Path) -> AsyncGenerator[tuple[FaultServer, KubeClient], None]:
     async with (
         fault_server(tmp_path) as (server, access),
-        KubeClient(access, deadline_s=5.0, backoff=QUICK) as client,
+        KubeClient(access, deadline_s=60.0, backoff=QUICK) as client,
     ):
         yield server, client

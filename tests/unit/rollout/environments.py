@@ -30,7 +30,7 @@ class Broken:
     def __init__(self, *, how: str) -> None:
         self._how = how
 
-    def reset(self, prompt: Mapping[str, Any], /) -> str:
+    async def reset(self, prompt: Mapping[str, Any], /) -> str:
         return "go."
 
     def step(self, action: str, /) -> Any:

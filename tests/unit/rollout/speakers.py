@@ -83,4 +83,4 @@ def role(
 
 
 def assignment(**prompt: object) -> Assignment:
-    return Assignment(prompt=prompt, seed=1, request_id="t.0", deadline_s=5.0)
+    return Assignment(prompt=prompt, seed=1, request_id="t.0", deadline_s=60.0)

@@ -34,7 +34,7 @@ def runner(
     workflow: object,
     roles: Mapping[str, Role] | None = None,
     *,
-    timeout_s: float = 5.0,
+    timeout_s: float = 60.0,
     metrics: Metrics | None = None,
 ) -> GroupRunner:
     return GroupRunner(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import MutableMapping
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -11,14 +13,17 @@ from tests.polling import eventually
 from trimtab.rollout.loop_watch import LoopWatch
 
 
-async def blocking_workflow() -> None:
-    time.sleep(1.5)  # noqa: ASYNC251 - what it is about
+async def blocking_workflow(logs: list[MutableMapping[str, Any]]) -> None:
+    end = time.monotonic() + 60.0
+    time.sleep(1.1)  # noqa: ASYNC251 - what it is about
+    while not logs and time.monotonic() < end:
+        time.sleep(0.01)  # noqa: ASYNC251
 
 
 async def test_a_blocked_loop_is_named_with_task_and_place_and_its_time_is_counted() -> None:
     blocked: list[float] = []
     with capture_logs() as logs, LoopWatch(limit_s=0.5, blocked=blocked.append, clock=time.monotonic):
-        await asyncio.create_task(blocking_workflow(), name="episode task-1.0")
+        await asyncio.create_task(blocking_workflow(logs), name="episode task-1.0")
         # Written by the thread, while nothing else could run.
         (line,) = [line for line in logs if line["event"] == "event_loop_blocked"]
         await eventually(lambda: len(blocked) > 0, timeout_s=10.0)

@@ -213,7 +213,7 @@ async def test_spans_come_from_an_engine_that_accounts_for_every_token() -> None
     again = Position(epoch=2, version=3)
     engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), (again, 3), accounts=True)
     sampler = PolicySampler(engine, gate)
-    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=5.0)
+    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=60.0)
     assert completion.spans == (model_span(2, version=3), model_span(1, version=4), model_span(3, version=3))
     assert sampler.accounts_for_tokens
     assert not sampler.lost.is_set()
@@ -223,7 +223,7 @@ async def test_an_engine_that_does_not_account_is_not_believed_about_a_request_t
     gate = VersionGate(at(3))
     engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), accounts=False)
     sampler = PolicySampler(engine, gate)
-    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=5.0)
+    completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=60.0)
     # The second time nothing was swapped, and its one word holds for all tokens.
     assert engine.asked == 2
     assert completion.spans == (model_span(3, version=4),)

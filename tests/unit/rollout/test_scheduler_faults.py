@@ -24,7 +24,7 @@ from trimtab.rollout.engines.builtin.sparse_update import SparseTensor, SparseUp
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
-W = 5.0
+W = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -49,10 +50,10 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 _QUICK = Patience(
     startup_s=60.0,
-    silence_s=1.0,
+    silence_s=60.0,
     readiness_poll_s=0.05,
     liveness_poll_s=0.05,
-    answer_s=0.3,
+    answer_s=1.0,
     grace_s=0.5,
     backoff_first_s=0.05,
     backoff_max_s=0.4,
@@ -83,7 +84,7 @@ class Launch:
 
     async def until_alive(self, starts: int) -> None:
         async def alive() -> bool:
-            return len(self.pids()) == starts and await self.probe.alive()
+            return len(self.pids()) >= starts and await self.probe.alive()
 
         await eventually(alive, timeout_s=30.0)
 
@@ -107,7 +108,7 @@ async def test_a_server_that_died_is_started_again(launch: Launch) -> None:
 
 
 async def test_a_server_whose_scheduler_does_not_answer_is_started_again(launch: Launch) -> None:
-    running = launch.run("hangs at first")
+    running = launch.run("hangs at first", patience=replace(_QUICK, silence_s=1.0))
     await launch.until_alive(2)
     launch.stopping.set()
     await within(running, 10.0)
@@ -139,8 +140,8 @@ async def test_a_server_that_never_becomes_ready_is_given_up(launch: Launch) -> 
 
 
 async def test_one_that_ends_again_and_again_is_tried_ever_more_seldom_and_given_up(launch: Launch) -> None:
-    patience = Patience(startup_s=3.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5, backoff_first_s=0.2)
-    with pytest.raises(ServerNotReady, match="within 3 s"):
+    patience = Patience(startup_s=7.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5, backoff_first_s=0.2)
+    with pytest.raises(ServerNotReady, match="within 7 s"):
         await within(launch.run("crashes", patience=patience), 60.0)
-    # 0.2, 0.4, 0.8 and 1.6 seconds between them are 3 already.
-    assert 2 <= len(launch.pids()) <= 6
+    # 0.2, 0.4, 0.8, 1.6 and 3.2 seconds between them are 6 already.
+    assert 2 <= len(launch.pids()) <= 7

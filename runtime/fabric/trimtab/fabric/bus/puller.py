@@ -61,13 +61,14 @@ class Puller:
         clock = asyncio.get_running_loop().time
         end = clock() + wait_s
         attempt = 0
+        error: BusError | None = None
         async with self._turn:
             while True:
                 if self._arrived:
                     return self._take(batch)
                 left = end - clock()
-                if left <= 0 and attempt:
-                    return []
+                if left <= 0 and error is not None:
+                    raise error
                 error = await self._ask(batch=batch, max_bytes=max_bytes, wait_s=max(left, 0.001))
                 if self._arrived:
                     return self._take(batch)

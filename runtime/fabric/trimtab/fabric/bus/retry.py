@@ -23,10 +23,13 @@ def is_worth_repeating(error: BusError) -> bool:
 async def until_deadline(
     attempt: Callable[[float], Awaitable[Result]], *, deadline_s: float, backoff: FullJitter = RETRY_BACKOFF
 ) -> Result:
-    """Awaits `attempt(seconds_left_for_it)` until it succeeds; at the end raises what the last attempt raised."""
+    """Awaits `attempt(seconds_left_for_it)` until it succeeds; at the end raises what the last attempt raised, or the
+    one before where the deadline has cut the last one off.
+    """
     clock = asyncio.get_running_loop().time
     end = clock() + deadline_s
     failures = 0
+    earlier: BusError | None = None
     while True:
         try:
             return await attempt(max(0.001, min(ATTEMPT_TIMEOUT_S, end - clock())))
@@ -34,5 +37,8 @@ async def until_deadline(
             delay = backoff.delay_s(failures)
             failures += 1
             if not is_worth_repeating(error) or clock() + delay >= end:
+                if isinstance(error, BusTimeout) and earlier is not None and clock() >= end:
+                    raise earlier from error
                 raise
+            earlier = error
             await asyncio.sleep(delay)

@@ -17,6 +17,8 @@ from trimtab.fabric.bus.topology import BucketSpec, ConsumerSpec, JobTopology, S
 STREAM_FIXED = frozenset({"name", "retention", "storage", "deny_delete"})
 CONSUMER_FIXED = frozenset({"name", "durable_name", "deliver_policy", "ack_policy"})
 
+_ANSWER_S = 10.0
+"""The least that a question whether something is there has: the answer says more than that none came."""
 _STREAM_EXISTS = 10058
 _CONSUMER_EXISTS = frozenset({10013, 10105, 10148})
 
@@ -76,7 +78,7 @@ async def _await_existence(bus: Bus, question: str, *, deadline_s: float) -> Non
     attempt = 0
     while True:
         try:
-            await api_call(bus, question, deadline_s=max(1.0, end - clock()))
+            await api_call(bus, question, deadline_s=max(_ANSWER_S, end - clock()))
         except BusNotFound:
             delay = RETRY_BACKOFF.delay_s(attempt)
             attempt += 1
