@@ -118,4 +118,4 @@ async def test_a_job_ends_after_the_evaluation_of_what_it_learnt(nats_settings: 
             assert isinstance(answer, BatchNotReady), "version 2 is not even published"
             await sim.announce("solver", 2)
             assert await sim.lease(2, trained=True) is None
-            assert await result(sim, "easy", version=2) is not None
+            await eventually(partial(_evaluated, sim, 2), timeout_s=60.0)

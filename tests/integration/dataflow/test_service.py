@@ -73,8 +73,16 @@ async def test_two_ranks_train_and_each_sample_is_in_one_step(nats_settings: Nat
         assert report.trained == {"solver": 8 * BATCH}
         assert len(set().union(*seen.values())) == 8 * BATCH
         balance = KeyValue(sim.bus, sim.topology.balance)
-        progress = decode((await balance.get(sim.topology.progress_key("solver"))).value, StepProgress)
-        assert 5 <= progress.step <= 7
+
+        async def progress_of() -> StepProgress:
+            return decode((await balance.get(sim.topology.progress_key("solver"))).value, StepProgress)
+
+        async def told_of_the_last() -> bool:
+            return (await progress_of()).step == 7
+
+        # Reports are written beside the answers, one after another.
+        await eventually(told_of_the_last, timeout_s=30.0)
+        progress = await progress_of()
         assert progress.reward == pytest.approx(0.05)
         window = decode((await balance.get(sim.topology.report_key("solver"))).value, BalanceReport)
         assert window.consumed.samples == 3 * BATCH

@@ -49,14 +49,14 @@ async def connect(server: EmbeddedNats, *, password: str | None = None) -> Clien
         server.settings.servers[0],
         user=server.settings.user,
         password=password or server.password,
-        connect_timeout=2,
+        connect_timeout=60,
         allow_reconnect=False,
     )
 
 
 async def test_nats_keeps_acknowledged_messages_through_kill_and_restart(own_nats: EmbeddedNats) -> None:
     client = await connect(own_nats)
-    stream = client.jetstream()
+    stream = client.jetstream(timeout=60)
     await stream.add_stream(name="KEPT", subjects=["kept"])
     for number in range(200):
         await stream.publish("kept", str(number).encode())
@@ -64,7 +64,7 @@ async def test_nats_keeps_acknowledged_messages_through_kill_and_restart(own_nat
     await client.close()
     own_nats.start()
     client = await connect(own_nats)
-    info = await client.jetstream().stream_info("KEPT")
+    info = await client.jetstream(timeout=60).stream_info("KEPT")
     assert info.state.messages == 200
     await client.close()
 

@@ -119,7 +119,7 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace_period_with_its_ch
     spawn = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {FOREVER!r}]).pid, flush=True)\n"
     machine.start(pod(container("stubborn", spawn + STUBBORN), grace_s=0.5))
     await machine.until_up("stubborn", times=2)
-    grandchild = int(machine.log("stubborn").split()[0])
+    grandchild = next(int(word) for word in machine.log("stubborn").split() if word.isdigit())
     began = time.monotonic()
     machine.executor.apply([StopPod("pod", "test"), StopPod("pod", "again")])
     ended = await machine.until(Phase.FAILED)
@@ -144,7 +144,7 @@ async def test_a_sidecar_ends_after_the_others(machine: Machine, tmp_path: Path)
         f"signal.signal(signal.SIGTERM, end)\n{FOREVER}"
     )
     (tmp_path / "drained").touch()
-    machine.start(pod(container("engine", FOREVER, sidecar=True), container("worker", draining)))
+    machine.start(pod(container("engine", FOREVER, sidecar=True), container("worker", draining), grace_s=600.0))
     await machine.until_up("worker")
     await machine.until_up("engine")
     machine.executor.apply([StopPod("pod", "test")])

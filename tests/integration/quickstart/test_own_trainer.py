@@ -19,7 +19,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.operator.local_job import LocalJob
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "own_trainer"
-_STEPS = 8
+_STEPS = 20
 _KILLED_AT = 3
 
 

@@ -135,6 +135,7 @@ class Job:
         lease_s: float = LEASE_S,
         bus: Bus | None = None,
     ) -> Worker:
+        """With a short `lease_s` it does not wait long for weights; what it has is its own for as long as ever."""
         used = bus or self.bus
         origin = Origin(worker=name, pool="p", engine="builtin")
         freshness = Freshness(lines or {}, max_staleness=max_staleness)
@@ -158,7 +159,7 @@ class Job:
             server,
             freshness,
             concurrency or Concurrency(ceiling=max_tasks, requests_per_task=GROUP_SIZE),
-            lease_s=lease_s,
+            lease_s=LEASE_S,
             grace_s=grace_s,
             clock=time.monotonic,
         )

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from tests.integration.rollout.engine_process import EngineProcess
-from tests.polling import eventually
+from tests.polling import eventually, patiently
 from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
 from trimtab.weights.apply.changes import SparseChange
 from trimtab.weights.layout import StateLayout
@@ -123,20 +123,7 @@ async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
         update = tmp_path / "update.safetensors"
         write_sparse_update(update, sparse_changes_between(folders / "0", folders / "1"), base_version="0")
         body |= {"model_path": str(update), "load_format": "sparse"}
-    before = await generated(http)
-    request = asyncio.create_task(
-        post(
-            http,
-            "/generate",
-            {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": COUNT}, "return_logprob": True},
-        )
-    )
-
-    async def under_way() -> bool:
-        return await generated(http) >= before + 20
-
-    await eventually(under_way, timeout_s=30.0, interval_s=0.01)
-    await post(http, "/pause_generation", {"mode": "in_place"})
+    request = await paused_in_the_middle(http)
     await post(http, "/update_weights_from_disk", body)
     await post(http, "/continue_generation", {})
     answer = await request
@@ -148,6 +135,23 @@ async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
     assert meta["weight_version"] == "1"
     expected = logprobs_across(folders, answer["output_ids"], swap)
     assert [pair[0] for pair in meta["output_token_logprobs"]] == pytest.approx(expected, abs=1e-4)
+
+
+async def paused_in_the_middle(http: aiohttp.ClientSession) -> asyncio.Task[dict[str, Any]]:
+    """A request that has twenty tokens or more and not all, in an engine that waits. One that was too quick for us is
+    repeated."""
+    body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": COUNT}, "return_logprob": True}
+    async with patiently(60.0):
+        while True:
+            before = await generated(http)
+            request = asyncio.create_task(post(http, "/generate", body))
+            while await generated(http) < before + 20:
+                pass
+            await post(http, "/pause_generation", {"mode": "in_place"})
+            if await generated(http) < before + COUNT:
+                return request
+            await post(http, "/continue_generation", {})
+            await request
 
 
 async def generated(http: aiohttp.ClientSession) -> int:

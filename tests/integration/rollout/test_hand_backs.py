@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 @pytest.fixture(autouse=True)
 def _nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 0)
+    monkeypatch.setattr(hand_backs, "_DEADLINE_S", 60.0)
 
 
 async def delivered_often(job: Job) -> bool:

@@ -24,6 +24,7 @@ from trimtab.fabric.members import beat
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
+from trimtab.rollout import pool_census, swap_turns
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.pool_census import PoolCensus
@@ -161,9 +162,10 @@ def longest_silence(seen: list[tuple[float, int]]) -> float:
     grown_at, tokens = seen[0]
     longest = 0.0
     for at, now in seen[1:]:
-        longest = max(longest, at - grown_at)
         if now > tokens:
             grown_at, tokens = at, now
+        else:
+            longest = max(longest, at - grown_at)
     return longest
 
 
@@ -183,6 +185,9 @@ async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
         throughput: list[tuple[float, int]] = []
         count = SwapCount()
         async with pool_of(weights, engines) as pool:
+            # Without an answer for two seconds they would swap without a turn.
+            for module in (pool_census, swap_turns):
+                monkeypatch.setattr(module, "_DEADLINE_S", D)
             for name in ("under_running_requests", "between_requests"):
                 count.counted(monkeypatch, name)
             enough = asyncio.Event()

@@ -27,6 +27,14 @@ from trimtab.rollout.swap_turns import SwapTurns
 Turns = Callable[[str], SwapTurns]
 
 
+@pytest.fixture(autouse=True)
+def _patience_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is not answered for two seconds swaps without a turn, which is not what most tests are about."""
+    for module in (pool_census, swap_turns):
+        monkeypatch.setattr(module, "_DEADLINE_S", 60.0)
+    monkeypatch.setattr(swap_turns, "_PATIENCE_S", 600.0)
+
+
 async def register(job: Job, *names: str, state: State = State.READY, pool: str = "p") -> None:
     members = KeyValue(job.bus, job.topology.members)
     for name in names:

@@ -20,7 +20,7 @@ from trimtab.fabric.bus.topology import TASK_CONSUMER, ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout import serving
+from trimtab.rollout import hand_backs, serving
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
 
@@ -78,6 +78,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on
     job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "_PUBLISH_DEADLINE_S", 0.3)
+    monkeypatch.setattr(hand_backs, "_DEADLINE_S", 60.0)
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
     await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
     await job.issue(2)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.weights.place import RULES, D, Place, content
 from tests.integration.weights.states import TrainedState
+from trimtab.weights.assembly import build
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.leases import Lease, read_leases
 from trimtab.weights.store.position import Position
@@ -102,7 +105,9 @@ async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place, monkey
     assert content(puller) == TrainedState(7).file()
 
 
-async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: Place) -> None:
+async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publisher, puller = await place.publisher(), await place.puller()
     await place.publish(publisher, 0, 1)
 
@@ -111,10 +116,18 @@ async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: 
         return found
 
     pinned: list[Lease] = []
+    looked = threading.Event()
 
     async def look() -> None:
         await puller.renew_lease(deadline_s=D)  # the worker's own renewal must not take the pins away
         pinned.append(await lease())
+        looked.set()
+
+    def build_when_looked_at(*arguments: Any, **keywords: Any) -> Any:
+        assert looked.wait(D)
+        return build(*arguments, **keywords)
+
+    monkeypatch.setattr("trimtab.weights.puller.build", build_when_looked_at)
 
     looking: list[asyncio.Task[None]] = []
     await puller.pull(deadline_s=D, progress=lambda done, total: looking.append(asyncio.create_task(look())))
