@@ -74,9 +74,9 @@ async def test_every_round_trip_takes_the_latency_twice(port: int) -> None:
 
 
 async def test_latency_does_not_limit_the_rate(port: int) -> None:
-    """Bytes are on the way one behind the other."""
+    """Bytes are on the way one behind the other: if each stretch waited for the one before, it would take 6 seconds."""
     with limited_link(port, Link(bytes_per_s=RATE, shared=True, latency_s=0.1)) as limited:
-        assert await _takes(lambda: _ask(limited, int(RATE)), at_least=1.1, below=1.8)
+        assert await _takes(lambda: _ask(limited, int(RATE)), at_least=1.1, below=4.0)
 
 
 async def test_a_pause_is_not_made_up_for_by_a_burst(port: int) -> None:
