@@ -14,8 +14,9 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 
 @pytest.fixture(scope="session")
 def nats_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsSettings]:
+    """With time for a machine on which a server may not answer for seconds."""
     with EmbeddedNats(tmp_path_factory.mktemp("nats")) as server:
-        yield server.settings
+        yield server.settings.model_copy(update={"connect_timeout_s": 60.0, "request_timeout_s": 60.0})
 
 
 @pytest.fixture(scope="session")

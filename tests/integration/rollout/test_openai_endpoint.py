@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from transformers import AutoTokenizer
 
 from tests.integration.rollout.engine_process import EngineProcess
+from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings
 from trimtab.rollout.engines.errors import (
@@ -193,10 +194,9 @@ async def test_what_an_endpoint_refuses_is_typed_and_the_key_is_in_no_text(
     assert KEY not in f"{caught.value!r} {logs}"
 
 
-async def test_nobody_there_and_nobody_answering_are_typed(
-    connect: Connect, engine_process: EngineProcess, unused_tcp_port: int
-) -> None:
-    async with connect(f"http://127.0.0.1:{unused_tcp_port}") as client:
+async def test_nobody_there_and_nobody_answering_are_typed(connect: Connect, engine_process: EngineProcess) -> None:
+    (port,) = free_ports(1)
+    async with connect(f"http://127.0.0.1:{port}") as client:
         with pytest.raises(EngineUnavailable):
             await client.generate(PROMPT, GREEDY, request_id="r", weight_version="0")
 

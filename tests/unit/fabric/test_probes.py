@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.polling import within
+from trimtab.embedded.ports import free_ports
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
 from trimtab.fabric.redaction import Redactor
@@ -116,9 +117,10 @@ async def test_other_paths_and_methods_are_refused(probes: Probes) -> None:
 
 
 async def test_stopping_frees_the_port_and_is_bounded_under_open_connections(clock: Clock, metrics: Metrics) -> None:
-    probes = Probes(SETTINGS, metrics, Redactor(), clock=clock)
+    (port,) = free_ports(1)
+    settings = SETTINGS.model_copy(update={"port": port})
+    probes = Probes(settings, metrics, Redactor(), clock=clock)
     await probes.start()
-    port = probes.port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
     await writer.drain()
@@ -126,7 +128,7 @@ async def test_stopping_frees_the_port_and_is_bounded_under_open_connections(clo
     await probes.stop()
     assert await within(reader.read(), 10) is not None
     writer.close()
-    again = Probes(SETTINGS.model_copy(update={"port": port}), metrics, Redactor(), clock=clock)
+    again = Probes(settings, metrics, Redactor(), clock=clock)
     async with again:
         assert again.port == port
     with pytest.raises(RuntimeError, match="start"):

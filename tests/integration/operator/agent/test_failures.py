@@ -23,6 +23,7 @@ from tests.integration.operator.agent.messages_server import (
 )
 from tests.polling import eventually
 from tests.unit.operator.autoscale.agent.cases import case
+from trimtab.embedded.ports import free_ports
 from trimtab.operator.autoscale.agent.ask import ask
 from trimtab.operator.autoscale.agent.endpoint import open_client
 from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
@@ -119,9 +120,10 @@ async def test_a_connection_cut_in_mid_answer(server: MessagesServer, asked: Ask
     assert failed.value.cause is Cause.CONNECTION
 
 
-async def test_nobody_listens(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_nobody_listens(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
     with pytest.raises(MaintainerFailed) as failed:
-        await put(case(), agent=settings(f"http://127.0.0.1:{unused_tcp_port}"), folder=tmp_path)
+        await put(case(), agent=settings(f"http://127.0.0.1:{port}"), folder=tmp_path)
 
     assert failed.value.cause is Cause.CONNECTION
 
