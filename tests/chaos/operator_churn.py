@@ -14,7 +14,7 @@ from trimtab.api import labels
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS, Key, Object
+from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS, Key, Object, Resource
 
 MOST_REPLICAS = 4
 _JUST_BOUND = timedelta(seconds=2)
@@ -48,9 +48,7 @@ class Witness:
         metadata = after["metadata"]
         own = metadata["labels"]
         if own[labels.ROLE] == "trainer":
-            uids = self.attempts.setdefault(
-                (metadata["ownerReferences"][0]["uid"], key.name, own[labels.ATTEMPT]), set()
-            )
+            uids = self.attempts.setdefault((_owner_uid(after), key.name, own[labels.ATTEMPT]), set())
             uids.add(metadata["uid"])
             if len(uids) > 1:
                 self.broken.append(f"attempt {own[labels.ATTEMPT]} of {key.name} was started twice")
@@ -61,6 +59,10 @@ class Witness:
         most = {"rollout": MOST_REPLICAS, "trainer": 1, "dataflow": 1}[role]
         if len(alive) > most:
             self.broken.append(f"{owner} has {len(alive)} {role} pods, never more than {most} were asked for")
+
+
+def _owner_uid(item: Object) -> str:
+    return str(item["metadata"]["ownerReferences"][0]["uid"])
 
 
 def _belongs(pod: Object, owner: str, role: str) -> bool:
@@ -155,18 +157,16 @@ class Churn:
             await asyncio.sleep(0.3)
 
     async def _collect(self) -> None:
-        alive = {job["metadata"]["uid"] for job in await self._listed(RLJOBS)}
-        for resource in (ROLLOUT_POOLS, TRAINERS):
-            for item in await self._listed(resource):
-                if item["metadata"]["ownerReferences"][0]["uid"] not in alive:
-                    await self._delete(resource, item)
-        owners = alive | {
-            item["metadata"]["uid"] for resource in (ROLLOUT_POOLS, TRAINERS) for item in await self._listed(resource)
-        }
-        for resource in (PODS, CONFIG_MAPS, SECRETS):
-            for item in await self._listed(resource):
-                if item["metadata"]["ownerReferences"][0]["uid"] not in owners:
-                    await self._delete(resource, item)
+        """Owners are looked at after what they own: one that is made in between must not miss in the list."""
+        await self._collect_orphans((ROLLOUT_POOLS, TRAINERS), owners=(RLJOBS,))
+        await self._collect_orphans((PODS, CONFIG_MAPS, SECRETS), owners=(RLJOBS, ROLLOUT_POOLS, TRAINERS))
+
+    async def _collect_orphans(self, resources: tuple[Resource, ...], *, owners: tuple[Resource, ...]) -> None:
+        found = [(resource, item) for resource in resources for item in await self._listed(resource)]
+        alive = {item["metadata"]["uid"] for resource in owners for item in await self._listed(resource)}
+        for resource, item in found:
+            if _owner_uid(item) not in alive:
+                await self._delete(resource, item)
 
     async def _disturb(self, name: str) -> None:
         dice = self.chance.random()
@@ -197,15 +197,15 @@ class Churn:
         pool = await self.client.get_or_none(ROLLOUT_POOLS, f"{name}-home", namespace=self.namespace)
         if job is None or pool is None:
             return False
-        return bool(pool["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
+        return _owner_uid(pool) == str(job["metadata"]["uid"])
 
-    async def _patch(self, resource: Any, name: str, body: dict[str, Any]) -> None:
+    async def _patch(self, resource: Resource, name: str, body: dict[str, Any]) -> None:
         await self.client.patch(resource, name, body, namespace=self.namespace)
 
-    async def _listed(self, resource: Any) -> list[Object]:
+    async def _listed(self, resource: Resource) -> list[Object]:
         return (await self.client.list(resource, namespace=self.namespace)).items
 
-    async def _delete(self, resource: Any, item: Object) -> None:
+    async def _delete(self, resource: Resource, item: Object) -> None:
         metadata = item["metadata"]
         try:
             await self.client.delete(resource, metadata["name"], namespace=self.namespace, uid=metadata["uid"])
