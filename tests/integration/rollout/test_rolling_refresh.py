@@ -162,10 +162,9 @@ def longest_silence(seen: list[tuple[float, int]]) -> float:
     grown_at, tokens = seen[0]
     longest = 0.0
     for at, now in seen[1:]:
+        longest = max(longest, at - grown_at)
         if now > tokens:
             grown_at, tokens = at, now
-        else:
-            longest = max(longest, at - grown_at)
     return longest
 
 
