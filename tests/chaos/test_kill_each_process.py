@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.polling import eventually, within
+from tests.processes import runs
 from tests.quickstart_job import make_quickstart
 from trimtab.dataflow.audit.report import audit
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -65,7 +66,7 @@ async def test_a_job_survives_the_death_of_each_of_its_processes(tmp_path: Path)
         _kill(pid)
         # Two more steps prove that the job goes on without waiting for the rest of the run.
         await eventually(partial(_beyond, step, before + 1), timeout_s=120)
-        assert not _runs(pid), f"{part} is still the process that was killed"
+        assert not runs(pid), f"{part} is still the process that was killed"
     assert await within(running, 180), "it succeeds"
 
     with EmbeddedNats(tmp_path / "state" / "nats") as server:
@@ -79,10 +80,3 @@ async def test_a_job_survives_the_death_of_each_of_its_processes(tmp_path: Path)
 
 def _beyond(step: Callable[[], int], number: int) -> bool:
     return step() > number
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

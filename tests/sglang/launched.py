@@ -13,6 +13,7 @@ import aiohttp
 import psutil
 
 from tests.polling import eventually
+from tests.processes import runs
 from trimtab.embedded.ports import free_ports
 
 START_S = 400.0
@@ -62,7 +63,7 @@ class LaunchedSGLang:
 
 
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return list(filter(runs, processes))
 
 
 def wait_gone(processes: list[psutil.Process], *, timeout_s: float) -> list[psutil.Process]:

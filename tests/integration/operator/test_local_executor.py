@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.polling import eventually
+from tests.processes import runs
 from tests.unit.dataflow.jobs import job
 from trimtab.api.scalars import SecretKey
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
@@ -125,14 +126,7 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace_period_with_its_ch
     ended = await machine.until(Phase.FAILED)
     assert time.monotonic() - began >= 0.5
     assert ended.stopping
-    await eventually(lambda: not _alive(grandchild), timeout_s=DEADLINE_S)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    await eventually(lambda: not runs(grandchild), timeout_s=DEADLINE_S)
 
 
 async def test_a_sidecar_ends_after_the_others(machine: Machine, tmp_path: Path) -> None:
@@ -221,7 +215,7 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     pids = machine.executor.pids()
     os.kill(pids["gang-solver-trainer-1/trainer"], signal.SIGKILL)
     await eventually(lambda: attempts(0) == attempts(1) == 2, timeout_s=DEADLINE_S)
-    assert not any(_alive(pid) for pid in pids.values())
+    assert not any(runs(pid) for pid in pids.values())
     status = objects.trainers["gang-solver"].status
     assert status is not None
     assert (status.attempt, status.restarts, status.restarts_counted) == (2, 1, 1)

@@ -17,6 +17,7 @@ import yaml
 
 from benchmarks.quickstart import LAST_STEPS, Streams, figures, read_streams
 from tests.polling import eventually
+from tests.processes import runs
 from tests.quickstart_job import make_quickstart
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.story import told
@@ -58,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
         first.send_signal(signal.SIGINT)
         assert first.wait(600) == 130, (folder / "first.txt").read_text()
     assert "run the same command to resume" in (folder / "first.txt").read_text()
-    asyncio.run(eventually(lambda: not any(map(_runs, family)), timeout_s=30))
+    asyncio.run(eventually(lambda: not any(map(runs, family)), timeout_s=30))
 
     assert (state / "report.html").exists(), "a run that is stopped leaves its report too"
 
@@ -67,13 +68,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Streams, A
     assert f"report: {state / 'report.html'}" in resumed.stderr
     topology = JobTopology("default", "learns")
     return file, asyncio.run(read_streams(state, topology)), asyncio.run(_audit(file, state, topology))
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _look_at_weights(state: Path) -> None:
@@ -204,6 +198,4 @@ async def test_killing_trimtab_run_leaves_no_process(tmp_path: Path) -> None:
         family = _descendants_of(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(120)
-    await eventually(
-        lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), timeout_s=30
-    )
+    await eventually(lambda: not any(map(runs, family)), timeout_s=30)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.polling import eventually
+from tests.processes import runs
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 
@@ -36,7 +37,7 @@ async def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path) -> Non
         await eventually(lambda: told.is_file() and bool(told.read_text()), timeout_s=60.0)
         rank = psutil.Process(int(told.read_text()))
         launcher.send_signal(signal.SIGKILL)
-    await eventually(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, timeout_s=10.0)
+    await eventually(lambda: not runs(rank), timeout_s=10.0)
 
 
 def _launch(script: Path) -> list[str]:

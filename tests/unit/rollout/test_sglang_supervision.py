@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.polling import eventually, within
+from tests.processes import runs
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.rollout.engines.sglang.command import ServerCommand
@@ -122,9 +123,7 @@ async def test_what_ignores_sigterm_is_killed_with_all_that_it_started(launch: L
     assert len(family) == 2
     launch.stopping.set()
     await within(running, 10.0)
-    await eventually(
-        lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family), timeout_s=10.0
-    )
+    await eventually(lambda: not any(map(runs, family)), timeout_s=10.0)
 
 
 async def test_arguments_that_the_server_refuses_are_the_jobs_fault(launch: Launch) -> None:
