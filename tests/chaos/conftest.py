@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from examples.quickstart.make import make_model, make_tokenizer
-from tests.chaos.rollout_pods import prepare
-from tests.template_process import TemplateProcess, template_process
+from tests.support.rollout.forked_pods import prepare
+from tests.support.template_process import TemplateProcess, template_process
 
 
 @pytest.fixture(scope="session")

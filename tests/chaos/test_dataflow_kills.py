@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos.dataflow_copies import Copies
-from tests.chaos.dataflow_evidence import GroupEnds, faults
-from tests.chaos.dataflow_service import SERVICE, prepare
-from tests.chaos.dataflow_site import (
+from tests.support.dataflow.books import header
+from tests.support.dataflow.storm.copies import Copies
+from tests.support.dataflow.storm.evidence import GroupEnds, faults
+from tests.support.dataflow.storm.service import SERVICE, prepare
+from tests.support.dataflow.storm.site import (
     BATCH,
     GROUP,
     STALENESS,
@@ -32,9 +33,8 @@ from tests.chaos.dataflow_site import (
     Stored,
     Superseded,
 )
-from tests.chaos.dataflow_storm import Sky, Storm
-from tests.template_process import template_process
-from tests.unit.dataflow.books import header
+from tests.support.dataflow.storm.storm import Sky, Storm
+from tests.support.template_process import template_process
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import AuditReport, judged
 from trimtab.dataflow.ledger.records import GroupsSifted, Record, StepGranted

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.chaos.host_copy_worker import model, run_updates, weights_at
-from tests.unit.weights.apply.killing import dies_at_line
-from tests.unit.weights.apply.states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
+from tests.support.weights.copy_states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
+from tests.support.weights.host_copy_worker import model, run_updates, weights_at
+from tests.support.weights.killing import dies_at_line
 from trimtab.weights import layout as layouts
 from trimtab.weights.apply import journal
 from trimtab.weights.apply.places import CopyPlaces

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.polling import eventually, within
-from tests.processes import runs
-from tests.quickstart_job import make_quickstart
+from tests.support.polling import eventually, within
+from tests.support.processes import runs
+from tests.support.quickstart_job import make_quickstart
 from trimtab.dataflow.audit.report import audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus

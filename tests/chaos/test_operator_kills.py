@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.fault_proxy import FaultProxy
-from tests.chaos.forked_operator import prepare
-from tests.chaos.operator_kill_run import run_kills
-from tests.template_process import template_process
+from tests.support.operator.fault_proxy import FaultProxy
+from tests.support.operator.forked_operator import prepare
+from tests.support.operator.kill_run import run_kills
+from tests.support.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane

@@ -23,8 +23,10 @@ import yaml
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.chaos.trainer_desk import StrictDesk
-from tests.chaos.trainer_rank import (
+from tests.support.polling import eventually
+from tests.support.template_process import TemplateProcess, template_process
+from tests.support.trainer.desk import GROUP_SIZE
+from tests.support.trainer.killed_rank import (
     MOMENTS,
     RANK_0_ALONE,
     RANKS,
@@ -39,10 +41,8 @@ from tests.chaos.trainer_rank import (
     prepare,
     run_rank,
 )
-from tests.integration.trainer.desk import GROUP_SIZE
-from tests.integration.trainer.samples import policy
-from tests.polling import eventually
-from tests.template_process import TemplateProcess, template_process
+from tests.support.trainer.samples import policy
+from tests.support.trainer.strict_desk import StrictDesk
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rollout_pods import RolloutPod
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.pod_site import PodSite, openai_engine
-from tests.polling import eventually
-from tests.template_process import TemplateProcess
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.forked_pods import RolloutPod
+from tests.support.rollout.job import Job
+from tests.support.rollout.pod_site import PodSite, openai_engine
+from tests.support.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -56,7 +56,7 @@ async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none
             store=store.settings,
             public_key=Signer.generate().public_text,
             engine=openai_engine(rollout_model),
-            workflow={"entrypoint": "tests.chaos.rollout_workflows:TakesItsTime"},
+            workflow={"entrypoint": "tests.support.rollout.troubled_workflows:TakesItsTime"},
             group_size=GROUP,
             max_tokens=3,
             max_concurrency=16,

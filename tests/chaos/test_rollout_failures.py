@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.rollout_pods import RolloutPod
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.pod_site import PodSite, openai_engine
-from tests.polling import eventually
-from tests.template_process import TemplateProcess
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.forked_pods import RolloutPod
+from tests.support.rollout.job import Job
+from tests.support.rollout.pod_site import PodSite, openai_engine
+from tests.support.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -74,7 +74,7 @@ def sites(
     nats: EmbeddedNats, store: EmbeddedSeaweed, engine: EngineProcess, rollout_model: Path, tmp_path: Path
 ) -> Sites:
     def make(name: str, *, episode_timeout_s: int, **changes: Any) -> PodSite:
-        entrypoint = "tests.chaos.rollout_workflows:Troubled"
+        entrypoint = "tests.support.rollout.troubled_workflows:Troubled"
         site = PodSite(
             folder=tmp_path / name,
             job=f"{name}-{uuid.uuid4().hex[:8]}",

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from examples.quickstart.make import make_model
-from tests.chaos.rollout_pods import RolloutPod
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.pod_site import POLICY, PodSite
-from tests.polling import eventually
-from tests.template_process import TemplateProcess
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.forked_pods import RolloutPod
+from tests.support.rollout.job import Job
+from tests.support.rollout.pod_site import POLICY, PodSite
+from tests.support.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -79,7 +79,7 @@ async def test_a_worker_outlives_half_a_minute_without_broker_and_store(
         store=seaweed.settings,
         public_key=signer.public_text,
         engine={"name": "builtin"},
-        workflow={"entrypoint": "tests.chaos.rollout_workflows:TakesItsTime"},
+        workflow={"entrypoint": "tests.support.rollout.troubled_workflows:TakesItsTime"},
         group_size=GROUP,
     )
     site.lay_out()

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import weight_transfer_worker as worker
-from tests.chaos.weight_transfer_site import COLLECTION, MEMBERS, POLICY, SIZES, Site, model
-from tests.template_process import TemplateProcess, template_process
+from tests.support.template_process import TemplateProcess, template_process
+from tests.support.weights import transfer_worker as worker
+from tests.support.weights.transfer_site import COLLECTION, MEMBERS, POLICY, SIZES, Site, model
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.objects.client import ObjectStore

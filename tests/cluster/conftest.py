@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from tests.support.control_planes import Kubectl, NewControlPlane
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
-
-
-class Kubectl(Protocol):
-    def __call__(
-        self, *args: str, stdin: str | None = None, check: bool = True
-    ) -> subprocess.CompletedProcess[str]: ...
-
-
-NewControlPlane = Callable[[], AbstractContextManager[ControlPlane]]
+from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.fabric.settings import environment_for
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +51,18 @@ def namespace(control_plane: ControlPlane) -> str:
     name = f"test-{uuid.uuid4().hex[:12]}"
     control_plane.kubectl("create", "namespace", name)
     return name
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The operator's environment: where NATS and object storage are, and in whose name it makes users of NATS."""
+    with (
+        EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as nats,
+        EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
+    ):
+        sections = {"NATS": nats.address, "OBJECT_STORE": store.settings}
+        yield {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file)} | {
+            name.replace("TRIMTAB_", f"TRIMTAB_{section}__", 1): value
+            for section, settings in sections.items()
+            for name, value in environment_for(settings).items()
+        }

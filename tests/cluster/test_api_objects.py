@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Kubectl
-from tests.unit.api.complete import complete_job, complete_pool, complete_trainer
-from tests.unit.api.manifests import Manifest, changed, job, pool, trainer
+from tests.support.api.complete import complete_job, complete_pool, complete_trainer
+from tests.support.api.manifests import Manifest, changed, job, pool, trainer
+from tests.support.control_planes import Kubectl
 from trimtab.api.crd import KINDS
 from trimtab.api.schema import fill_defaults, structural_schema
 from trimtab.api.validation import problems

@@ -7,10 +7,10 @@ import random
 import re
 from pathlib import Path
 
-from tests.cluster.conftest import Kubectl
-from tests.unit.api.complete import complete_job, complete_pool, complete_trainer, variants
-from tests.unit.api.manifests import BAD_MANIFESTS, Manifest, changed, job, pool, trainer
-from tests.unit.api.mutations import mutated
+from tests.support.api.complete import complete_job, complete_pool, complete_trainer, variants
+from tests.support.api.manifests import BAD_MANIFESTS, Manifest, changed, job, pool, trainer
+from tests.support.api.mutations import mutated
+from tests.support.control_planes import Kubectl
 from trimtab.api.validation import problems
 
 MUTATIONS = 400

@@ -23,9 +23,8 @@ import pytest
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.polling import eventually
-from tests.unit.chart.mounted import volume_named, write_projected
-from tests.unit.chart.rendering import (
+from tests.support.chart.mounted import volume_named, write_projected
+from tests.support.chart.rendering import (
     CHART,
     NAMESPACE,
     SETS,
@@ -37,6 +36,7 @@ from tests.unit.chart.rendering import (
     pod_templates,
     values_of,
 )
+from tests.support.polling import eventually
 from trimtab.embedded.binaries import find_binary
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK, free_ports, is_free

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NewControlPlane
+from tests.support.control_planes import NewControlPlane
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane, KubectlError

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 
-from tests.contract.engine import Engine
-from tests.contract.model import make_long_winded_model
-from tests.integration.rollout.engine_process import EngineProcess
+from tests.support.contract.engine import Engine
+from tests.support.contract.model import make_long_winded_model
+from tests.support.rollout.engine_process import EngineProcess
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.engine import Answer, Engine, tokens_of
+from tests.support.contract.engine import Answer, Engine, tokens_of
 
 PROMPT = [1, 2, 3, 4]
 COUNT = 1600

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.engine import Engine, logprobs_of, tokens_of
+from tests.support.contract.engine import Engine, logprobs_of, tokens_of
 
 PROMPT = [1, 2, 3, 4]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from tests.contract.engine import Engine, logprobs_of
+from tests.support.contract.engine import Engine, logprobs_of
 
 PROMPT = [1, 2, 3, 4]
 

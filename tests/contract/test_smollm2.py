@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from benchmarks.weights.smollm2 import SmolLM2, load
-from tests.contract.engine import Engine, tokens_of
-from tests.contract.transformers_reference import assert_logprobs, greedy
-from tests.integration.rollout.engine_process import EngineProcess
+from tests.support.contract.engine import Engine, tokens_of
+from tests.support.contract.transformers_reference import assert_logprobs, greedy
+from tests.support.rollout.engine_process import EngineProcess
 
 TEXTS = (
     "The capital of France is",

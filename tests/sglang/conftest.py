@@ -14,8 +14,8 @@ import pytest
 
 from examples.sglang.environment import sglang_interpreter
 from examples.sglang.make import make_model
-from tests.contract.engine import Engine
-from tests.sglang.launched import LaunchedSGLang
+from tests.support.contract.engine import Engine
+from tests.support.sglang.launched import LaunchedSGLang
 
 collect_ignore_glob = [] if os.environ.get("TRIMTAB_TEST_SGLANG") else ["test_*.py"]
 

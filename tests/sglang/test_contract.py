@@ -12,10 +12,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tests.contract.engine import Engine, tokens_of
-from tests.contract.model import make_long_winded_model
-from tests.contract.transformers_reference import assert_logprobs, greedy
-from tests.sglang.launched import LaunchedSGLang
+from tests.support.contract.engine import Engine, tokens_of
+from tests.support.contract.model import make_long_winded_model
+from tests.support.contract.transformers_reference import assert_logprobs, greedy
+from tests.support.sglang.launched import LaunchedSGLang
 
 _SUITE = ("tests/contract/test_generate.py", "tests/contract/test_control.py")
 _SUITE_S = 900.0

@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.contract.model import make_long_winded_model
-from tests.polling import eventually
-from tests.sglang.launched import START_S, LaunchedSGLang, wait_gone
+from tests.support.contract.model import make_long_winded_model
+from tests.support.polling import eventually
+from tests.support.sglang.launched import START_S, LaunchedSGLang, wait_gone
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 
 _GONE_S = 20.0

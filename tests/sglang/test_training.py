@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from benchmarks.quickstart import read_streams
 from examples.sglang.make import link_environment, make_prompts
-from tests.sglang.launched import START_S
+from tests.support.sglang.launched import START_S
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.pod import read_job
 from trimtab.operator.local_job import LocalJob

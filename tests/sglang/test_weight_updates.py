@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from examples.quickstart.make import CHARACTERS, make_tokenizer
-from tests.contract.engine import Engine
-from tests.integration.rollout.test_engine_swaps import sparse_changes_between
-from tests.sglang.launched import LaunchedSGLang
-from tests.sglang.updates import load_whole, make_changed, said, update_sparsely
+from tests.support.contract.engine import Engine
+from tests.support.rollout.sparse_changes import sparse_changes_between
+from tests.support.sglang.launched import LaunchedSGLang
+from tests.support.sglang.updates import load_whole, make_changed, said, update_sparsely
 from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
 from trimtab.rollout.engines.sglang.sparse_request import SparseUpdateRefused
 

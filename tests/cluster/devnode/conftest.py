@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.devnode.bench import Bench
+from tests.support.devnode.bench import Bench
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access

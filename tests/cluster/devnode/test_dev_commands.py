@@ -10,7 +10,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 from trimtab.cli.main import main
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 

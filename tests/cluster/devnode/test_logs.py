@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 

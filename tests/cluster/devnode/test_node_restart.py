@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 
 
 def test_pods_outlive_their_node_by_their_policy(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 
 
 def test_a_pod_runs_to_its_end(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 from trimtab.kube.resources import NODES
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.devnode.bench import Bench, container, pod
+from tests.support.devnode.bench import Bench, container, pod
 
 
 def _config_map(name: str, **data: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import load_access

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NewControlPlane
-from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
-from tests.cluster.operator.scene import Scene
+from tests.support.control_planes import NewControlPlane
+from tests.support.operator.operator_process import OperatorProcess, grant_cluster_role
+from tests.support.operator.scene import Scene
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
-from trimtab.embedded.seaweedfs import EmbeddedSeaweed
-from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
 
@@ -23,21 +20,6 @@ def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
     """One of our own: other tests' development node would run the pods that we want to see pending."""
     with new_control_plane() as plane:
         yield plane
-
-
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The operator's environment: where NATS and object storage are, and in whose name it makes users of NATS."""
-    with (
-        EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as nats,
-        EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
-    ):
-        sections = {"NATS": nats.address, "OBJECT_STORE": store.settings}
-        yield {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file)} | {
-            name.replace("TRIMTAB_", f"TRIMTAB_{section}__", 1): value
-            for section, settings in sections.items()
-            for name, value in environment_for(settings).items()
-        }
 
 
 @pytest.fixture(scope="package")

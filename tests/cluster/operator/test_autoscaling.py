@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
-from tests.cluster.operator.scene import Scene
-from tests.integration.operator.agent.messages_server import MessagesServer
-from tests.quickstart_job import make_quickstart
+from tests.support.agent.messages_server import MessagesServer
+from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
+from tests.support.operator.scene import Scene
+from tests.support.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 

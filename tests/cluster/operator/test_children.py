@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from tests.cluster.operator.scene import Scene, tiny_job
+from tests.support.operator.scene import Scene, tiny_job
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 
 DATAFLOW, TRAINER, WORKER = "tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator.scene import Scene, tiny_job
+from tests.support.operator.scene import Scene, tiny_job
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS
 
 DATAFLOW, TRAINER = "tiny-dataflow-0", "tiny-solver-trainer-0"

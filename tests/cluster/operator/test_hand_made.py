@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.cluster.operator.scene import Scene, tiny_job
+from tests.support.operator.scene import Scene, tiny_job
 from trimtab.kube.resources import PODS, ROLLOUT_POOLS, TRAINERS
 
 

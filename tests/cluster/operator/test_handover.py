@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NewControlPlane
-from tests.cluster.operator.operator_process import OperatorProcess, grant_namespaced_role
-from tests.cluster.operator.scene import Scene, tiny_job
+from tests.support.control_planes import NewControlPlane
+from tests.support.operator.operator_process import OperatorProcess, grant_namespaced_role
+from tests.support.operator.scene import Scene, tiny_job
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.settings import environment_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.cluster.operator.scene import Scene, tiny_job
+from tests.support.operator.scene import Scene, tiny_job
 from trimtab.kube.resources import RLJOBS
 
 _PATH = ("pools", "items", "properties", "engine", "properties", "name", "enum", "-")

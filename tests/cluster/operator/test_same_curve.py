@@ -11,10 +11,10 @@ from statistics import fmean
 import pytest
 
 from benchmarks.quickstart import batches_of, rewards_of, streams_on
-from tests.cluster.operator.administrator import administrators_bus
-from tests.cluster.operator.quickstart_manifest import job_status, on_a_volume
-from tests.cluster.operator.scene import Scene
-from tests.quickstart_job import make_quickstart
+from tests.support.operator.administrator import administrators_bus
+from tests.support.operator.quickstart_manifest import job_status, on_a_volume
+from tests.support.operator.scene import Scene
+from tests.support.quickstart_job import make_quickstart
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.story import told
 from trimtab.devnode.server import DevelopmentNode

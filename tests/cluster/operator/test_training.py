@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.operator.administrator import administrators_bus
-from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
-from tests.cluster.operator.scene import Scene
-from tests.quickstart_job import make_quickstart
+from tests.support.operator.administrator import administrators_bus
+from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
+from tests.support.operator.scene import Scene
+from tests.support.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS

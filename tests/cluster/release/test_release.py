@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import helm_python
 import pytest
 
-from tests.cluster.operator.quickstart_manifest import in_a_cluster
-from tests.cluster.release.workloads import Workloads
-from tests.quickstart_job import make_quickstart
-from tests.unit.chart.rendering import CHART
+from tests.support.chart.rendering import CHART
+from tests.support.chart.workloads import Workloads
+from tests.support.operator.quickstart_manifest import in_a_cluster
+from tests.support.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane

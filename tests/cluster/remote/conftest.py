@@ -8,30 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NewControlPlane
-from tests.cluster.operator.conftest import servers as servers
-from tests.cluster.operator.operator_process import OperatorProcess, grant_cluster_role
-from tests.cluster.operator.scene import Scene
-from tests.cluster.remote.collector import Collector
-from tests.cluster.remote.cuttable_line import CuttableLine
-from tests.cluster.remote.far_side import FarSide
+from tests.support.control_planes import NewControlPlane
+from tests.support.operator.operator_process import QUICK, OperatorProcess, grant_cluster_role
+from tests.support.operator.scene import Scene
+from tests.support.remote.collector import Collector
+from tests.support.remote.cuttable_line import CuttableLine
+from tests.support.remote.far_side import FarSide
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 
 # As the operator does it, sooner.
-QUICK = {
-    "TRIMTAB_REMOTE__DEADLINE_S": "3",
-    "TRIMTAB_REMOTE__PROBE_S": "1",
-    "TRIMTAB_REMOTE__RETRY_S": "0.5",
-    "TRIMTAB_REMOTE__LONGEST_RETRY_S": "1",
-    "TRIMTAB_REMOTE__REREAD_S": "1",
-    "TRIMTAB_REMOTE__SWEEP_S": "1",
-    "TRIMTAB_DELETION_DEADLINE_S": "15",
-    # The same name each time, so that one that was killed need not be waited for.
-    "TRIMTAB_IDENTITY": "one",
-    # A machine that is busy for a while must not cost it the lease.
-    "TRIMTAB_LEASE__DURATION_S": "120",
-}
 
 
 @pytest.fixture(scope="package")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator.operator_process import OperatorProcess
-from tests.cluster.operator.scene import Scene, tiny_job
-from tests.cluster.remote.far_side import SECRET, FarSide, kubeconfig_secret
+from tests.support.operator.operator_process import OperatorProcess
+from tests.support.operator.scene import Scene, tiny_job
+from tests.support.remote.far_side import SECRET, FarSide, kubeconfig_secret
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 from trimtab.kube.timestamps import epoch
 

@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from tests.cluster.operator.scene import Scene, tiny_job
-from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
+from tests.support.operator.scene import Scene, tiny_job
+from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from trimtab.kube.resources import CONFIG_MAPS, ROLLOUT_POOLS, SECRETS
 
 HOME = {"name": "home", "replicas": 1, "gracePeriodSeconds": 5}

@@ -14,15 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster.operator.operator_process import OperatorProcess
-from tests.cluster.operator.quickstart_manifest import in_a_cluster, job_status
-from tests.cluster.operator.scene import Scene
-from tests.cluster.remote.conftest import QUICK
-from tests.cluster.remote.cuttable_line import CuttableLine
-from tests.cluster.remote.far_side import FarSide, kubeconfig_secret
-from tests.cluster.two_planes import control_plane as control_plane
-from tests.cluster.two_planes import remote_plane as remote_plane
-from tests.quickstart_job import make_quickstart
+from tests.support.operator.operator_process import QUICK, OperatorProcess
+from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
+from tests.support.operator.scene import Scene
+from tests.support.quickstart_job import make_quickstart
+from tests.support.remote.cuttable_line import CuttableLine
+from tests.support.remote.far_side import FarSide, kubeconfig_secret
+from tests.support.remote.two_planes import control_plane as control_plane
+from tests.support.remote.two_planes import remote_plane as remote_plane
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK

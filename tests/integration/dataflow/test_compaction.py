@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually, patiently
-from tests.unit.dataflow.books import BATCH
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.books import BATCH
+from tests.support.dataflow.jobs import job
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import eventually, patiently
 from trimtab.dataflow import service
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import SnapshotPart

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually, patiently
-from tests.unit.dataflow.books import BATCH
+from tests.support.dataflow.books import BATCH
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import eventually, patiently
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import audit
 from trimtab.dataflow.ledger.records import GroupsSifted, StepGranted, TasksIssued

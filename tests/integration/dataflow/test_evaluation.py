@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import eventually
 from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.audit.report import audit
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.unit.dataflow.books import ledger
+from tests.support.dataflow.books import ledger
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
 from trimtab.dataflow.ledger.journal import AnotherWriter, Journal
 from trimtab.dataflow.ledger.records import TasksIssued

@@ -18,17 +18,17 @@ import yaml
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import patiently
-from tests.unit.dataflow.books import BATCH, GROUP
-from tests.unit.dataflow.jobs import job
-from tests.unit.dataflow.prompt_sources import (
+from tests.support.dataflow.books import BATCH, GROUP
+from tests.support.dataflow.jobs import job
+from tests.support.dataflow.prompt_sources import (
     ids_of,
     prompts_of,
     write_dataset_dict,
     write_jsonl,
     write_parquet,
 )
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import patiently
 from trimtab.dataflow.__main__ import DataflowPodSettings
 from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.ledger.task_ids import parse_group_id

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually, patiently
-from tests.unit.dataflow.books import GROUP
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.books import GROUP
+from tests.support.dataflow.jobs import job
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import eventually, patiently
 from trimtab.dataflow.audit.judging import violations
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.ledger.records import StepDurable, StepGranted, StepTimed, StepTrained, StreamsRouted

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-from tests.integration.dataflow.simulation import Simulation, running, simulation
-from tests.polling import eventually, patiently
-from tests.unit.dataflow.books import BATCH, GROUP, STALENESS
+from tests.support.dataflow.books import BATCH, GROUP, STALENESS
+from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.polling import eventually, patiently
 from trimtab.cli.main import main
 from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.audit.report import AuditReport, audit

@@ -19,7 +19,7 @@ import pytest
 from botocore.exceptions import ClientError
 from nats.aio.client import Client
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import DataFolderInUseError, EmbeddedServer, ServerStartError

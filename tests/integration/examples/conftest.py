@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import yaml
 
 from examples.curves.record import Run
 from examples.curves.running import prepare, run_manifest, variants, write_manifest
-from tests.polling import patiently
+from tests.support.examples import Learn
+from tests.support.polling import patiently
 
 _TIMEOUT_S = 280.0
-
-Learn = Callable[..., Run]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import yaml
 
 from examples.curves.record import Run
 from examples.curves.running import variants
-from tests.integration.examples.conftest import Learn
+from tests.support.examples import Learn
 
 _STEPS = 16
 _BATCH = 128

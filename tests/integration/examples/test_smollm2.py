@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.examples.conftest import Learn
+from tests.support.examples import Learn
 
 _STEPS = 2
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from examples.curves.record import Run
-from tests.integration.examples.conftest import Learn
+from tests.support.examples import Learn
 
 _STEPS = 45
 _TARGET = 0.7

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from tests.polling import eventually, patiently
+from tests.support.polling import eventually, patiently
 from trimtab.embedded.binaries import find_binary
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports

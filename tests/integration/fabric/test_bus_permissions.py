@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from nats.aio.msg import Msg
 
 from examples.quickstart.make import make_model, make_tokenizer
-from tests.integration.fabric.account_users import (
+from tests.support.fabric.account_users import (
     Attempt,
     declared_by_the_operator,
     new_job,
@@ -29,10 +29,10 @@ from tests.integration.fabric.account_users import (
     stream_names,
     violations,
 )
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.pod_site import NAMESPACE, PodSite, openai_engine
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import Job
+from tests.support.rollout.pod_site import NAMESPACE, PodSite, openai_engine
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_message

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.polling import patiently
+from tests.support.polling import patiently
 from trimtab.fabric.bus import retry
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from tests.integration.dataflow.simulation import Simulation, running
-from tests.integration.fabric.account_users import (
+from tests.support.dataflow.jobs import job
+from tests.support.dataflow.simulation import Simulation, running
+from tests.support.fabric.account_users import (
     Attempt,
     declared_by_the_operator,
     new_job,
@@ -30,8 +31,7 @@ from tests.integration.fabric.account_users import (
     stream_names,
     violations,
 )
-from tests.polling import eventually
-from tests.unit.dataflow.jobs import job
+from tests.support.polling import eventually
 from trimtab.dataflow import service
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.polling import patiently
+from tests.support.polling import patiently
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusTimeout

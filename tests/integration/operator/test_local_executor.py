@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.polling import eventually
-from tests.processes import runs
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.jobs import job
+from tests.support.polling import eventually
+from tests.support.processes import runs
 from trimtab.api.scalars import SecretKey
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.operator.agent_desk import AgentDesk, KeyMissing

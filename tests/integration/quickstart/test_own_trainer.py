@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.polling import eventually, patiently
-from tests.quickstart_job import make_quickstart
+from tests.support.polling import eventually, patiently
+from tests.support.quickstart_job import make_quickstart
 from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from benchmarks.quickstart import LAST_STEPS, Streams, figures, read_streams
-from tests.polling import eventually
-from tests.processes import runs
-from tests.quickstart_job import make_quickstart
+from tests.support.polling import eventually
+from tests.support.processes import runs
+from tests.support.quickstart_job import make_quickstart
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.story import told
 from trimtab.dataflow.audit.report import AuditReport, audit

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from examples.quickstart.make import make_model, make_tokenizer
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.unit.rollout.speakers import EchoSampler, role
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import Job
+from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings
 from trimtab.rollout import serving

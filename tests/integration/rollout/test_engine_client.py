@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from examples.quickstart.make import CHARACTERS
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.rollout.engine_process import EngineProcess
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings
 from trimtab.rollout.engines.errors import EngineRefused, EngineTimeout, EngineUnavailable

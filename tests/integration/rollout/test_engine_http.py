@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.polling import eventually, patiently, within
+from tests.support.polling import eventually, patiently, within
+from tests.support.rollout.engine_process import EngineProcess
 from trimtab.fabric.wire.spans import total_length
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings, WeightRun

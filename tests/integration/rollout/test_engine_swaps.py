@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.polling import eventually, patiently
+from tests.support.polling import eventually, patiently
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.sparse_changes import sparse_changes_between
 from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
-from trimtab.weights.apply.changes import SparseChange
-from trimtab.weights.layout import StateLayout
 
 PROMPT = [5, 6, 7, 8]
 COUNT = 600
@@ -74,19 +72,6 @@ async def post(http: aiohttp.ClientSession, path: str, body: dict[str, Any], *, 
         answer = await response.json()
         assert response.status == status, answer
         return dict(answer)
-
-
-def sparse_changes_between(old: Path, new: Path) -> list[SparseChange]:
-    with (new / "model.safetensors").open("rb") as file:
-        layout = StateLayout.read(file)
-    before, after = load_file(old / "model.safetensors"), load_file(new / "model.safetensors")
-    changes = []
-    for tensor in layout.tensors:
-        bits = after[tensor.name].view(torch.int16).flatten().numpy().view(np.uint16)
-        indices = np.flatnonzero(before[tensor.name].view(torch.int16).flatten().numpy().view(np.uint16) != bits)
-        half = len(indices) // 2  # a tensor may come in several changes
-        changes += [SparseChange(tensor, part, bits[part]) for part in (indices[:half], indices[half:])]
-    return changes
 
 
 async def checksum(http: aiohttp.ClientSession) -> str:

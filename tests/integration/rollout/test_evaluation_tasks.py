@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.job import GROUP_SIZE, Job, working
 from trimtab.api.sampling import Sampling
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.sampling import sampling_fields

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.rollout.failing_workflows import Faulty, Held
-from tests.integration.rollout.job import GROUP_SIZE, Job, at, line, working
-from tests.polling import eventually
-from tests.unit.rollout.speakers import EchoSampler, role
+from tests.support.polling import eventually
+from tests.support.rollout.failing_workflows import Faulty, Held
+from tests.support.rollout.job import GROUP_SIZE, Job, at, line, working
+from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.rollout import worker as worker_module
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.workflows.single_turn import SingleTurn

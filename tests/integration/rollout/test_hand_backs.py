@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.integration.rollout.failing_workflows import Faulty, Held
-from tests.integration.rollout.job import GROUP_SIZE, Job, assert_complete_once, at, line, working
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.failing_workflows import Faulty, Held
+from tests.support.rollout.job import GROUP_SIZE, Job, assert_complete_once, at, line, working
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.streams import declare_stream, delete_stream
 from trimtab.fabric.bus.topology import JobTopology

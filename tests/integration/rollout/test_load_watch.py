@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.polling import eventually
-from tests.unit.rollout.speakers import role
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import GROUP_SIZE, Job, working
+from tests.support.rollout.speakers import role
 from trimtab.rollout import load_watch
 from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.engines.client import EngineClient

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from transformers import AutoTokenizer
 
-from tests.integration.rollout.engine_process import EngineProcess
+from tests.support.rollout.engine_process import EngineProcess
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.pod_site import POLICY, PodSite, metric, openai_engine
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import Job
+from tests.support.rollout.pod_site import POLICY, PodSite, metric, openai_engine
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.names import escape_token

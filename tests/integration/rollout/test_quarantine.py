@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import pytest
 from pydantic import BaseModel
 
-from tests.integration.rollout.failing_workflows import Allergic
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.failing_workflows import Allergic
+from tests.support.rollout.job import GROUP_SIZE, Job, working
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_stream, delete_stream
 from trimtab.fabric.logs import REDACTOR

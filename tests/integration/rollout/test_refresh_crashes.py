@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.refresh_worker import Refresher, Step
-from tests.integration.rollout.seats import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
-from tests.integration.rollout.weighed import Weighed
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import Job
+from tests.support.rollout.refresh_worker import Refresher, Step
+from tests.support.rollout.seats import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.rollout.engines.client import EngineClient

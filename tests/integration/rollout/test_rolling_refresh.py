@@ -14,11 +14,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.integration.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
-from tests.integration.rollout.token_reference import TokenReference
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import GROUP_SIZE, Job, working
+from tests.support.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
+from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.members import beat
 from trimtab.fabric.settings import ObjectStoreSettings

@@ -16,12 +16,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import Job
-from tests.integration.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
-from tests.integration.rollout.token_reference import TokenReference
-from tests.integration.rollout.weighed import Weighed
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import Job
+from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.token_reference import TokenReference
+from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.spans import Producer, Span

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.integration.rollout.job import Job
-from tests.polling import eventually, patiently, within
+from tests.support.polling import eventually, patiently, within
+from tests.support.rollout.job import Job
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus

@@ -16,11 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import save_file
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.integration.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
-from tests.integration.rollout.token_reference import TokenReference
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import GROUP_SIZE, Job, working
+from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
+from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.envelope import decode, encode

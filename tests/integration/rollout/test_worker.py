@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tests.integration.rollout.failing_workflows import Faulty, Held
-from tests.integration.rollout.job import GROUP_SIZE, Job, assert_complete_once, working
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.failing_workflows import Faulty, Held
+from tests.support.rollout.job import GROUP_SIZE, Job, assert_complete_once, working
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller

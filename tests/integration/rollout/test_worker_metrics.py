@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.integration.rollout.failing_workflows import Faulty, Held
-from tests.integration.rollout.job import GROUP_SIZE, Job, line, working
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.rollout.failing_workflows import Faulty, Held
+from tests.support.rollout.job import GROUP_SIZE, Job, line, working
 from trimtab.fabric.bus.publisher import publish
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role

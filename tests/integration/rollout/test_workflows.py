@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.integration.rollout.engine_process import EngineProcess
-from tests.integration.rollout.job import GROUP_SIZE, Job, working
-from tests.polling import eventually
-from tests.unit.rollout.speakers import chat_tokenizer, role
+from tests.support.polling import eventually
+from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.job import GROUP_SIZE, Job, working
+from tests.support.rollout.speakers import chat_tokenizer, role
 from trimtab.fabric.wire.spans import Producer, model_mask
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient

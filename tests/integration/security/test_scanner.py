@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from images.environment import ROOT
-from tests.unit.chart.rendering import SETS, objects, values_of
-from tests.unit.dataflow.jobs import job
+from tests.support.chart.rendering import SETS, objects, values_of
+from tests.support.dataflow.jobs import job
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from examples.quickstart.make import make_model
-from tests.integration.trainer.forked_ranks import prepare
-from tests.integration.trainer.one_trainer import Trainer
-from tests.template_process import TemplateProcess, template_process
+from tests.support.template_process import TemplateProcess, template_process
+from tests.support.trainer.forked_ranks import prepare
+from tests.support.trainer.one_trainer import Trainer
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.trainer.desk import NOT_READY, Desk
-from tests.integration.trainer.samples import trajectory
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.trainer.desk import NOT_READY, Desk
+from tests.support.trainer.samples import trajectory
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound

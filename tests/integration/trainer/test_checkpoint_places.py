@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tests.integration.trainer.samples import policy
+from tests.support.trainer.samples import policy
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, PodSettings, Settings

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.integration.trainer.places import PlaceSpec
+from tests.support.trainer.places import PlaceSpec
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex

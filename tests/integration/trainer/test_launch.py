@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.polling import eventually
-from tests.processes import runs
+from tests.support.polling import eventually
+from tests.support.processes import runs
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tests.integration.trainer.places import PlaceSpec, same, state_of
-from tests.integration.trainer.samples import policy, rows, train_on
+from tests.support.trainer.places import PlaceSpec, same, state_of
+from tests.support.trainer.samples import policy, rows, train_on
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import torch
 
-from tests.integration.trainer.desk import NOT_READY, Answer, Desk
-from tests.integration.trainer.one_trainer import Trainer, announced, newest, saved_step
-from tests.integration.trainer.places import same, state_of
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.one_trainer import Trainer, announced, newest, saved_step
+from tests.support.trainer.places import same, state_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

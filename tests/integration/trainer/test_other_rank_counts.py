@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.trainer.checkpointing_ranks import Scene, run_rank
-from tests.integration.trainer.forked_ranks import run_ranks
-from tests.integration.trainer.places import PlaceSpec, same
-from tests.template_process import TemplateProcess
+from tests.support.template_process import TemplateProcess
+from tests.support.trainer.checkpointing_ranks import Scene, run_rank
+from tests.support.trainer.forked_ranks import run_ranks
+from tests.support.trainer.places import PlaceSpec, same
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore

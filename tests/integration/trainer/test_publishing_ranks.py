@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.trainer.forked_ranks import run_ranks
-from tests.integration.trainer.publishing_ranks import RANKS, run_rank
-from tests.integration.trainer.samples import policy
-from tests.template_process import TemplateProcess
+from tests.support.template_process import TemplateProcess
+from tests.support.trainer.forked_ranks import run_ranks
+from tests.support.trainer.publishing_ranks import RANKS, run_rank
+from tests.support.trainer.samples import policy
 from trimtab.trainer.learner import Learner
 
 

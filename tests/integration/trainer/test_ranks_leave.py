@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.trainer.desk import NOT_READY, Answer, Desk
-from tests.integration.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
-from tests.integration.trainer.samples import policy
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
+from tests.support.trainer.samples import policy
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

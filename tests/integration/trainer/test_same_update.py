@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.integration.trainer.forked_ranks import run_ranks
-from tests.integration.trainer.same_update import ALGORITHMS, SAMPLES, run_rank, step_rows, trained
-from tests.template_process import TemplateProcess
+from tests.support.template_process import TemplateProcess
+from tests.support.trainer.forked_ranks import run_ranks
+from tests.support.trainer.same_update import ALGORITHMS, SAMPLES, run_rank, step_rows, trained
 from trimtab.trainer.learner import RowsMissing
 
 Weights = dict[str, torch.Tensor]

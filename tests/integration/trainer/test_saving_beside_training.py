@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.trainer.desk import NOT_READY, Desk
-from tests.integration.trainer.one_trainer import Trainer, saved_step
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.trainer.desk import NOT_READY, Desk
+from tests.support.trainer.one_trainer import Trainer, saved_step
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

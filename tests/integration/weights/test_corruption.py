@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.weights.published import POLICY, D, Published
-from tests.integration.weights.small_policy import content, flipped, pulls_newest, refusal
-from tests.integration.weights.small_policy import published as published
-from tests.integration.weights.small_policy import puller as puller
-from tests.integration.weights.small_policy import store as store
-from tests.integration.weights.states import TrainedState
+from tests.support.weights.published import POLICY, D, Published
+from tests.support.weights.small_policy import content, flipped, pulls_newest, refusal
+from tests.support.weights.small_policy import published as published
+from tests.support.weights.small_policy import puller as puller
+from tests.support.weights.small_policy import store as store
+from tests.support.weights.states import TrainedState
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ChecksumMismatch, ObjectNotFound
 from trimtab.weights.assembly import ChunkFiles, Stage, WrongWeights, rebuilt

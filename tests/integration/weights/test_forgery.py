@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.integration.weights.published import POLICY, D, Published, publish_versions
-from tests.integration.weights.small_policy import content, pulls_newest, refusal
-from tests.integration.weights.small_policy import published as published
-from tests.integration.weights.small_policy import puller as puller
-from tests.integration.weights.small_policy import store as store
-from tests.integration.weights.states import TrainedState
+from tests.support.weights.published import POLICY, D, Published, publish_versions
+from tests.support.weights.small_policy import content, pulls_newest, refusal
+from tests.support.weights.small_policy import published as published
+from tests.support.weights.small_policy import puller as puller
+from tests.support.weights.small_policy import store as store
+from tests.support.weights.states import TrainedState
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.signing import Signer

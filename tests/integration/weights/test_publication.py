@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.weights.place import D, Place, content
-from tests.integration.weights.states import LAYOUT, TrainedState
+from tests.support.weights.place import D, Place, content
+from tests.support.weights.states import LAYOUT, TrainedState
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.signing import Signer
 from trimtab.weights.apply.errors import CopyInUse

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.integration.weights.place import D, Place, content
-from tests.integration.weights.states import TrainedState
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.weights.place import D, Place, content
+from tests.support.weights.states import TrainedState
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.weights.baseline import LayoutChanged
 from trimtab.weights.layout import StateLayout

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.weights.place import RULES, D, Place, content
-from tests.integration.weights.states import TrainedState
+from tests.support.weights.place import RULES, D, Place, content
+from tests.support.weights.states import TrainedState
 from trimtab.weights.assembly import build
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.leases import Lease, read_leases

@@ -19,9 +19,9 @@ import structlog
 from click.testing import CliRunner, Result
 from pydantic import BaseModel, SecretStr
 
-from tests.integration.weights.place import RULES, SIGNER, D, Place
-from tests.integration.weights.states import LAYOUT, TrainedState
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
+from tests.support.weights.place import RULES, SIGNER, D, Place
+from tests.support.weights.states import LAYOUT, TrainedState
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier

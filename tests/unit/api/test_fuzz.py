@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.api.complete import complete_job, complete_pool, complete_trainer, variants
-from tests.unit.api.manifests import job, pool, trainer
-from tests.unit.api.mutations import mutated
+from tests.support.api.complete import complete_job, complete_pool, complete_trainer, variants
+from tests.support.api.manifests import job, pool, trainer
+from tests.support.api.mutations import mutated
 from trimtab.api.manifest import UnreadableManifestError, read_manifest
 from trimtab.api.validation import parse, problems
 

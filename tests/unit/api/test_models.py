@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.complete import complete_job, complete_pool, complete_trainer, variants
-from tests.unit.api.manifests import Manifest, job, pool, trainer
+from tests.support.api.complete import complete_job, complete_pool, complete_trainer, variants
+from tests.support.api.manifests import Manifest, job, pool, trainer
 from trimtab.api.crd import KINDS
 from trimtab.api.job import RLJob
 from trimtab.api.model import ApiModel

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.api.manifests import changed, job, pool
+from tests.support.api.manifests import changed, job, pool
 from trimtab.api import names
 from trimtab.api.scalars import LABEL_PATTERN, MAX_REPLICAS
 from trimtab.api.validation import problems

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.complete import complete_job
-from tests.unit.api.manifests import changed, job
+from tests.support.api.complete import complete_job
+from tests.support.api.manifests import changed, job
 from trimtab.api.job import RLJob
 from trimtab.api.support import unsupported, without_meaning_here
 from trimtab.api.validation import parse

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.unit.api.manifests import changed, job, pool
+from tests.support.api.manifests import changed, job, pool
 from trimtab.api.generate import ROOT
 from trimtab.cli.validate import validate
 

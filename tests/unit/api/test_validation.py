@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.manifests import BAD_MANIFESTS, REMOVED, Bad, changed, job, pool
+from tests.support.api.manifests import BAD_MANIFESTS, REMOVED, Bad, changed, job, pool
 from trimtab.api.pool import RolloutPool
 from trimtab.api.validation import InvalidManifestError, is_ours, parse, problems
 

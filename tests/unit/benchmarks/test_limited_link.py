@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from benchmarks.limited_link import Link, limited_link
-from tests.polling import within
+from tests.support.polling import within
 
 KIB = 1024
 RATE = 4e6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.chart.rendering import name_of, objects, of_kind
+from tests.support.chart.rendering import name_of, objects, of_kind
 from trimtab.api.crd import custom_resource_definitions
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.chart.golden import COMMAND, GOLDEN, golden_file, golden_text
-from tests.unit.chart.rendering import SETS
+from tests.support.chart.golden import COMMAND, GOLDEN, golden_file, golden_text
+from tests.support.chart.rendering import SETS
 
 
 @pytest.mark.parametrize("name", SETS)

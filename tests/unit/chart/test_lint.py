@@ -10,7 +10,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.unit.chart.rendering import CHART, ROOT, SETS, name_of, objects, templates, values_of
+from tests.support.chart.rendering import CHART, ROOT, SETS, name_of, objects, templates, values_of
 
 _WARNING = 2
 _RELEASE_NAMES = ("trimtab", "rl", "a-release-with-the-longest-name-that-helm-lets-pass-by")

@@ -9,7 +9,7 @@ import yaml
 
 from monitoring.catalogue import ROOT
 from monitoring.queries import TARGET_LABELS
-from tests.unit.chart.rendering import named, objects, values_of
+from tests.support.chart.rendering import named, objects, values_of
 from trimtab.api import labels
 
 

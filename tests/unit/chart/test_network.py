@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.unit.chart.rendering import (
+from tests.support.chart.rendering import (
     RELEASE,
     ROOT,
     Object,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tests.unit.chart.mounted import volume_named, write_projected
-from tests.unit.chart.rendering import SETS, named, objects, pod_templates, values_of
+from tests.support.chart.mounted import volume_named, write_projected
+from tests.support.chart.rendering import SETS, named, objects, pod_templates, values_of
 from trimtab.fabric.settings import load_settings
 from trimtab.operator.settings import AccountSecret, OperatorSettings
 

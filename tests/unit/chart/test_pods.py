@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.chart.rendering import SETS, named, objects, pod_templates, values_of
+from tests.support.chart.rendering import SETS, named, objects, pod_templates, values_of
 from trimtab.fabric.settings import ProbeSettings
 
 _PORT = ProbeSettings().port

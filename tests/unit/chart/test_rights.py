@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.chart.rendering import NAMESPACE, ROOT, Object, name_of, objects, of_kind, values_of
+from tests.support.chart.rendering import NAMESPACE, ROOT, Object, name_of, objects, of_kind, values_of
 
 RBAC = ROOT / "operator/trimtab/operator/rbac"
 

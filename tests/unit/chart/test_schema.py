@@ -9,7 +9,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.unit.chart.rendering import CHART, SETS, objects, values_of
+from tests.support.chart.rendering import CHART, SETS, objects, values_of
 
 _ELSEWHERE = {"nats": {"evaluation": {"enabled": False}, "existing": {"servers": ["tls://nats:4222"]}}}
 

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from tests.unit.chart.rendering import SETS, Object, name_of, objects, of_kind, pod_templates, values_of
+from tests.support.chart.rendering import SETS, Object, name_of, objects, of_kind, pod_templates, values_of
 
 _PUBLIC_KEYS = {"user", "ca.crt", "tls.crt"}
 _TELLING = re.compile("PASSWORD|SECRET_|KEY|TOKEN", re.IGNORECASE)

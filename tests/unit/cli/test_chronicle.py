@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli import run_story
-from tests.unit.cli.run_story import DELTA, START
+from tests.support.cli import run_story
+from tests.support.cli.run_story import DELTA, START
 from trimtab.api.job import PoolStatus
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.figures import clock, figures, percent

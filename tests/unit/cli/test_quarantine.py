@@ -6,7 +6,7 @@ import json
 
 from rich.console import Console
 
-from tests.unit.fabric.wire_specimens import quarantined, task
+from tests.support.fabric.wire_specimens import quarantined, task
 from trimtab.cli.quarantine import detailed, listed
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.cli import run_story
-from tests.unit.cli.run_story import STEPS
+from tests.support.cli import run_story
+from tests.support.cli.run_story import STEPS
 from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.cli.main import main

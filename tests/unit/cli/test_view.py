@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from tests.unit.cli import run_story
-from tests.unit.cli.run_story import START
+from tests.support.cli import run_story
+from tests.support.cli.run_story import START
 from trimtab.cli.block_chart import block_chart
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.cli.plain_lines import PlainLines

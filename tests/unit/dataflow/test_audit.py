@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.dataflow.books import header
-from tests.unit.dataflow.jobs import spec
+from tests.support.dataflow.books import header
+from tests.support.dataflow.jobs import spec
 from trimtab.dataflow.audit.judging import violations
 from trimtab.dataflow.audit.reading import Streams
 from trimtab.dataflow.audit.report import judged

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.dataflow.books import GROUP, Feed, header, ledger
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.books import GROUP, Feed, header, ledger
+from tests.support.dataflow.jobs import job
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed

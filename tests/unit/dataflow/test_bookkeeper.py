@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from tests.polling import within
-from tests.unit.dataflow.books import GROUP, header, ledger
+from tests.support.dataflow.books import GROUP, header, ledger
+from tests.support.polling import within
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.dataflow.curator_events import EASY, HARD, MIXED, events, feed, through_the_ledger
-from tests.unit.dataflow.finished_groups import finished
+from tests.support.dataflow.curator_events import EASY, HARD, MIXED, events, feed, through_the_ledger
+from tests.support.dataflow.finished_groups import finished
 from trimtab.api.data import Curator as CuratorSettings
 from trimtab.api.data import Curriculum as CurriculumSettings
 from trimtab.api.data import Greso as GresoSettings

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from tests.unit.dataflow.books import GROUP, Feed, header, ledger
-from tests.unit.dataflow.curator_events import events, feed, through_the_ledger
-from tests.unit.dataflow.finished_groups import finished
-from tests.unit.dataflow.jobs import spec
+from tests.support.dataflow.books import GROUP, Feed, header, ledger
+from tests.support.dataflow.curator_events import events, feed, through_the_ledger
+from tests.support.dataflow.finished_groups import finished
+from tests.support.dataflow.jobs import spec
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.curators.choosing import make_curator
 from trimtab.dataflow.filters.choosing import make_filter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.dataflow.books import Feed, header, ledger
-from tests.unit.dataflow.jobs import job, spec
+from tests.support.dataflow.books import Feed, header, ledger
+from tests.support.dataflow.jobs import job, spec
 from trimtab.api.evaluation import Evaluation
 from trimtab.dataflow.evaluation.schedule import is_due, is_owed
 from trimtab.dataflow.finishing import Finisher

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dataflow.finished_groups import finished
+from tests.support.dataflow.finished_groups import finished
 from trimtab.api.data import Filter as FilterSettings
 from trimtab.api.data import LengthFilter
 from trimtab.api.scalars import Plugin

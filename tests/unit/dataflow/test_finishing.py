@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.dataflow.books import Feed, header, ledger
-from tests.unit.dataflow.jobs import spec
+from tests.support.dataflow.books import Feed, header, ledger
+from tests.support.dataflow.jobs import spec
 from trimtab.dataflow.finishing import finish
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import PolicyFinished, StepGranted, StepTrained

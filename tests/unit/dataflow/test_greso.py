@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.unit.dataflow.finished_groups import finished
+from tests.support.dataflow.finished_groups import finished
 from trimtab.api.data import Filter as FilterSettings
 from trimtab.api.data import Greso as GresoSettings
 from trimtab.dataflow.curators.contract import Curator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.books import allotments, group, sample
+from tests.support.dataflow.books import allotments, group, sample
 from trimtab.dataflow.leases import deal, lease, step_totals
 from trimtab.dataflow.ledger.groups import Group
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest

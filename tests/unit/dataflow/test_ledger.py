@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
+from tests.support.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.ledger import Arrival, LedgerError
 from trimtab.dataflow.ledger.records import (

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.dataflow.books import GROUP, STALENESS, header, ledger
-from tests.unit.dataflow.ledger_pictures import Witnessed, picture
+from tests.support.dataflow.books import GROUP, STALENESS, header, ledger
+from tests.support.dataflow.ledger_pictures import Witnessed, picture
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import (

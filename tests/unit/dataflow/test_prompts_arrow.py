@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.dataflow.prompt_sources import (
+from tests.support.dataflow.prompt_sources import (
     ids_of,
     order_of,
     prompts_of,

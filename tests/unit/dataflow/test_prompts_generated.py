@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dataflow.prompt_sources import ids_of, order_of, prompts_of, write_jsonl
+from tests.support.dataflow.prompt_sources import ids_of, order_of, prompts_of, write_jsonl
 from trimtab.dataflow.prompts.prompt import PromptSourceError
 from trimtab.fabric.pod import JobMisconfigured
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.dataflow.prompt_sources import (
+from tests.support.dataflow.prompt_sources import (
     ids_of,
     order_of,
     prompts_of,

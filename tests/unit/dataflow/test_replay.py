@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.unit.dataflow.books import GROUP, Feed, header, ledger
-from tests.unit.dataflow.offers import books, supply, train
+from tests.support.dataflow.books import GROUP, Feed, header, ledger
+from tests.support.dataflow.offers import books, supply, train
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import take_snapshot

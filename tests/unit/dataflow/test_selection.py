@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.books import GROUP, Feed
-from tests.unit.dataflow.jobs import spec
-from tests.unit.dataflow.offers import POLICIES, Shown, books, grant, offers, stream_of, supply, train, used
+from tests.support.dataflow.books import GROUP, Feed
+from tests.support.dataflow.jobs import spec
+from tests.support.dataflow.offers import POLICIES, Shown, books, grant, offers, stream_of, supply, train, used
 from trimtab.api.data import Data
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.api.scalars import Plugin

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.dataflow.books import Feed
-from tests.unit.dataflow.jobs import spec
-from tests.unit.dataflow.offers import POLICIES, Shown, books, grant, supply, used
+from tests.support.dataflow.books import Feed
+from tests.support.dataflow.jobs import spec
+from tests.support.dataflow.offers import POLICIES, Shown, books, grant, supply, used
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Choice, Offer, Selection

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.dataflow.books import Feed, header, ledger
-from tests.unit.dataflow.ledger_pictures import picture
+from tests.support.dataflow.books import Feed, header, ledger
+from tests.support.dataflow.ledger_pictures import picture
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger, LedgerError
 from trimtab.dataflow.ledger.records import GroupsSifted, ReducedGroup, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot

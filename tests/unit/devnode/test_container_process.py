@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.polling import eventually, within
+from tests.support.polling import eventually, within
 from trimtab.devnode import sandbox as sandbox_module
 from trimtab.devnode.container_process import CapturedOutput, ContainerProcess, Launch, StartError
 from trimtab.devnode.host_view import Mount

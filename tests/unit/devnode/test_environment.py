@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.environment import Source, SourceMissing, Sources, content_of, resolved, sources_of
 from trimtab.devnode.pod_fields import PodFacts, UnknownField
 

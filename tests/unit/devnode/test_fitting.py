@@ -3,7 +3,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.fitting import placements
 from trimtab.devnode.pod_spec import requests
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.container_state import CREATING, ContainerState, Running, Terminated, Waiting, end_of
 from trimtab.devnode.pod_status import PodFailure, status_of
 

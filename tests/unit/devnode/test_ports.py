@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.ports import SHARED_PORTS_ANNOTATION, PortBook, probed_port, variable_of
 
 

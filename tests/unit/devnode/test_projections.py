@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.environment import Source, SourceMissing, Sources
 from trimtab.devnode.pod_fields import PodFacts
 from trimtab.devnode.projections import File, TokenWish, files_of, sources_of, tokens_of, write_files

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.container_state import Running, Terminated, Waiting
 from trimtab.devnode.pod_spec import Role
 from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of, starts_again

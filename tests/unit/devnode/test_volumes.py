@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.devnode.pods import a_pod
+from tests.support.devnode.pods import a_pod
 from trimtab.devnode.gpus import GpuBook, host_gpus
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.volumes import VolumeFolders, VolumeRefused, mounts_of, refusal_of

@@ -11,7 +11,7 @@ from examples.curves.drawing import draw, mean_line
 from examples.curves.measuring import NothingTrained, policy_curves
 from examples.curves.record import Curves, PolicyCurve, Run, ScorePoint, StepPoint, read_curves, write_curves
 from examples.curves.summary import summary
-from tests.unit.dataflow.books import header
+from tests.support.dataflow.books import header
 from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,
     EvaluationEnded,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 from trimtab.fabric.daemon_thread import in_daemon_thread
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.polling import within
+from tests.support.polling import within
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes

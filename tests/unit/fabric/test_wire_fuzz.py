@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import zstandard
 
-from tests.unit.fabric.wire_frames import as_tree, body_of, framed
-from tests.unit.fabric.wire_specimens import SPECIMENS, short_trajectory, trajectory
+from tests.support.fabric.wire_frames import as_tree, body_of, framed
+from tests.support.fabric.wire_specimens import SPECIMENS, short_trajectory, trajectory
 from trimtab.fabric.wire.envelope import FLAG_ZSTD, decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import MESSAGE_ID, TRAJECTORY, headers, parse_headers

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.unit.fabric.wire_specimens import short_trajectory, trajectory
-from tests.unit.fabric.wire_strategies import trajectories
+from tests.support.fabric.wire_specimens import short_trajectory, trajectory
+from tests.support.fabric.wire_strategies import trajectories
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import MESSAGE_ID, TRAJECTORY, TrajectoryHeader, headers, parse_headers

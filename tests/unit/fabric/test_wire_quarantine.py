@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.fabric.wire_specimens import quarantined, task
+from tests.support.fabric.wire_specimens import quarantined, task
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.quarantine import QuarantinedTask, stored_entry
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from tests.unit.fabric.wire_frames import as_tree, framed
-from tests.unit.fabric.wire_specimens import lease, short_trajectory, task, trajectory
+from tests.support.fabric.wire_frames import as_tree, framed
+from tests.support.fabric.wire_specimens import lease, short_trajectory, task, trajectory
 from trimtab.fabric.wire.envelope import CHECKSUM, FLAG_ZSTD, HEAD, MAGIC, checksum, decode, encode
 from trimtab.fabric.wire.errors import InvalidFieldError, OversizeError, WireError
 from trimtab.fabric.wire.lease import BatchRequest

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.fabric.wire_frames import as_tree, body_of, framed
-from tests.unit.fabric.wire_specimens import SPECIMENS, lease, short_trajectory, task, trajectory
-from tests.unit.fabric.wire_strategies import MESSAGES, plain
+from tests.support.fabric.wire_frames import as_tree, body_of, framed
+from tests.support.fabric.wire_specimens import SPECIMENS, lease, short_trajectory, task, trajectory
+from tests.support.fabric.wire_strategies import MESSAGES, plain
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, LeaseRefused

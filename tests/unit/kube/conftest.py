@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kube.fault_server import FaultServer, fault_server
-from trimtab.fabric.backoff import FullJitter
+from tests.support.kube.fault_server import QUICK, FaultServer, fault_server
 from trimtab.kube.client import KubeClient
-
-QUICK = FullJitter(base_s=0.001, cap_s=0.01)
 
 
 @pytest.fixture

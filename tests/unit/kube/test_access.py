@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.manifests import changed
+from tests.support.api.manifests import changed
 from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.kube.access import AccessError, TokenFile, in_cluster_access, kubeconfig_access
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from aiohttp import web
 
-from tests.unit.kube.fault_server import FaultServer, answer, broken_connection, listed, refusal
+from tests.support.kube.fault_server import FaultServer, answer, broken_connection, listed, refusal
 from trimtab.kube import errors
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import NODES, PODS

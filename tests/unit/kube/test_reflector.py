@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from tests.polling import eventually, patiently
-from tests.unit.kube.conftest import QUICK
-from tests.unit.kube.fault_server import FaultServer, event, expired, listed, refusal, streamed
+from tests.support.kube.fault_server import QUICK, FaultServer, event, expired, listed, refusal, streamed
+from tests.support.polling import eventually, patiently
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
 from trimtab.kube.reflector import Reflector

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from monitoring.promtool import find_promtool
-from tests.unit.monitoring.rule_files import ALERT_TESTS, ALERTS, alerts
+from tests.support.monitoring.rule_files import ALERT_TESTS, ALERTS, alerts
 
 # Not those in names and durations. Nothing is the half of nothing.
 _NUMBER = re.compile(r"(?<![\w.:])(?!0\b(?!\.))\d+(?:\.\d+)?(?![\w.:])")

@@ -10,7 +10,7 @@ import pytest
 from monitoring.catalogue import ROOT, shown_metrics
 from monitoring.promtool import find_promtool
 from monitoring.queries import Series, problems_of, series_of
-from tests.unit.monitoring.rule_files import ALERT_TESTS, ALERTS, alert_cases, alerts, rules
+from tests.support.monitoring.rule_files import ALERT_TESTS, ALERTS, alert_cases, alerts, rules
 
 _RUNBOOKS = "https://trimtab.dev/docs/operations/"
 

@@ -8,7 +8,7 @@ import pytest
 
 from monitoring.catalogue import shown_metrics
 from monitoring.queries import Series, problems_of, series_of
-from tests.unit.monitoring.rule_files import DASHBOARDS, alerts, dashboard_queries, panels, variables
+from tests.support.monitoring.rule_files import DASHBOARDS, alerts, dashboard_queries, panels, variables
 
 _LABEL_VALUES = re.compile(r"label_values\((?P<query>.+), (?P<label>\w+)\)")
 

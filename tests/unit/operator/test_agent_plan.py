@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.jobs import job
-from tests.unit.operator.test_scaling_plan import NOW, SCALING, fleet, planned, reason, sizes, starving
+from tests.support.dataflow.jobs import job
+from tests.support.operator.scaling import NOW, SCALING, fleet, planned, reason, sizes, starving
 from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dataflow.jobs import job
-from tests.unit.operator.objects import pool, said, trainer
+from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import pool, said, trainer
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.jobs import job
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey

@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 import pytest
 
-from tests.polling import eventually, patiently
+from tests.support.polling import eventually, patiently
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
 from trimtab.operator import kopf_shell

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.jobs import job
 from trimtab.api.job import RLJob
 from trimtab.api.model import ObjectMeta
 from trimtab.api.pool import RolloutPool

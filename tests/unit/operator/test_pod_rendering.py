@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dataflow.jobs import job
+from tests.support.dataflow.jobs import job
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
 from trimtab.operator.apply.kubernetes.strategic_merge import merged
 from trimtab.operator.plan.children import pool_of, trainer_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.jobs import job
-from tests.unit.operator.objects import pool, said, worker
+from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import pool, said, worker
 from trimtab.api.conditions import ConditionType
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod

@@ -4,83 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.dataflow.jobs import job
-from tests.unit.operator.objects import pool, trainer
+from tests.support.dataflow.jobs import job
+from tests.support.operator.scaling import NOW, SCALING, fleet, planned, reason, sizes, starving
 from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
-from trimtab.api.pool import RolloutPool, RolloutPoolStatus
-from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
-from trimtab.fabric.wire.member import State
-from trimtab.operator.autoscale.agent.answers import Answer
-from trimtab.operator.autoscale.history import History
+from trimtab.api.pool import RolloutPoolStatus
 from trimtab.operator.plan.actions import PutPool
 from trimtab.operator.plan.children import pool_of
 from trimtab.operator.plan.conditions import Statement, find, updated
-from trimtab.operator.plan.job import Observed, plan_job
-from trimtab.operator.plan.job_pods import dataflow_pods
-from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.progress import JobReport
-from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
-
-SCALING = {"mode": "Auto", "maxReplicas": 6, "minReplicas": 1, "maintainer": {"policy": "ThreeZone"}}
-NOW = 10_000.0
 
 
 def scaled_job(**scaling: Any) -> RLJob:
     return job(autoscaling={**SCALING, **scaling}, pools=[{"name": "local", "replicas": 2}])
-
-
-def starving(of: RLJob, *, at: float = NOW, replicas: int = 2) -> BalanceReport:
-    instances = tuple(
-        Instance(member_id=f"w-{number}", pool="local", state=State.READY, samples_per_second=1.0)
-        for number in range(replicas)
-    )
-    return BalanceReport(
-        job=of.metadata.name, policy="solver", version=20, first_step=10, last_step=19, wall_seconds=100.0,
-        wait_seconds=50.0, step_seconds=100.0, wait_fraction=0.5, produced=Volume(samples=100),
-        accepted=Volume(samples=100), consumed=Volume(samples=100), instances=instances, branch=Branch.GROW,
-        current=replicas, target=replicas * 2, at=at,
-    )  # fmt: skip
-
-
-def fleet(of: RLJob, *, annotated: int | None = None, **spec: Any) -> RolloutPool:
-    made = pool(of, **spec)
-    replicas = made.spec.replicas
-    annotations = dict(made.metadata.annotations)
-    if annotated is not None:
-        annotations[labels.AUTOSCALED_REPLICAS] = str(annotated)
-    return made.model_copy(
-        update={
-            "status": RolloutPoolStatus(replicas=replicas, ready_replicas=replicas),
-            "metadata": made.metadata.model_copy(update={"annotations": annotations}),
-        }
-    )
-
-
-def planned(
-    of: RLJob,
-    *pools: RolloutPool,
-    history: History | None = None,
-    answer: Answer | None = None,
-    now: float = NOW,
-    **heard: Any,
-) -> ScaledPlan:
-    (dataflow,) = dataflow_pods(of)
-    pod = ObservedPod(name=dataflow.name, phase=Phase.RUNNING, revision=dataflow.revision)
-    report = JobReport(balance=heard.get("balance", {"solver": (starving(of),)}))
-    observed = Observed(pools=pools, trainers=[trainer(of)], pods=[pod], report=report)
-    return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, answer=answer, now=now)
-
-
-def sizes(plan: ScaledPlan) -> list[int]:
-    return [action.pool.spec.replicas for action in plan.plan.actions if isinstance(action, PutPool)]
-
-
-def reason(plan: ScaledPlan, kind: ConditionType) -> str:
-    condition = find(plan.plan.status.conditions, kind)
-    assert condition is not None
-    return condition.reason
 
 
 def test_a_starving_trainer_gets_a_larger_pool_and_the_size_is_signed() -> None:

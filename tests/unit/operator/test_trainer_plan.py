@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.dataflow.jobs import job
-from tests.unit.operator.objects import rank, said, trainer
+from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import rank, said, trainer
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.polling import patiently
+from tests.support.polling import patiently
 from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
 
 

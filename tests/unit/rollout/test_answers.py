@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.polling import eventually
-from tests.unit.rollout.speakers import role
-from tests.unit.rollout.test_episodes import runner
+from tests.support.polling import eventually
+from tests.support.rollout.group_runners import runner
+from tests.support.rollout.speakers import role
 from trimtab.fabric.wire.task import Task
 from trimtab.rollout.failure import EpisodeFailed, TaskRefused
 from trimtab.rollout.workflows import answers

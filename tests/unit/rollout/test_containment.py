@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from tests.polling import within
+from tests.support.polling import within
 from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.rollout.workflows import containment as containment_module
 from trimtab.rollout.workflows.containment import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.polling import within
-from tests.unit.rollout.speakers import (
+from tests.support.polling import within
+from tests.support.rollout.speakers import (
     END_OF_TURN,
     EchoSampler,
     assignment,

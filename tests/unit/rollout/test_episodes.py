@@ -11,41 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.rollout.speakers import EchoSampler, role
+from tests.support.rollout.group_runners import TASK, runner
+from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.envelope import decode, encode
-from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.engines.errors import EngineOverloaded, EngineTimeout
-from trimtab.rollout.episodes import GroupRunner, Origin
 from trimtab.rollout.failure import EpisodeFailed, TaskRefused
-from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.sampler import Completion
-from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.single_turn import SingleTurn
-from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team, WorkflowError
-
-PROMPT = {"prompt": "ab", "answer": "ba"}
-TASK = Task(task_id="task-1", job="j", prompt_id="p1", prompt=PROMPT, group_size=3, seed=5, created_at=1.0)
-
-
-def runner(
-    workflow: object,
-    roles: Mapping[str, Role] | None = None,
-    *,
-    timeout_s: float = 60.0,
-    metrics: Metrics | None = None,
-) -> GroupRunner:
-    return GroupRunner(
-        workflow,  # type: ignore[arg-type]
-        roles or {"solver": role(EchoSampler())},
-        Origin(worker="w", pool="p", engine="builtin"),
-        Containment(),
-        RolloutMetrics(metrics or Metrics()),
-        episode_timeout_s=timeout_s,
-        clock=lambda: 100.0,
-    )
+from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
 
 
 class Scoring:

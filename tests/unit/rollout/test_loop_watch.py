@@ -9,7 +9,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 from trimtab.rollout.loop_watch import LoopWatch
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rollout.speakers import END_OF_TURN, chat_tokenizer
+from tests.support.rollout.speakers import END_OF_TURN, chat_tokenizer
 from trimtab.rollout.engines.errors import EngineError, EngineRefused
 from trimtab.rollout.engines.openai_answers import EngineAnswerUnusable, read_completion
 from trimtab.rollout.workflows.team import Tokenizer

@@ -13,7 +13,7 @@ import torch
 from aiohttp.test_utils import TestClient, TestServer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
 from trimtab.rollout.engines.builtin.kv_rows import Arena

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.polling import eventually, within
-from tests.processes import runs
+from tests.support.polling import eventually, within
+from tests.support.processes import runs
 from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.rollout.engines.sglang.command import ServerCommand

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rollout.speakers import assignment, role
+from tests.support.rollout.speakers import assignment, role
 from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.workflows.rehearsal import Script

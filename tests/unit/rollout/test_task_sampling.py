@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rollout.speakers import EchoSampler, role
-from tests.unit.rollout.test_episodes import TASK, runner
+from tests.support.rollout.group_runners import TASK, runner
+from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.api.sampling import Sampling
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.sampling import sampling_fields

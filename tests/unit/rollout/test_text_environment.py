@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rollout.speakers import assignment, role
+from tests.support.rollout.speakers import assignment, role
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
@@ -17,7 +17,7 @@ from trimtab.rollout.workflows.team import NoRoom, PromptUnusable, ScoredConvers
 from trimtab.rollout.workflows.text_environment import TextEnvironment
 
 GUESSING = "trimtab.rollout.workflows.number_guessing:NumberGuessing"
-ENVIRONMENTS = "tests.unit.rollout.environments"
+ENVIRONMENTS = "tests.support.rollout.environments"
 
 
 async def play(sampler: Script, environment: str, **arguments: Any) -> ScoredConversation:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.polling import within
+from tests.support.polling import within
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_labels import BASE
 from trimtab.weights.store.position import Position

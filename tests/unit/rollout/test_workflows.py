@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.rollout.speakers import EchoSampler, assignment, chat_tokenizer, role
+from tests.support.rollout.speakers import EchoSampler, assignment, chat_tokenizer, role
 from trimtab.api.workflow import Workflow as WorkflowSpec
 from trimtab.api.workflow import WorkflowSource
 from trimtab.fabric.pod import JobMisconfigured

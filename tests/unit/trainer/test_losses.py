@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.trainer.loss_reference import Tokens, reference, tokens
+from tests.support.trainer.loss_reference import Tokens, reference, tokens
 from trimtab.api.algorithm import Algorithm, AlgorithmName
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.losses.choosing import recipe_of

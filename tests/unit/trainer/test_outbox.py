@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from tests.polling import within
+from tests.support.polling import within
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer import persistence
 from trimtab.trainer.background import Background

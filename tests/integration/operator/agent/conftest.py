@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.operator.agent.messages_server import MessagesServer
-from tests.unit.operator.autoscale.agent.cases import case
-from trimtab.api.autoscaling import Agent
-from trimtab.api.scalars import SecretKey
-from trimtab.operator.autoscale.agent.ask import ask
+from tests.support.agent.asking import API_KEY, Asked, put, settings
+from tests.support.agent.cases import case
+from tests.support.agent.messages_server import MessagesServer
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.endpoint import open_client
 from trimtab.operator.autoscale.agent.proposal import Outcome
-from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-
-API_KEY = "sk-ant-local-5b1e7c0a9f"
-
-Asked = Callable[..., Awaitable[Outcome]]
-
-
-def settings(url: str, **changes: Any) -> Agent:
-    values: dict[str, Any] = {
-        "model": "claude-local",
-        "api_key_secret": SecretKey(name="anthropic", key="api-key"),
-        "base_url": url,
-        "timeout_seconds": 60,
-    }
-    return Agent(**values | changes)
-
-
-async def put(case: Case, *, agent: Agent, folder: Path, api_key: str = API_KEY) -> Outcome:
-    async with open_client(agent, api_key=api_key) as client:
-        return await ask(case, settings=agent, client=client, transcripts=TranscriptFolder(folder, newest=5))
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.operator.agent.conftest import API_KEY, settings
-from tests.integration.operator.agent.messages_server import MessagesServer, Request, follow_formula
-from tests.polling import eventually
-from tests.unit.operator.autoscale.agent.cases import case
+from tests.support.agent.asking import API_KEY, settings
+from tests.support.agent.cases import case
+from tests.support.agent.messages_server import MessagesServer, Request, follow_formula
+from tests.support.polling import eventually
 from trimtab.api.scalars import SecretKey
 from trimtab.kube.resources import Key
 from trimtab.operator.agent_desk import AgentDesk, KeyMissing

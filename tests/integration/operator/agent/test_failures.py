@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.operator.agent.conftest import API_KEY, Asked, put, settings
-from tests.integration.operator.agent.messages_server import (
+from tests.support.agent.asking import API_KEY, Asked, put, settings
+from tests.support.agent.cases import case
+from tests.support.agent.messages_server import (
     Answer,
     MessagesServer,
     Request,
@@ -21,8 +22,7 @@ from tests.integration.operator.agent.messages_server import (
     message,
     text,
 )
-from tests.polling import eventually
-from tests.unit.operator.autoscale.agent.cases import case
+from tests.support.polling import eventually
 from trimtab.embedded.ports import free_ports
 from trimtab.operator.autoscale.agent.ask import ask
 from trimtab.operator.autoscale.agent.endpoint import open_client

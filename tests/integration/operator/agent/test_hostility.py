@@ -17,8 +17,9 @@ from hypothesis import event, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.integration.operator.agent.conftest import API_KEY, Asked, settings
-from tests.integration.operator.agent.messages_server import (
+from tests.support.agent.asking import API_KEY, Asked, settings
+from tests.support.agent.cases import case, instance, pool
+from tests.support.agent.messages_server import (
     Answer,
     MessagesServer,
     Request,
@@ -28,7 +29,6 @@ from tests.integration.operator.agent.messages_server import (
     message,
     text,
 )
-from tests.unit.operator.autoscale.agent.cases import case, instance, pool
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.autoscale.agent.ask import ask

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.operator.agent.conftest import Asked
-from tests.integration.operator.agent.messages_server import (
+from tests.support.agent.asking import Asked
+from tests.support.agent.messages_server import (
     Answer,
     MessagesServer,
     Request,

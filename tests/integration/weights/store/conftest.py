@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.weights.store.shelf import Shelf
+from tests.support.weights.shelf import Shelf
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import ObjectStoreSettings
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tests.integration.weights.store.shelf import POLICY, D, content
-from tests.polling import within
+from tests.support.polling import within
+from tests.support.weights.shelf import POLICY, D, content
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnauthorized
 from trimtab.fabric.settings import ObjectStoreSettings

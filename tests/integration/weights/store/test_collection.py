@@ -8,7 +8,7 @@ import hashlib
 import msgspec
 import pytest
 
-from tests.integration.weights.store.shelf import POLICY, D, Shelf, content
+from tests.support.weights.shelf import POLICY, D, Shelf, content
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.store.keys import chunk_key, condemned_key, lease_key

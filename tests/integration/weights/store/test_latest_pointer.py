@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from tests.integration.weights.store.shelf import POLICY, D, bare_entry
+from tests.support.weights.shelf import POLICY, D, bare_entry
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.keys import latest_key

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.integration.weights.store.shelf import POLICY, D
-from tests.polling import eventually
+from tests.support.polling import eventually
+from tests.support.weights.shelf import POLICY, D
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.weights.store.keys import lease_key
 from trimtab.weights.store.leases import InvalidLease, Lease, drop_lease, read_leases, write_lease

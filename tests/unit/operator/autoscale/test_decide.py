@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.operator.autoscale.evidence import NOW, Plant, auto, fleet, home, report
+from tests.support.operator.evidence import NOW, Plant, auto, fleet, home, report
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.api.conditions import ConditionType
 from trimtab.fabric.wire.balance import BalanceReport

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import fleet, home
+from tests.support.operator.evidence import fleet, home
 from trimtab.operator.autoscale.fleet import best_first, device_weights, speed_weights
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import NOW, auto, fleet, home
+from tests.support.operator.evidence import NOW, auto, fleet, home
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.guard_rails import Bounded, Limit, bounded

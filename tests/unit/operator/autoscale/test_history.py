@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import NOW, auto, fleet, home, report
+from tests.support.operator.evidence import NOW, auto, fleet, home, report
 from trimtab.api.autoscaling import AutoscalingStatus, PoolDecision
 from trimtab.operator.autoscale.history import Change, History, Size, decided, mean_ready, observed, restored
 

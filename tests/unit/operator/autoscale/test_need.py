@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import fleet, home, window
+from tests.support.operator.evidence import fleet, home, window
 from trimtab.operator.autoscale.need import Need, growth_ahead, need_of
 from trimtab.operator.autoscale.windows import Window
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.operator.autoscale.evidence import fleet, home
+from tests.support.operator.evidence import fleet, home
 from trimtab.fabric.wire.balance import Branch
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.placing import place, spread, within_bounds

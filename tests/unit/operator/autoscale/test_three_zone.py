@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import auto, fleet, home, report
+from tests.support.operator.evidence import auto, fleet, home, report
 from trimtab.fabric.wire.balance import Branch
 from trimtab.operator.autoscale.three_zone import three_zone
 

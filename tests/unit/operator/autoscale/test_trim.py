@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import auto, fleet, home, window
+from tests.support.operator.evidence import auto, fleet, home, window
 from trimtab.fabric.wire.balance import Branch
 from trimtab.operator.autoscale.trim import trim
 from trimtab.operator.autoscale.want import Want

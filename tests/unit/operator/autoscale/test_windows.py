@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.operator.autoscale.evidence import report, window
+from tests.support.operator.evidence import report, window
 from trimtab.operator.autoscale.windows import Window, usual_speeds, window_of
 
 

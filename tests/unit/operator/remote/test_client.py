@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.polling import within
-from tests.unit.kube.fault_server import fault_server
+from tests.support.kube.fault_server import fault_server
+from tests.support.polling import within
 from trimtab.kube.errors import Unreachable
 from trimtab.kube.resources import NODES
 from trimtab.kube.watch import watch

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.operator.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_with, pools_of, with_reach
+from tests.support.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_with, pools_of, with_reach
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.operator.plan.actions import PutPool

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 from trimtab.fabric.metrics import Metrics
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector

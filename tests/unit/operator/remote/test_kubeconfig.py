@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from tests.unit.operator.remote.kubeconfigs import (
+from tests.support.remote.kubeconfigs import (
     SERVER,
     TOKEN,
     authority_data,

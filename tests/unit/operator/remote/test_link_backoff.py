@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from tests.polling import eventually
-from tests.unit.operator.remote.kubeconfigs import kubeconfig, written
+from tests.support.polling import eventually
+from tests.support.remote.kubeconfigs import kubeconfig, written
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.operator.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_with, pools_of
+from tests.support.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_with, pools_of
 from trimtab.api.conditions import ConditionType
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.apply.kubernetes.transitions import transitions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.weights.apply.states import TENSORS, Site
+from tests.support.weights.copy_states import TENSORS, Site
 from trimtab.weights import layout as layouts
 from trimtab.weights.layout import StateLayout
 

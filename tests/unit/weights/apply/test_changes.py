@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.weights.apply.states import Bytes, Site, content_of, elements_of, held_of, prepared, weights
+from tests.support.weights.copy_states import Bytes, Site, content_of, elements_of, held_of, prepared, weights
 from trimtab.weights.apply.changes import SparseChange, changed_tensors, checkpoint_folder, sparse_changes
 from trimtab.weights.apply.errors import InvalidUpdate
 from trimtab.weights.apply.host_copy import HostCopy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.unit.weights.apply.states import Site, content_of, held_of, prepared, weights
+from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
 from trimtab.weights.apply.errors import CopyInUse, DamagedCopy, InvalidUpdate
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.layout import InvalidLayout, StateLayout

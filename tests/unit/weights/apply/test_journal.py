@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.weights.apply.states import Site, content_of, held_of, prepared, weights
+from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
 from trimtab.weights.apply.errors import DamagedJournal
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.journal import Journal

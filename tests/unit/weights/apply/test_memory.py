@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.unit.weights.apply.states import Site, elements_of, held_of
+from tests.support.weights.copy_states import Site, elements_of, held_of
 from trimtab.weights import layout as layouts
 from trimtab.weights.apply.changes import sparse_changes
 from trimtab.weights.apply.host_copy import HostCopy

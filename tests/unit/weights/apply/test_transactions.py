@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.weights.apply.states import (
+from tests.support.weights.copy_states import (
     Bytes,
     Site,
     content_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.weights.store.samples import catalogue, entry, sha
+from tests.support.weights.sealed_samples import catalogue, entry, sha
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.polling import within
+from tests.support.polling import within
 from trimtab.weights.store.in_flight import InFlight
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.weights.store.samples import sha
+from tests.support.weights.sealed_samples import sha
 from trimtab.fabric.objects.errors import InvalidKey
 from trimtab.weights.store.keys import (
     ChunkName,

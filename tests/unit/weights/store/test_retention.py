@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.weights.store.samples import MIB, catalogue, entry
-from tests.unit.weights.store.test_route import POSITIONS, all_routes, catalogues
+from tests.support.weights.catalogues import POSITIONS, all_routes, catalogues
+from tests.support.weights.sealed_samples import MIB, catalogue, entry
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position

@@ -6,36 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.weights.store.samples import MIB, catalogue, entry
+from tests.support.weights.catalogues import POSITIONS, all_routes, catalogues
+from tests.support.weights.sealed_samples import MIB, catalogue, entry
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import HOP_BYTES, BudgetExceeded, NoRoute, cheapest_route
 
-POSITIONS = [Position(epoch, version) for epoch in (1, 2) for version in range(1, 5)]
 V = [Position(1, version) for version in range(10)]
 
 
 def cost(entries: tuple[Entry, ...]) -> int:
     return sum(entry.bytes + HOP_BYTES for entry in entries)
-
-
-def all_routes(latest: Latest, start: Position | None) -> list[tuple[Entry, ...]]:
-    """Every way from here to the newest, by trying everything."""
-    if start == latest.newest:
-        return [()]
-    onward = [entry for entry in latest.catalogue if entry.base == start]
-    return [(entry, *rest) for entry in onward for rest in all_routes(latest, entry.target)]
-
-
-edges = st.tuples(st.sampled_from(POSITIONS), st.none() | st.sampled_from(POSITIONS), st.integers(0, 40 * HOP_BYTES))
-catalogues = st.lists(edges, min_size=1, max_size=14).map(
-    lambda drawn: catalogue(
-        {
-            (target, base): entry(target, base, size=size) for target, base, size in drawn if not base or base < target
-        }.values()
-    )
-)
 
 
 @settings(max_examples=400, deadline=None)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zstandard
 
-from tests.unit.weights.store.samples import LAYOUT, anchor, delta, sha
+from tests.support.weights.sealed_samples import LAYOUT, anchor, delta, sha
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.manifest import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.autoscale.agent.cases import case
+from tests.support.agent.cases import case
 from trimtab.operator.autoscale.agent.answer import ToolCall
 from trimtab.operator.autoscale.agent.desk import Desk
 from trimtab.operator.autoscale.agent.failure import Cause

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.unit.operator.autoscale.agent.cases import NOW, case, instance, pool, report
+from tests.support.agent.cases import NOW, case, instance, pool, report
 from trimtab.operator.autoscale.agent.case import PastDecision
 from trimtab.operator.autoscale.agent.views import history_view, instances_view, report_view
 

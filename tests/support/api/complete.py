@@ -1,0 +1,206 @@
+"""Manifests that use every field of the API at least once, so that nothing is only ever tested by its default."""
+
+from __future__ import annotations
+
+from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, trainer
+
+_SECRET = {"name": "keys", "key": "token"}
+_TEMPLATE = {"metadata": {"labels": {"team": "rl"}}, "spec": {"nodeSelector": {"gpu": "h200"}, "anything": ["goes", 1]}}
+_RESOURCES = {"requests": {"cpu": 4, "memory": "16Gi"}, "limits": {"nvidia.com/gpu": "8"}}
+_SAMPLING = {"temperature": 0.6, "topP": 0.95, "topK": 20, "maxTokens": 4096, "stop": ["</answer>"]}
+_PLUGIN = {"entrypoint": "team.data:Own", "args": {"deep": {"er": [1, None, "x"]}}}
+_MODEL = {"uri": "/m", "tokenizer": "/t", "maxContextTokens": 8192}
+_ALGORITHM = {
+    "name": "dapo",
+    "clip": {"low": 0.2, "high": 0.28, "dual": 3},
+    "kl": {"coefficient": 0.001, "estimator": "k2", "reference": "/models/reference"},
+    "correction": {"type": "Mask", "low": 0.5, "high": 5},
+    "overlong": {"bufferTokens": 512, "penalty": 0.5, "maskTruncated": False},
+    "normalizeGroupRewards": True,
+    "normalizeBatchAdvantages": True,
+    "entropyCoefficient": 0.01,
+    "updatesPerBatch": 2,
+    "optimizer": {
+        "learningRate": 1e-6,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "epsilon": 1e-9,
+        "weightDecay": 0.1,
+        "maxGradNorm": 0.5,
+    },
+    "schedule": {"type": "Cosine", "warmupSteps": 10, "decaySteps": 500, "finalFraction": 0.1},
+}
+_TRAINER = {
+    "replicas": 8,
+    "resources": _RESOURCES,
+    "template": _TEMPLATE,
+    "dtype": "float32",
+    "microBatchTokens": 32768,
+    "gradientCheckpointing": False,
+    "maxSkippedSteps": 3,
+    "gracePeriodSeconds": 60,
+    "publish": {
+        "everySteps": 2,
+        "anchorEveryVersions": 50,
+        "foldEveryVersions": 8,
+        "keepVersions": 100,
+        "codec": "compact",
+    },
+    "checkpoint": {"everySteps": 20, "keep": 5, "uri": "s3://checkpoints/run"},
+}
+_POOL = {
+    "policies": ["solver"],
+    "replicas": 4,
+    "minReplicas": 1,
+    "maxReplicas": 16,
+    "devicesPerReplica": 2,
+    "costPerHour": 4.5,
+    "priority": -5,
+    "engine": {
+        "name": "sglang",
+        "args": ["--tp-size=2"],
+        "interpreter": "/opt/sglang/bin/python",
+        "resources": _RESOURCES,
+        "startupTimeoutSeconds": 600,
+        "requestTimeoutSeconds": 120,
+    },
+    "maxConcurrency": 128,
+    "gracePeriodSeconds": 120,
+    "resources": _RESOURCES,
+    "template": _TEMPLATE,
+    "cluster": {"kubeconfigSecret": _SECRET, "namespace": "rollout", "lostAfterSeconds": 300},
+    "update": {"maxUnavailable": 1, "maxSurge": "50%"},
+}
+_BENCHMARK = {"samples": 4, "limit": 200, "sampling": _SAMPLING, "promptColumn": "question"}
+_BEHAVIOUR = {"paused": True, "stabilizationSeconds": 30, "maxChange": 2, "periodSeconds": 120}
+
+
+def complete_job() -> Manifest:
+    return changed(
+        job(),
+        {
+            "metadata.labels": {"team": "rl"},
+            "metadata.annotations": {"example.com/note": "x"},
+            "spec.workflow": {
+                "entrypoint": "team.workflows:SolverVerifier",
+                "args": {"retries": 2},
+                "source": {"configMap": {"name": "workflow-code"}},
+                "roles": [{"name": "proposer", "policy": "solver"}, {"name": "judge", "policy": "verifier"}],
+                "episodeTimeoutSeconds": 120,
+            },
+            "spec.data": {
+                "prompts": [
+                    {"name": "a", "jsonl": {"uri": "a.jsonl"}, "weight": 2, "promptColumn": "question"},
+                    {"name": "b", "parquet": {"uri": "s3://bucket/b"}},
+                    {"name": "c", "huggingFace": {"uri": "/data/c", "split": "validation"}},
+                    {"name": "d", "generator": _PLUGIN},
+                ],
+                "groupSize": 16,
+                "batchSize": 512,
+                "maxStaleness": 2,
+                "seed": 7,
+                "shuffle": False,
+                "epochs": 3,
+                "maxPromptTokens": 2048,
+                "curator": {
+                    "greso": {
+                        "initialProbability": 0.4,
+                        "targetEasy": 0.1,
+                        "targetHard": 0.2,
+                        "step": 0.02,
+                        "floor": 0.05,
+                        "margin": 1.5,
+                    }
+                },
+                "filter": {
+                    "zeroAdvantage": "Drop",
+                    "truncated": "Drop",
+                    "length": {"minTokens": 2, "maxTokens": 4096},
+                    "custom": _PLUGIN,
+                },
+                "replay": {"ratio": 0.25, "size": 500, "maxAge": 4, "maxUses": 3},
+                "mix": [
+                    {
+                        "policy": "verifier",
+                        "streams": [{"policy": "solver", "weight": 0.3}, {"policy": "verifier", "weight": 0.7}],
+                    }
+                ],
+                "tasks": {"maxDeliveries": 3, "leaseSeconds": 30},
+                "shards": 2,
+                "template": _TEMPLATE,
+            },
+            "spec.policies.0.algorithm": _ALGORITHM,
+            "spec.policies.0.sampling": _SAMPLING,
+            "spec.policies.0.trainer": _TRAINER,
+            "spec.policies.0.model": _MODEL,
+            "spec.policies.1.algorithm": {"name": "m2po", "m2Threshold": 0.01},
+            "spec.pools.1": {"name": "spot", **_POOL},
+            "spec.pools.0.engine": {"name": "openai", "url": "https://llm/v1", "model": "m", "apiKeySecret": _SECRET},
+            "spec.autoscaling": {
+                "mode": "Auto",
+                "maintainer": {
+                    "type": "Agent",
+                    "policy": "ThreeZone",
+                    "agent": {
+                        "model": "claude-opus-4-6",
+                        "apiKeySecret": _SECRET,
+                        "baseUrl": "http://127.0.0.1:8080",
+                        "promptAdditions": "Spot nodes vanish at noon.",
+                        "approval": "Apply",
+                        "maxTokens": 5000,
+                        "timeoutSeconds": 30,
+                    },
+                },
+                "tauLow": 0.02,
+                "tauHigh": 0.2,
+                "shrinkMargin": 1.2,
+                "windowSteps": 5,
+                "minReplicas": 2,
+                "maxReplicas": 40,
+                "scaleUp": _BEHAVIOUR,
+                "scaleDown": _BEHAVIOUR,
+                "cooldownSeconds": 60,
+                "reportTimeoutSeconds": 300,
+            },
+            "spec.evaluation": {
+                "everySteps": 10,
+                "atStart": False,
+                "benchmarks": [{"name": "gsm8k", "jsonl": {"uri": "gsm8k.jsonl"}, **_BENCHMARK}],
+            },
+            "spec.targetReward": -0.5,
+            "spec.suspend": True,
+            "spec.ttlSecondsAfterFinished": 3600,
+            "spec.managedBy": "kueue.x-k8s.io/multikueue",
+            "spec.failurePolicy": {
+                "maxRestarts": 3,
+                "backoffSeconds": 1,
+                "maxBackoffSeconds": 30,
+                "onExit": [{"exitCodes": [3, 137], "action": "RestartFree"}],
+            },
+        },
+    )
+
+
+def complete_pool() -> Manifest:
+    return changed(pool(), {"spec": {"jobRef": {"name": "arithmetic"}, "suspend": True, **_POOL}})
+
+
+def complete_trainer() -> Manifest:
+    spec = {"jobRef": {"name": "arithmetic"}, "policy": "solver", "model": _MODEL, "algorithm": _ALGORITHM}
+    return changed(trainer(), {"spec": {**spec, "suspend": True, **_TRAINER}})
+
+
+def variants() -> list[Manifest]:
+    """Valid manifests for the alternatives that one object cannot hold together."""
+    return [
+        changed(
+            job("curriculum"), {"spec.data.curator.curriculum": {"start": 0.1, "steps": 10, "difficultyColumn": "d"}}
+        ),
+        changed(job("own-curator"), {"spec.data.curator.custom": _PLUGIN, "spec.workflow.source.path": "code"}),
+        changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
+        changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
+        changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
+        changed(pool("vllm"), {"spec.engine": {"name": "vllm", "url": "http://vllm:8000", "apiKeySecret": _SECRET}}),
+        changed(pool("empty"), {"spec.replicas": 0}),
+        changed(trainer("ppo"), {"spec.algorithm": {"name": "ppo", "clip": {}}}),
+    ]

@@ -1,0 +1,45 @@
+"""Small jobs for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.dataflow.books import BATCH, GROUP, STALENESS, WINDOW
+from trimtab.api.job import RLJob, RLJobSpec
+from trimtab.api.validation import parse
+
+
+def job(name: str = "job", *, policies: int = 1, trainer: dict[str, Any] | None = None, **fields: Any) -> RLJob:
+    names = ["solver", "judge"][:policies]
+    manifest = {
+        "apiVersion": "rl.trimtab.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+            "data": {
+                "prompts": [{"name": "train", "jsonl": {"uri": "prompts.jsonl"}}],
+                "groupSize": GROUP,
+                "batchSize": BATCH,
+                "maxStaleness": STALENESS,
+            },
+            "autoscaling": {"windowSteps": WINDOW},
+            "policies": [
+                {"name": policy, "model": {"uri": "model"}, **({"trainer": trainer} if trainer else {})}
+                for policy in names
+            ],
+            "pools": [{"name": "local", "replicas": 1}],
+            "maxSteps": 1000,
+        },
+    }
+    for key, value in fields.items():
+        inherited = manifest["spec"].get(key)  # type: ignore[attr-defined]
+        merged = {**inherited, **value} if isinstance(inherited, dict) else value
+        manifest["spec"][key] = merged  # type: ignore[index]
+    parsed = parse(manifest)
+    assert isinstance(parsed, RLJob)
+    return parsed
+
+
+def spec(**fields: Any) -> RLJobSpec:
+    return job(**fields).spec

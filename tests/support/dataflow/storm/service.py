@@ -1,0 +1,37 @@
+"""The dataflow pod as a fork: `python -m trimtab.dataflow` without the second that its imports take."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+
+from tests.support.dataflow.storm.site import JOB, NAMESPACE, Site, manifest
+from trimtab.api.validation import parse
+from trimtab.dataflow.ledger.journal import Journal
+from trimtab.fabric.pod import JobPodSettings
+from trimtab.fabric.settings import ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
+
+SERVICE = "dataflow"
+_COMPACT_AFTER_BYTES = 8 << 10
+
+
+def prepare() -> None:
+    """What a template process does before it forks: import what takes time, and compile the rules of manifests."""
+    importlib.import_module("trimtab.dataflow.service")
+    parse(manifest())
+
+
+def serve(site: Site) -> None:
+    site.write_output_to(SERVICE)
+    settings = JobPodSettings(
+        pod=PodSettings(namespace=NAMESPACE, job=JOB, role="dataflow", name="dataflow-0"),
+        nats=site.nats,
+        object_store=ObjectStoreSettings(bucket="unused"),
+        probes=ProbeSettings(host="127.0.0.1", port=0),
+        job_file=site.job_file,
+    )
+    os.environ.update(environment_for(settings))
+    # Small enough that two minutes see it many times.
+    Journal.__init__.__kwdefaults__["compact_after_bytes"] = _COMPACT_AFTER_BYTES  # type: ignore[index]
+    runpy.run_module("trimtab.dataflow", run_name="__main__", alter_sys=True)

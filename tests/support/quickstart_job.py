@@ -1,0 +1,37 @@
+"""The quickstart at test size: the same manifest with fewer steps, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from examples.quickstart import make
+
+_QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+
+
+def make_quickstart(folder: Path, *, name: str, max_steps: int, whole: bool = False, **data: Any) -> Path:
+    """Write model, prompts and manifest; returns the manifest's path. `data` overrides fields of spec.data.
+
+    Unless it is to be whole, it has neither the slow tool nor what that calls for: one replica that answers at once is
+    all that tests of something else need.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    make.make_tokenizer(folder / "model")
+    make.make_model(folder / "model", seed=0)
+    make.make_prompts(folder)
+    shutil.copy(_QUICKSTART / "slow_tool.py", folder)
+    job = yaml.safe_load((_QUICKSTART / "job.yaml").read_text())
+    job["metadata"]["name"] = name
+    job["spec"]["maxSteps"] = max_steps
+    del job["spec"]["targetReward"]
+    if not whole:
+        job["spec"]["workflow"] = {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"}
+        del job["spec"]["evaluation"], job["spec"]["autoscaling"]
+    job["spec"]["data"] |= data
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path

@@ -1,0 +1,82 @@
+"""Ranks that resume, train and save, each a process of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from tests.support.trainer.places import PlaceSpec, random_numbers, state_of
+from tests.support.trainer.samples import policy, rows, train_on
+from trimtab.fabric.objects.errors import StoreRefused
+from trimtab.trainer.background import Background
+from trimtab.trainer.checkpoints.index import CheckpointFile
+from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
+from trimtab.trainer.checkpoints.store import CheckpointStore
+from trimtab.trainer.learner import Learner
+from trimtab.trainer.resuming import resume
+
+SAMPLES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a group of ranks does: resume from the place, make steps, save, and tell what it had."""
+
+    model: Path
+    place: PlaceSpec
+    epoch: int
+    world_size: int
+    steps: int
+    target: Path
+    refused_rank: int | None = None
+    """The storage takes no files of this one."""
+
+    def told(self, moment: str, rank: int) -> Path:
+        return self.target / f"{moment}.{rank}.safetensors"
+
+    def failure(self, rank: int) -> Path:
+        return self.target / f"failure.{rank}"
+
+
+async def _refused(file: CheckpointFile, source: Path) -> None:
+    raise StoreRefused("the bucket is gone")
+
+
+async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
+    """There is no dataflow here."""
+
+
+def run_rank(scene: Scene, rank: int) -> None:
+    torch.manual_seed(rank + scene.epoch * 100)
+    learner = Learner(policy(), model_path=scene.model)
+    checkpoints = CheckpointStore(scene.place.open(), keep=2)
+    with Background() as background:
+        if rank == 0:
+            background.run(checkpoints.claim(scene.epoch))
+        else:
+            background.run(checkpoints.follow(scene.epoch, rank=rank))
+        if scene.world_size > 1:
+            dist.barrier()
+        resume(learner, checkpoints, background, rank=rank, scratch=scene.target)
+        _tell(scene, "resumed", rank, learner)
+        for step in range(learner.step, learner.step + scene.steps):
+            train_on(learner, rows(SAMPLES, seed=step)[rank :: scene.world_size], of=SAMPLES)
+        if scene.steps:
+            saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=_not_told)
+            if rank == scene.refused_rank:
+                checkpoints.put = _refused  # type: ignore[method-assign]
+            saver.begin(lease_id="l")
+            _tell(scene, "saved", rank, learner)
+            try:
+                saver.flush()
+            except CheckpointFailed as failure:
+                scene.failure(rank).write_text(str(failure))
+
+
+def _tell(scene: Scene, moment: str, rank: int, learner: Learner) -> None:
+    state = state_of(learner) | {"random": random_numbers(), "at": torch.tensor(learner.step)}
+    save_file(state, scene.told(moment, rank))
