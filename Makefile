@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test chart-test test-sglang fuzz lint format crds metrics locks cluster bench clean
+.PHONY: help install demo test test-all test-PART promtool test-sglang fuzz lint format crds metrics locks cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,26 +34,32 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 	@echo "so the trainer waits for them, and the fleet grows. A few minutes; Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
-# Three at a time, the longest first: much of the time they wait. They wait with patience, so look at who took long.
-SIDE_BY_SIDE := -n 3 --no-loadscope-reorder --durations=20 --durations-min=30
+# Several at a time, the longest first: much of the time they wait. They wait with patience, so look at who took long.
+PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),4) --no-loadscope-reorder --durations=20
 
-test: $(INSTALLED)  ## run every test: real NATS, real S3, real kube-apiserver (built once with its etcd, 8 to 11 minutes)
-	@$(BIN)/python -c 'from trimtab.embedded.kube.assets import control_plane_assets; control_plane_assets()'
+test: $(INSTALLED)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
+	$(PYTEST)
+
+test-all: promtool  ## everything: slow tests too, storms at full size, examples, two clusters, images (40 minutes)
+	$(PYTEST) --all
+
+promtool: $(INSTALLED)
 	@$(BIN)/python -m monitoring.promtool
-	$(BIN)/pytest $(SIDE_BY_SIDE) tests
 
-CHART_TESTS := tests/unit/chart tests/unit/monitoring tests/unit/images tests/integration/images tests/integration/security tests/cluster/test_chart.py tests/cluster/release
+test-chart: promtool
 
-chart-test: $(INSTALLED)  ## the chart, the images and the alerts alone: lint, schema, goldens, promtool, a real install (part of test)
-	@$(BIN)/python -m monitoring.promtool
-	$(BIN)/python charts/trimtab/generate.py --check
-	$(BIN)/pytest $(CHART_TESTS)
+PARTS := api fabric weights dataflow rollout trainer operator chart jobs project
+
+$(PARTS:%=test-%): $(INSTALLED)
+	$(PYTEST) --all --part $(@:test-%=%)
+
+test-PART: help  ## one part at full size (make test-rollout): api fabric weights dataflow rollout trainer operator chart jobs
 
 test-sglang: $(INSTALLED)  ## the engine tests and a training run on a real SGLang, on the CPU (7 GB in the cache folder, once)
 	@$(BIN)/python -m examples.sglang.environment
 	TRIMTAB_TEST_SGLANG=1 $(BIN)/pytest --timeout=1800 tests/sglang
 
-fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; the wire fuzz is part of test)
+fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; a hundredth of it is part of test)
 	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py
 
 lint: $(INSTALLED)  ## ruff, mypy --strict, import layers, generated files

@@ -1,5 +1,5 @@
-"""Three policies, eight workers, six ranks: all of them join, leave and are killed at random for two minutes while the
-dataflow is killed twenty times. Nothing is lost, nothing doubled, nothing too stale, and no group broken.
+"""Three policies, eight workers, six ranks: all of them join, leave and are killed at random while the dataflow is
+killed again and again. Nothing is lost, nothing doubled, nothing too stale, and no group broken.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tests.support.dataflow.storm.site import (
     Superseded,
 )
 from tests.support.dataflow.storm.storm import Sky, Storm
+from tests.support.sizes import DataflowStorm, Sizes
 from tests.support.template_process import template_process
 from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import AuditReport, judged
@@ -43,9 +44,6 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.topology import TASK_CONSUMER
 
-SECONDS = 120.0
-SERVICE_KILLS = 20
-LEAST_STEPS = 10
 _DRAIN_S = 30.0
 _LOOK_S = 0.5
 _DEADLINE_S = 60.0
@@ -120,13 +118,13 @@ def summary(outcome: Outcome, tally: Counter[str]) -> str:
     return ", ".join(f"{name}: {number}" for name, number in numbers.items())
 
 
-def check_coverage(outcome: Outcome, tally: Counter[str]) -> None:
+def check_coverage(outcome: Outcome, tally: Counter[str], size: DataflowStorm) -> None:
     """Everything that was to happen has happened, or this test has shown nothing."""
-    assert tally["service killed"] == SERVICE_KILLS
+    assert tally["service killed"] == size.service_kills
     for what in ("worker killed", "worker left", "rank killed", "trainer left"):
-        assert tally[what] >= 3, what
+        assert tally[what] >= size.kills, what
     assert outcome.report.steps.keys() == STEP_S.keys()
-    assert min(outcome.report.steps.values()) >= LEAST_STEPS
+    assert min(outcome.report.steps.values()) >= size.steps
     assert outcome.report.duplicates_seen > 0
     assert outcome.redeliveries > 0
     assert any(isinstance(note, Dying) for note in outcome.notes)
@@ -135,11 +133,14 @@ def check_coverage(outcome: Outcome, tally: Counter[str]) -> None:
     assert all(ends[end] > 0 for end in ("granted", "stale", "filtered", "failed")), ends
 
 
-def test_nothing_is_lost_or_doubled_while_everybody_is_killed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_lost_or_doubled_while_everybody_is_killed(
+    site: Site, sizes: Sizes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = sizes.dataflow_storm
     asyncio.run(begin(site))
     with template_process(prepare) as template:
         sky = Sky(site, template, random.Random(20261122))
-        storm = Storm(sky, seconds=SECONDS, service_kills=SERVICE_KILLS)
+        storm = Storm(sky, seconds=size.seconds, service_kills=size.service_kills)
         storm.rage()
         storm.calm()
         asyncio.run(drain(site, storm))
@@ -151,7 +152,7 @@ def test_nothing_is_lost_or_doubled_while_everybody_is_killed(site: Site, capsys
     assert faults(outcome.notes, outcome.streams) == []
     assert not too_much_waits(outcome.report), outcome.report.waiting
     assert "LedgerError" not in site.log(SERVICE)
-    check_coverage(outcome, sky.tally)
+    check_coverage(outcome, sky.tally, size)
 
 
 def leased(step: int, rank: int, tasks: range, *, attempt: int = 0, version: int = 0) -> Leased:

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.guarded_run import memory_folder
+from tests.support.sizes import Sizes
 from tests.support.weights.copy_states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
 from tests.support.weights.host_copy_worker import model, run_updates, weights_at
 from tests.support.weights.killing import dies_at_line
@@ -26,8 +27,6 @@ from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.layout import StateLayout
 
 FILES = {"model.safetensors", "copy.json"}
-ROUNDS = 150
-MOST_ROUNDS = 10 * ROUNDS
 LONGEST_LIFE_S = 0.06
 
 
@@ -82,7 +81,7 @@ class Scene:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="trimtab-test-") as folder:
+    with memory_folder() as folder:
         yield Site(Path(folder) / "copy", Path(folder) / "spool")
 
 
@@ -165,7 +164,7 @@ def _live_and_die(site: Site, life_s: float) -> int | None:
 
 
 def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, sizes: Sizes
 ) -> None:
     monkeypatch.setattr(layouts, "BLOCK_BYTES", 128 << 10)
     monkeypatch.setattr(journal, "_PIECE_ELEMENTS", 1 << 12)
@@ -175,15 +174,16 @@ def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(
     moments: Counter[str] = Counter()
     lives = random.Random(20261115)
     longest_life_s = LONGEST_LIFE_S
+    least = sizes.host_copy_rounds
     version = rounds = 0
 
     def hit_enough() -> bool:
         """Kills have hit updates before and after their commit point, and there were updates between them."""
         hits = (moments[places.writing.name], moments[places.committed.name])
-        return rounds >= ROUNDS and min(hits) >= 5 and version > ROUNDS / 5
+        return rounds >= least and min(hits) >= least // 30 and version > least / 5
 
     while not hit_enough():
-        assert rounds < MOST_ROUNDS, f"this has shown nothing: {dict(moments)} on the way to version {version}"
+        assert rounds < 10 * least, f"this has shown nothing: {dict(moments)} on the way to version {version}"
         rounds += 1
         reported = _live_and_die(site, lives.uniform(0, longest_life_s))
         moments.update(path.name for path in (places.writing, places.prepared, places.committed) if path.exists())

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.polling import eventually, within
 from tests.support.processes import runs
@@ -19,6 +20,8 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.pod import read_job
 from trimtab.operator.local_job import LocalJob
+
+pytestmark = pytest.mark.slow
 
 _STEPS = 70
 _POLICY = "solver"

@@ -1,10 +1,9 @@
 """The operator behind a faulty API server, killed again and again while jobs change: nothing is started twice, no
-deletion is lost, and in the end everything is as asked. TRIMTAB_OPERATOR_KILLS says how often it is killed.
+deletion is lost, and in the end everything is as asked.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +13,15 @@ import pytest
 from tests.support.operator.fault_proxy import FaultProxy
 from tests.support.operator.forked_operator import prepare
 from tests.support.operator.kill_run import run_kills
+from tests.support.sizes import Sizes
 from tests.support.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
-from trimtab.embedded.kube.assets import control_plane_assets
+from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
-_KILLS = int(os.environ.get("TRIMTAB_OPERATOR_KILLS", "50"))
 _FAULTY_SHARE = 0.08
 
 
@@ -36,8 +35,10 @@ def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-async def test_kills_and_faults_leave_no_trace(servers: dict[str, str], tmp_path: Path) -> None:
-    with ControlPlane(tmp_path / "plane", assets=control_plane_assets()) as plane:
+async def test_kills_and_faults_leave_no_trace(
+    assets: ControlPlaneAssets, servers: dict[str, str], sizes: Sizes, tmp_path: Path
+) -> None:
+    with ControlPlane(tmp_path / "plane", assets=assets) as plane:
         plane.install(custom_resource_definitions())
         user = "system:serviceaccount:churn:trimtab-operator"
         access = load_access(plane.kubeconfig(user=user, groups=()))
@@ -45,5 +46,7 @@ async def test_kills_and_faults_leave_no_trace(servers: dict[str, str], tmp_path
         proxy = FaultProxy(plane, access, folder=tmp_path / "proxy", share=_FAULTY_SHARE, chance=chance)
         with template_process(prepare) as template:
             async with proxy:
-                await run_kills(template, plane, servers, folder=tmp_path, kills=_KILLS, seed=3, server=proxy.server)
+                await run_kills(
+                    template, plane, servers, folder=tmp_path, kills=sizes.operator_kills, seed=3, server=proxy.server
+                )
         assert {"409", "410", "429", "500", "lost answer", "cut watch"} <= proxy.faults.keys()

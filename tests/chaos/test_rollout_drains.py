@@ -1,4 +1,4 @@
-"""A fleet that is scaled down twenty times and killed now and then, under load: no task is lost, none is doubled."""
+"""A fleet that is scaled down again and again and killed now and then, under load: no task is lost, none is doubled."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.forked_pods import RolloutPod
 from tests.support.rollout.job import Job
 from tests.support.rollout.pod_site import PodSite, openai_engine
+from tests.support.sizes import Drains, Sizes
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -24,11 +25,8 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.trajectory import Scored
 
-TASKS = 1000
 GROUP = 2
 FLEET = 3
-SCALE_DOWNS = 20
-KILLS = 4
 GRACE_S = 10
 # Longer than a draining worker waits for what it has: many of those who have one of these hand it back.
 SLOW_S = 7.0
@@ -43,8 +41,8 @@ def engine(rollout_model: Path, tmp_path: Path) -> Iterator[EngineProcess]:
     process.kill()
 
 
-async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none_doubled(
-    engine: EngineProcess, rollout_model: Path, rollout_template: TemplateProcess, tmp_path: Path
+async def test_of_all_tasks_over_many_scale_downs_none_is_lost_and_none_doubled(
+    engine: EngineProcess, rollout_model: Path, rollout_template: TemplateProcess, tmp_path: Path, sizes: Sizes
 ) -> None:
     with EmbeddedNats(tmp_path / "nats") as nats, EmbeddedSeaweed(tmp_path / "seaweedfs") as store:
         site = PodSite(
@@ -65,11 +63,11 @@ async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none
         site.lay_out()
         async with await Bus.connect(nats.settings, name="test") as bus:
             await declare_job(bus, site.topology, deadline_s=60.0)
-            await _storm(Job(bus, site.topology), site, rollout_template)
+            await _storm(Job(bus, site.topology), site, rollout_template, sizes.drains)
 
 
-async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
-    for number in range(TASKS):
+async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drains) -> None:
+    for number in range(size.tasks):
         seconds = SLOW_S if number % SLOW_EVERY == 0 else None
         prompt = {"prompt": "1,2,3>", "answer": "3", "seconds": seconds}
         await job.issue(1, task_id=f"task-{number}", prompt=prompt, seed=number, group_size=GROUP)
@@ -84,12 +82,12 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
 
     for _ in range(FLEET):
         join()
-    events = ["leave"] * SCALE_DOWNS
-    for number in range(KILLS):
-        events.insert(3 + number * (SCALE_DOWNS // KILLS + 1), "kill")
+    events = ["leave"] * size.scale_downs
+    for number in range(size.kills):
+        events.insert(3 + number * (size.scale_downs // size.kills + 1), "kill")
     for number, event in enumerate(events, start=1):
         # Spread over the work, not over time: the last of them comes while there is still something to lose.
-        left = TASKS - number * (TASKS // (len(events) + 1))
+        left = size.tasks - number * (size.tasks // (len(events) + 1))
 
         async def far_enough(left: int = left) -> bool:
             leaving[:] = [pod for pod in leaving if not pod.left_well()]
@@ -109,17 +107,17 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
         pod.tell_to_leave()
     leaving += pods
     await eventually(lambda: all(pod.left_well() for pod in leaving), timeout_s=GRACE_S + 10.0)
-    await _check(job)
+    await _check(job, size)
 
 
-async def _check(job: Job) -> None:
+async def _check(job: Job, size: Drains) -> None:
     trajectories = await job.trajectories()
-    wanted = Counter(f"task-{number}.solver.{index}" for number in range(TASKS) for index in range(GROUP))
+    wanted = Counter(f"task-{number}.solver.{index}" for number in range(size.tasks) for index in range(GROUP))
     assert Counter(trajectory.trajectory_id for trajectory in trajectories) == wanted
     assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
     assert await job.quarantined() == {}
     _, unsettled = await job.deliveries()
     assert unsettled == 0
     # It was no idle fleet that was scaled down: many took part, and some had to hand back what they had.
-    assert len({trajectory.worker for trajectory in trajectories}) > SCALE_DOWNS // 2
+    assert len({trajectory.worker for trajectory in trajectories}) > size.scale_downs // 2
     assert await keys(KeyValue(job.bus, job.topology.hand_backs), deadline_s=60.0)

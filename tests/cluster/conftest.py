@@ -10,16 +10,11 @@ import pytest
 
 from tests.support.control_planes import Kubectl, NewControlPlane
 from trimtab.api.crd import custom_resource_definitions
-from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets
+from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
-
-
-@pytest.fixture(scope="session")
-def assets() -> ControlPlaneAssets:
-    return control_plane_assets()
 
 
 @pytest.fixture(scope="session")

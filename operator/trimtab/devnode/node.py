@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +28,7 @@ from trimtab.devnode.pod_worker import NodeSite
 from trimtab.devnode.ports import PortBook
 from trimtab.devnode.quantity import quantity
 from trimtab.devnode.sandbox import find_sandbox
+from trimtab.devnode.shared_memory import drop_memory_folder, take_memory_folder
 from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
@@ -40,7 +39,6 @@ from trimtab.kube.resources import NAMESPACES, PODS
 _log = structlog.get_logger(__name__)
 _COMPONENT = "trimtab-devnode"
 _PODS = 250
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders of our own in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +77,7 @@ async def run_node(settings: NodeSettings) -> None:
             client=client,
             session=session,
             folder=settings.folder,
-            memory=_memory_folder(settings.folder),
+            memory=take_memory_folder(settings.folder),
             sandbox=sandbox,
             sandbox_problem=problem,
             host_paths_allowed=settings.host_paths_allowed,
@@ -122,7 +120,7 @@ async def run_node(settings: NodeSettings) -> None:
                     group.create_task(part.run())
         finally:
             _log.info("node_stopping", node=settings.name)
-            shutil.rmtree(site.memory, ignore_errors=True)
+            drop_memory_folder(site.memory)
             await api.stop()
             with suppress(KubeError, TimeoutError):
                 async with asyncio.timeout(2.0):
@@ -137,13 +135,3 @@ def machine_capacity(host: Mapping[str, str], *, folder: Path) -> dict[str, str]
         "pods": str(_PODS),
         RESOURCE: str(len(host_gpus(host))),
     }
-
-
-def _memory_folder(folder: Path) -> Path:
-    """Volumes of medium Memory, gone with the node. One name for one data folder, so that a node clears what a killed
-    one left."""
-    mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-    memory = parent / f"trimtab-node-{mark}"
-    memory.mkdir(mode=0o700, exist_ok=True)
-    return memory

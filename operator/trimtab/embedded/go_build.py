@@ -45,16 +45,17 @@ class GoProgram:
 
 def built(program: GoProgram) -> Path:
     """The program in the user's cache; built first where it is not there, which takes minutes. Raises BuildError."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "trimtab" / f"{program.name}-{program.version}-{sys.platform}-{platform.machine()}"
-    target = folder / program.name
+    target = _target(program)
     if target.is_file():
         return target
+    folder = target.parent
     folder.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder / "build.lock"):
         # Another process may have built it while we waited.
         if target.is_file():
             return target
+        for left_by_a_killed_build in folder.glob("build-*"):
+            _remove_read_only(left_by_a_killed_build)
         # Two GB of modules and build cache, all of it useless afterwards; beside the target so that the move is atomic.
         scratch = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
         try:
@@ -62,6 +63,16 @@ def built(program: GoProgram) -> Path:
         finally:
             _remove_read_only(scratch)
     return target
+
+
+def is_built(program: GoProgram) -> bool:
+    return _target(program).is_file()
+
+
+def _target(program: GoProgram) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = f"{program.name}-{program.version}-{sys.platform}-{platform.machine()}"
+    return cache / "trimtab" / folder / program.name
 
 
 def _build(program: GoProgram, target: Path, *, scratch: Path) -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tests.support.devnode.bench import Bench, container, pod
 from trimtab.cli.main import main
 from trimtab.embedded.kube.assets import ControlPlaneAssets
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_preempted_pod_says_so_and_goes(bench: Bench) -> None:

@@ -19,6 +19,8 @@ from tests.support.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 
+pytestmark = pytest.mark.slow
+
 _PHASE_S = 600.0
 _MOST = 3
 

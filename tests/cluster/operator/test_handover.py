@@ -18,6 +18,8 @@ from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 from trimtab.kube.resources import LEASES, RLJOBS, SECRETS
 
+pytestmark = pytest.mark.slow
+
 DATAFLOW, TRAINER = "tiny-dataflow-0", "tiny-solver-trainer-0"
 FIRST, SECOND = "tiny-home-rollout-0", "tiny-home-rollout-1"
 

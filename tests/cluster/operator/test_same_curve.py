@@ -21,6 +21,8 @@ from trimtab.devnode.server import DevelopmentNode
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.kube.resources import RLJOBS
 
+pytestmark = pytest.mark.slow
+
 _STEPS = 30
 _PART = 10
 _RUN_S = 700.0

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.operator.administrator import administrators_bus
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
@@ -14,6 +16,8 @@ from tests.support.quickstart_job import make_quickstart
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
+
+pytestmark = pytest.mark.slow
 
 _ENDLESS = 1_000_000
 _STEP_S = 400.0

@@ -21,6 +21,8 @@ from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 
+pytestmark = pytest.mark.slow
+
 _HOME, _TEAM, _RELEASE = "trimtab-system", "team", "trimtab"
 _JOB = "learns"
 _ENDLESS = 1_000_000

@@ -26,6 +26,8 @@ from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[3]
 _PRODUCTION = _ROOT / "examples" / "production"
 _PATIENCE_S = 400.0

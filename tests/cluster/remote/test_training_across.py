@@ -27,6 +27,8 @@ from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.kube.resources import ROLLOUT_POOLS
 
+pytestmark = pytest.mark.slow
+
 _ENDLESS = 1_000_000
 _PATIENCE_S = 400.0
 _CUT_S = 60.0

@@ -11,6 +11,8 @@ from examples.curves.record import Run
 from examples.curves.running import variants
 from tests.support.examples import Learn
 
+pytestmark = pytest.mark.slow
+
 _STEPS = 16
 _BATCH = 128
 _EXAMPLE = "data_algorithms"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.examples import Learn
+
+pytestmark = pytest.mark.slow
 
 _STEPS = 2
 

@@ -9,6 +9,8 @@ import pytest
 from examples.curves.record import Run
 from tests.support.examples import Learn
 
+pytestmark = pytest.mark.slow
+
 _STEPS = 45
 _TARGET = 0.7
 _WINDOW = 10

@@ -8,6 +8,8 @@ import pytest
 
 from images.environment import IMAGES, EnvironmentBroken, build_environment, size_in_bytes, try_environment
 
+pytestmark = pytest.mark.slow
+
 _MB = 1_000_000
 
 

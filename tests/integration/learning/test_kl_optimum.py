@@ -14,6 +14,8 @@ from benchmarks.training.known_optimum import KnownTask, distance, gibbs, mode_c
 from benchmarks.training.learning_run import ALGORITHMS, Run, Setting, learn
 from trimtab.api.algorithm import AlgorithmName
 
+pytestmark = pytest.mark.slow
+
 COEFFICIENT = 0.2
 GROUP = 4
 SELF_INCLUDED = GROUP / (GROUP - 1)

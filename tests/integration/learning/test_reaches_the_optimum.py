@@ -13,6 +13,8 @@ from benchmarks.training.learning_run import ALGORITHMS, learn, shuffled, word_s
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.trainer.batch import Row
 
+pytestmark = pytest.mark.slow
+
 SEED = 1
 REGRET = 0.12
 """Of a reward of 1. One wrong letter of all twelve places costs 0.083, the bonus for entropy 0.01."""

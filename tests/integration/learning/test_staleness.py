@@ -10,6 +10,8 @@ from benchmarks.training.known_optimum import KnownTask
 from benchmarks.training.learning_run import Run, learn, word_setting
 from trimtab.api.algorithm import AlgorithmName
 
+pytestmark = pytest.mark.slow
+
 STALENESS = 8
 NEAR = 0.9
 SEED = 1

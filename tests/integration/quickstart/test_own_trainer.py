@@ -18,6 +18,8 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.pod import read_job
 from trimtab.operator.local_job import LocalJob
 
+pytestmark = pytest.mark.slow
+
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "own_trainer"
 _STEPS = 20
 _KILLED_AT = 3

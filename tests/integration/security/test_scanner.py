@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from images.environment import ROOT
@@ -19,6 +20,8 @@ from tests.support.dataflow.jobs import job
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods
+
+pytestmark = pytest.mark.slow
 
 _CHECKOV = "checkov==3.3.30"
 _EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "exceptions.yaml").read_text(encoding="utf-8"))

@@ -15,6 +15,8 @@ import yaml
 from monitoring.promtool import find_promtool
 from tests.support.monitoring.rule_files import ALERT_TESTS, ALERTS, alerts
 
+pytestmark = pytest.mark.slow
+
 # Not those in names and durations. Nothing is the half of nothing.
 _NUMBER = re.compile(r"(?<![\w.:])(?!0\b(?!\.))\d+(?:\.\d+)?(?![\w.:])")
 _MOST_NUMBERS = max(len(_NUMBER.findall(alert["expr"])) for alert in alerts())

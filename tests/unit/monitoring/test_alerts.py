@@ -32,11 +32,13 @@ def _promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run([str(find_promtool()), *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_rules_are_what_prometheus_takes() -> None:
     checked = _promtool("check", "rules", ALERTS.name, folder=ALERTS.parent)
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.slow
 def test_alerts_fire_and_stay_silent_where_they_should() -> None:
     tested = _promtool("test", "rules", ALERT_TESTS.name, folder=ALERT_TESTS.parent)
     assert tested.returncode == 0, tested.stdout + tested.stderr

@@ -1,4 +1,7 @@
-"""Where etcd, kube-apiserver and kubectl come from: KUBEBUILDER_ASSETS, as in envtest; our build cache; pip."""
+"""Where etcd, kube-apiserver and kubectl come from: KUBEBUILDER_ASSETS, as in envtest; our build cache; pip.
+
+`python -m trimtab.embedded.kube.assets` builds what is missing ahead of its use.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.embedded.binaries import BinaryMissingError, find_binary
-from trimtab.embedded.go_build import GoProgram, built
+from trimtab.embedded.go_build import GoProgram, built, is_built
 
 KUBERNETES_VERSION = "v1.36.3"
 _APISERVER = GoProgram(
@@ -50,6 +53,11 @@ def control_plane_assets() -> ControlPlaneAssets:
     )
 
 
+def control_plane_built() -> bool:
+    """Whether `control_plane_assets` answers at once."""
+    return bool(os.environ.get("KUBEBUILDER_ASSETS")) or all(map(is_built, (_ETCD, _APISERVER)))
+
+
 def _from_folder(folder: Path) -> ControlPlaneAssets:
     missing = [name for name in ("etcd", "kube-apiserver") if not (folder / name).is_file()]
     if missing:
@@ -62,3 +70,7 @@ def _from_folder(folder: Path) -> ControlPlaneAssets:
         apiserver=folder / "kube-apiserver",
         kubectl=kubectl if kubectl.is_file() else find_binary("kubectl"),
     )
+
+
+if __name__ == "__main__":
+    control_plane_assets()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.guarded_run import memory_folder
 from tests.support.weights.copy_states import TENSORS, Site
 from trimtab.weights import layout as layouts
 from trimtab.weights.layout import StateLayout
@@ -26,5 +26,5 @@ def layout(small_blocks: None) -> StateLayout:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="trimtab-test-") as folder:
+    with memory_folder() as folder:
         yield Site(Path(folder) / "copy", Path(folder) / "spool")

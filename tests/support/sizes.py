@@ -1,0 +1,54 @@
+"""How large the storms are, in the two sizes that tests have: small for every change, full for `--all`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataflowStorm:
+    seconds: float
+    service_kills: int
+    kills: int
+    """At least, of workers and of ranks each, and as many departures."""
+    steps: int
+    """At least, of each policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drains:
+    tasks: int
+    scale_downs: int
+    kills: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    dataflow_storm: DataflowStorm
+    drains: Drains
+    rank_kills: int
+    operator_kills: int
+    weight_transfer_kills: int
+    host_copy_rounds: int
+    outage_s: float
+    """Of NATS and object storage, both at once."""
+
+
+SMALL = Sizes(
+    dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3),
+    drains=Drains(tasks=120, scale_downs=4, kills=1),
+    rank_kills=6,
+    operator_kills=6,
+    weight_transfer_kills=30,
+    host_copy_rounds=40,
+    outage_s=5.0,
+)
+FULL = Sizes(
+    dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10),
+    drains=Drains(tasks=1000, scale_downs=20, kills=4),
+    rank_kills=30,
+    operator_kills=50,
+    weight_transfer_kills=200,
+    host_copy_rounds=150,
+    outage_s=30.0,
+)

@@ -1,0 +1,74 @@
+"""Two tiers of tests: what `make test` runs in ten minutes, and with `--all` everything, at full size.
+
+A test that is marked `slow` runs in the second tier only. Storms and kills run in both, in two sizes (sizes.py).
+`--part` narrows either tier to one part of the product.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sizes import FULL, SMALL, Sizes
+
+PARTS = {
+    "api": ("unit/api", "cluster/test_api_", "cluster/test_examples.py"),
+    "fabric": ("unit/fabric", "integration/fabric"),
+    "weights": ("unit/weights", "integration/weights", "chaos/test_host_copy", "chaos/test_weight_transfer"),
+    "dataflow": ("unit/dataflow", "integration/dataflow", "chaos/test_dataflow"),
+    "rollout": ("unit/rollout", "integration/rollout", "contract", "sglang", "chaos/test_rollout"),
+    "trainer": ("unit/trainer", "integration/trainer", "integration/learning", "chaos/test_rank"),
+    "operator": (
+        *(f"unit/{folder}" for folder in ("operator", "kube", "embedded", "devnode", "cli")),
+        *(f"integration/{folder}" for folder in ("operator", "embedded")),
+        *(f"cluster/{tests}" for tests in ("operator", "kube", "devnode", "remote", "test_control_plane.py")),
+        "chaos/test_operator",
+    ),
+    "chart": (
+        *(f"unit/{folder}" for folder in ("chart", "monitoring", "images")),
+        *(f"integration/{folder}" for folder in ("images", "security")),
+        *(f"cluster/{tests}" for tests in ("test_chart.py", "release")),
+    ),
+    "jobs": ("integration/quickstart", "integration/examples", "unit/examples", "chaos/test_kill_each_process"),
+    "project": ("unit/project", "integration/project"),
+}
+_TESTS = Path(__file__).parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers")
+    group.addoption("--all", action="store_true", help="run slow tests too, and storms at full size")
+    group.addoption("--part", choices=sorted(PARTS), help="run the tests of this part alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: runs with --all only (make test-all, make test-PART)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("part")
+    # Whoever names a test wants to see it run.
+    named = any("::" in argument for argument in config.args)
+    left_out = [
+        item
+        for item in items
+        if (item.get_closest_marker("slow") and not (config.getoption("all") or named))
+        or (part is not None and part_of(item.path) != part)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def part_of(file: Path) -> str | None:
+    """The part that a test belongs to, by where it lies; None for tests of something else, such as the benchmarks."""
+    if not file.is_relative_to(_TESTS):
+        return None
+    path = file.relative_to(_TESTS).as_posix()
+    return next((part for part, places in PARTS.items() if path.startswith(places)), None)
+
+
+@pytest.fixture(scope="session")
+def sizes(pytestconfig: pytest.Config) -> Sizes:
+    return FULL if pytestconfig.getoption("all") else SMALL
