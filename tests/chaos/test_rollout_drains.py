@@ -28,9 +28,7 @@ from trimtab.fabric.wire.trajectory import Scored
 GROUP = 2
 FLEET = 3
 GRACE_S = 10
-# Longer than a draining worker waits for what it has: many of those who have one of these hand it back.
 SLOW_S = 7.0
-SLOW_EVERY = 50
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ async def test_of_all_tasks_over_many_scale_downs_none_is_lost_and_none_doubled(
 
 async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drains) -> None:
     for number in range(size.tasks):
-        seconds = SLOW_S if number % SLOW_EVERY == 0 else None
+        seconds = SLOW_S if number % size.slow_every == 0 else None
         prompt = {"prompt": "1,2,3>", "answer": "3", "seconds": seconds}
         await job.issue(1, task_id=f"task-{number}", prompt=prompt, seed=number, group_size=GROUP)
     names = itertools.count()

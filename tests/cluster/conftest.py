@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.control_planes import Kubectl, NewControlPlane
+from tests.support.operator.forked_operator import prepare
+from tests.support.template_process import TemplateProcess, template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -61,3 +63,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             for section, settings in sections.items()
             for name, value in environment_for(settings).items()
         }
+
+
+@pytest.fixture(scope="session")
+def operator_template() -> Iterator[TemplateProcess]:
+    """Operators are forked from it: their imports alone take seconds."""
+    with template_process(prepare) as template:
+        yield template

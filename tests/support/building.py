@@ -16,7 +16,7 @@ import pytest
 from trimtab.embedded.go_build import BuildError
 from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets, control_plane_built
 
-_TO_BUILD = "TRIMTAB_TEST_BUILDS_CONTROL_PLANE"
+_TO_BUILD = "TESTS_BUILD_CONTROL_PLANE"
 """Set by the process that was called, so that all that run tests side by side agree on their order."""
 _FIRST = (None, "gw0")
 

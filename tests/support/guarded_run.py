@@ -24,7 +24,7 @@ import pytest
 from trimtab.devnode.shared_memory import sweep_shared_memory
 from trimtab.fabric.parent_death import die_with
 
-FOLDER = "TRIMTAB_TEST_FOLDER"
+FOLDER = "TESTS_FOLDER"
 """Where a run keeps everything that it writes: its own temporary folder, and that of all that it starts."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -20,6 +20,8 @@ class Drains:
     tasks: int
     scale_downs: int
     kills: int
+    slow_every: int
+    """One task in so many takes longer than a draining worker waits for what it has: many of those are handed back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Sizes:
 
 SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3),
-    drains=Drains(tasks=120, scale_downs=4, kills=1),
+    drains=Drains(tasks=120, scale_downs=4, kills=1, slow_every=8),
     rank_kills=6,
     operator_kills=6,
     weight_transfer_kills=30,
@@ -45,7 +47,7 @@ SMALL = Sizes(
 )
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10),
-    drains=Drains(tasks=1000, scale_downs=20, kills=4),
+    drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.control_planes import NewControlPlane
+from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.support.operator.scene import Scene
+from tests.support.template_process import TemplateProcess
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
@@ -24,12 +26,17 @@ def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="package")
 def operator(
-    control_plane: ControlPlane, servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    operator_template: TemplateProcess,
+    control_plane: ControlPlane,
+    servers: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorProcess]:
     grant_cluster_role(control_plane)
     # A machine that is busy for a while must not cost it the lease.
     environment = servers | {"TRIMTAB_LEASE__DURATION_S": "120"}
-    process = OperatorProcess(tmp_path_factory.mktemp("operator"), plane=control_plane, environment=environment).start()
+    process = ForkedOperator(
+        operator_template, tmp_path_factory.mktemp("operator"), plane=control_plane, environment=environment
+    ).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]
     faults = [line for line in process.log.splitlines() if "look_faulted" in line or "Traceback" in line]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.control_planes import NewControlPlane
+from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import OperatorProcess, grant_namespaced_role
 from tests.support.operator.scene import Scene, tiny_job
+from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.settings import environment_for
@@ -33,13 +35,18 @@ def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def operator_of(
-    control_plane: ControlPlane, servers: dict[str, str], namespace: str, tmp_path: Path
+    operator_template: TemplateProcess,
+    control_plane: ControlPlane,
+    servers: dict[str, str],
+    namespace: str,
+    tmp_path: Path,
 ) -> Iterator[Callable[..., OperatorProcess]]:
     user = grant_namespaced_role(control_plane, namespace)
     started: list[OperatorProcess] = []
 
     def start(identity: str, **environment: str) -> OperatorProcess:
-        process = OperatorProcess(
+        process = ForkedOperator(
+            operator_template,
             tmp_path / f"{identity}-{len(started)}",
             plane=control_plane,
             environment={**servers, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "15", **environment},

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.control_planes import NewControlPlane
+from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import QUICK, OperatorProcess, grant_cluster_role
 from tests.support.operator.scene import Scene
 from tests.support.remote.collector import Collector
 from tests.support.remote.cuttable_line import CuttableLine
 from tests.support.remote.far_side import FarSide
+from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 
@@ -42,13 +44,17 @@ def remote_credentials() -> dict[str, str]:
 
 @pytest.fixture(scope="package")
 def operator(
+    operator_template: TemplateProcess,
     control_plane: ControlPlane,
     servers: dict[str, str],
     remote_credentials: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorProcess]:
-    process = OperatorProcess(
-        tmp_path_factory.mktemp("operator"), plane=control_plane, environment=servers | remote_credentials | QUICK
+    process = ForkedOperator(
+        operator_template,
+        tmp_path_factory.mktemp("operator"),
+        plane=control_plane,
+        environment=servers | remote_credentials | QUICK,
     ).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]

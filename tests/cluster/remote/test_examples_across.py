@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from examples.curves.running import prepare, variants, write_manifest
+from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import QUICK, OperatorProcess
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
@@ -21,6 +22,7 @@ from tests.support.remote.collector import Collector
 from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from tests.support.remote.two_planes import control_plane as control_plane
 from tests.support.remote.two_planes import remote_plane as remote_plane
+from tests.support.template_process import TemplateProcess
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
@@ -37,11 +39,16 @@ _ENDLESS = 1_000_000
 
 @pytest.fixture(scope="module")
 def operator(
-    control_plane: ControlPlane, servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    operator_template: TemplateProcess,
+    control_plane: ControlPlane,
+    servers: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorProcess]:
     """Both clusters are on this machine, so pods there dial what pods here do."""
     environment = servers | QUICK | {"TRIMTAB_DELETION_DEADLINE_S": "60"}
-    process = OperatorProcess(tmp_path_factory.mktemp("operator"), plane=control_plane, environment=environment).start()
+    process = ForkedOperator(
+        operator_template, tmp_path_factory.mktemp("operator"), plane=control_plane, environment=environment
+    ).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import QUICK, OperatorProcess
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
@@ -22,6 +23,7 @@ from tests.support.remote.cuttable_line import CuttableLine
 from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from tests.support.remote.two_planes import control_plane as control_plane
 from tests.support.remote.two_planes import remote_plane as remote_plane
+from tests.support.template_process import TemplateProcess
 from trimtab.devnode.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK
@@ -69,7 +71,11 @@ def lines(servers: dict[str, str]) -> Iterator[Lines]:
 
 @pytest.fixture
 def operator(
-    control_plane: ControlPlane, servers: dict[str, str], lines: Lines, tmp_path: Path
+    operator_template: TemplateProcess,
+    control_plane: ControlPlane,
+    servers: dict[str, str],
+    lines: Lines,
+    tmp_path: Path,
 ) -> Iterator[OperatorProcess]:
     dialled = {name: value for name, value in servers.items() if "ACCOUNT" not in name}
     remote = {name.replace("TRIMTAB_", "TRIMTAB_REMOTE_", 1): value for name, value in dialled.items()} | {
@@ -77,7 +83,9 @@ def operator(
         "TRIMTAB_REMOTE_OBJECT_STORE__ENDPOINT_URL": f"http://{LOOPBACK}:{lines.store.port}",
     }
     environment = servers | remote | QUICK | {"TRIMTAB_DELETION_DEADLINE_S": "60"}
-    process = OperatorProcess(tmp_path / "operator", plane=control_plane, environment=environment).start()
+    process = ForkedOperator(
+        operator_template, tmp_path / "operator", plane=control_plane, environment=environment
+    ).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]
 

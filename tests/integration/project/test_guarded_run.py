@@ -18,7 +18,7 @@ from tests.support.polling import eventually
 from tests.support.processes import runs
 
 _ROOT = Path(__file__).parents[3]
-_MARK = "TRIMTAB_TEST_LEFTOVER"
+_MARK = "TESTS_LEFTOVER"
 _STUBBORN = """
 import os, signal, subprocess, sys, tempfile, time
 from pathlib import Path
