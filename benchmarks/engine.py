@@ -23,7 +23,7 @@ from benchmarks.engines.served import Swap, served, served_rate, swap_under_load
 from benchmarks.engines.static_batches import static_rate
 from benchmarks.engines.workload import Request, long_tailed_requests, total_tokens, uniform_requests
 from benchmarks.report import Bar, interleaved, logs_to_stderr, note, paired_share, report
-from benchmarks.weights.smollm2 import load
+from examples.pretrained_model import load
 from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
 from trimtab.weights.apply.changes import SparseChange
 from trimtab.weights.layout import StateLayout

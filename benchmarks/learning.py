@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.report import Bar, logs_to_stderr, note, report
-from benchmarks.training.known_optimum import make_model, words
-from benchmarks.training.learning_run import ALGORITHMS, learn, word_setting
 from benchmarks.training.staleness_plot import plot_staleness
+from tests.support.learning.known_optimum import make_model, words
+from tests.support.learning.learning_run import ALGORITHMS, learn, word_setting
 from trimtab.api.algorithm import AlgorithmName
 
 STALENESS = (0, 1, 4, 8)

@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from benchmarks.report import note
 from benchmarks.weights.simulation import WARM_UP_STEPS, StepPair
 from benchmarks.weights.sizes import measure
-from benchmarks.weights.smollm2 import load
+from examples.pretrained_model import load
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import StateLayout
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.weights.smollm2 import load
+from examples.pretrained_model import load
 from examples.sglang.environment import sglang_interpreter
 
 _END, _START = "<|im_end|>", "<|im_start|>"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 
-from benchmarks.weights.smollm2 import SmolLM2, load
+from examples.pretrained_model import SmolLM2, load
 from tests.support.contract.engine import Engine, tokens_of
 from tests.support.contract.transformers_reference import assert_logprobs, greedy
 from tests.support.rollout.engine_process import EngineProcess

@@ -12,8 +12,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks.quickstart import read_streams
 from examples.sglang.make import link_environment, make_prompts
+from examples.streams import read_streams
 from tests.support.sglang.launched import START_S
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.pod import read_job

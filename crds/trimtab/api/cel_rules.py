@@ -4,6 +4,7 @@ API server gives them, so that the same expression has the same outcome.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
 class RuleEvaluationError(ValueError):
     """A rule could not be evaluated on this value; the API server refuses the value then too."""
+
+
+def all_hold(expressions: Sequence[str], value: Any) -> bool:
+    """Whether every one of them is known to be true of `value`. Handing the value over is most of the work, and here it
+    is done once."""
+    try:
+        return holds(" && ".join(f"({expression})" for expression in expressions), value)
+    except RuleEvaluationError:
+        return False
 
 
 def holds(expression: str, value: Any) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from trimtab.api.cel_rules import RuleEvaluationError, holds, typed
+from trimtab.api.cel_rules import RuleEvaluationError, all_hold, holds, typed
 from trimtab.api.crd import KINDS, Resource
 from trimtab.api.model import API_VERSION, GROUP, ObjectMeta
 from trimtab.api.schema import Schema, fill_defaults, structural_schema
@@ -242,7 +242,11 @@ def _number_problems(value: float, schema: Schema, path: Path) -> Iterator[Probl
 
 def _rule_problems(value: Any, schema: Schema, path: Path) -> Iterator[Problem]:
     rules = [rule for rule in schema.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
-    subject = typed(value, schema) if rules else None
+    if not rules:
+        return
+    subject = typed(value, schema)
+    if all_hold([rule["rule"] for rule in rules], subject):
+        return
     for rule in rules:
         at = (*path, *rule.get("fieldPath", "").split(".")[1:])
         try:

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.quickstart import batches_of, rewards_of, streams_on
+from examples.streams import batches_of, rewards_of, streams_on
 from tests.support.operator.administrator import administrators_bus
 from tests.support.operator.quickstart_manifest import job_status, on_a_volume
 from tests.support.operator.scene import Scene

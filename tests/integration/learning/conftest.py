@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.training.known_optimum import KnownTask, lottery, make_model, words
+from tests.support.learning.known_optimum import KnownTask, lottery, make_model, words
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.training.known_optimum import KnownTask, distance, gibbs, mode_covering
-from benchmarks.training.learning_run import ALGORITHMS, Run, Setting, learn
+from tests.support.learning.known_optimum import KnownTask, distance, gibbs, mode_covering
+from tests.support.learning.learning_run import ALGORITHMS, Run, Setting, learn
 from trimtab.api.algorithm import AlgorithmName
 
 pytestmark = pytest.mark.slow

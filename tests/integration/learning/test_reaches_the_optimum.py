@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.training.known_optimum import KnownTask
-from benchmarks.training.learning_run import ALGORITHMS, learn, shuffled, word_setting
+from tests.support.learning.known_optimum import KnownTask
+from tests.support.learning.learning_run import ALGORITHMS, learn, shuffled, word_setting
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.trainer.batch import Row
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.training.known_optimum import KnownTask
-from benchmarks.training.learning_run import Run, learn, word_setting
+from tests.support.learning.known_optimum import KnownTask
+from tests.support.learning.learning_run import Run, learn, word_setting
 from trimtab.api.algorithm import AlgorithmName
 
 pytestmark = pytest.mark.slow

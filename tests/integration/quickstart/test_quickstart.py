@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from benchmarks.quickstart import LAST_STEPS, Streams, figures, read_streams
+from examples.streams import LAST_STEPS, Streams, figures, read_streams
 from tests.support.polling import eventually
 from tests.support.processes import runs
 from tests.support.quickstart_job import make_quickstart

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome
 from trimtab.fabric.wire.trajectory import Finish
@@ -23,17 +24,28 @@ def finished(
         role=role,
         prompt_id=prompt_id,
         samples=tuple(
-            SampleOutcome(
-                index=index,
-                reward=float(reward),
-                finish=finishes[index] if finishes else Finish.STOP,
-                prompt_tokens=5,
-                response_tokens=tokens[index] if tokens else 10,
-                trained_tokens=tokens[index] if tokens else 10,
-                turns=1,
-                oldest_version=0,
-                newest_version=0,
+            _sample(
+                index,
+                float(reward),
+                finishes[index] if finishes else Finish.STOP,
+                tokens[index] if tokens else 10,
             )
             for index, reward in enumerate(rewards)
         ),
+    )
+
+
+@cache
+def _sample(index: int, reward: float, finish: Finish, tokens: int) -> SampleOutcome:
+    """Populations roll out a hundred thousand groups, whose samples are a few kinds."""
+    return SampleOutcome(
+        index=index,
+        reward=reward,
+        finish=finish,
+        prompt_tokens=5,
+        response_tokens=tokens,
+        trained_tokens=tokens,
+        turns=1,
+        oldest_version=0,
+        newest_version=0,
     )

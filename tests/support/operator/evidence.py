@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from trimtab.api.autoscaling import Autoscaling
@@ -131,6 +132,7 @@ class Plant:
     """The size at the end of each window."""
     changes: list[tuple[float, int, int]] = field(default_factory=list)
     last: BalanceReport | None = None
+    look_again_at: float = NOW
 
     def windows(self, count: int) -> Sequence[int]:
         for _ in range(count):
@@ -171,10 +173,12 @@ class Plant:
         self.decide()
 
     def _pass(self, seconds: float) -> None:
+        """As in the operator, without a report or a change only the time that a decision named brings the next one."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 15.0)
-            self.decide()
+            if self.now >= self.look_again_at:
+                self.decide()
 
     def decide(self) -> Decision:
         decision = decide(
@@ -185,8 +189,10 @@ class Plant:
             now=self.now,
         )
         self.history = decision.history
+        self.look_again_at = inf if decision.look_again_at is None else decision.look_again_at
         target = decision.targets["home"]
         if target != self.size:
+            self.look_again_at = self.now
             self.changes.append((self.now, self.size, target))
             self.size = target
         return decision

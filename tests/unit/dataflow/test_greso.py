@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import pytest
@@ -103,10 +104,15 @@ def train(curator: Curator, population: Population, *, steps: int) -> Tally:
     return tally
 
 
+@cache
+def usual_run(seed: int) -> Tally:
+    return train(Greso(GresoSettings()), Population(seed), steps=450)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_shares_of_easy_and_hard_groups_come_to_their_targets(seed: int) -> None:
     settings = GresoSettings()
-    tally = train(Greso(settings), Population(seed), steps=450)
+    tally = usual_run(seed)
     early_easy, early_hard = tally.shares(slice(0, 15))
     assert early_easy > 3 * settings.target_easy, "the first epoch skips nothing"
     assert early_hard > 1.5 * settings.target_hard
@@ -125,7 +131,7 @@ def test_other_targets_are_reached_as_well() -> None:
 
 def test_rollout_per_useful_group_falls_by_the_factor_of_the_paper() -> None:
     late = slice(150, 450)
-    with_greso = train(Greso(GresoSettings()), Population(1), steps=450).cost(late)
+    with_greso = usual_run(1).cost(late)
     without = train(PassThrough(), Population(1), steps=450).cost(late)
     assert without / with_greso > 1.9, "the paper has up to 2.4"
     # The targets leave a quarter of the groups without variance.

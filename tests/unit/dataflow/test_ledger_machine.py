@@ -46,6 +46,10 @@ MIX = {"solver": {"solver": 2.0, "judge": 1.0}, "judge": {"judge": 1.0}}
 REPLAY = ReplaySettings(ratio=0.3, size=10, max_age=4, max_uses=3)
 QUOTA = 1
 """Of four places, three tenths."""
+OWNERS = {role: policy for policy, roles in ROLES.items() for role in roles}
+SCHEDULES = {policy: MixingSchedule(weights, seed=0) for policy, weights in MIX.items()}
+SELECTION = Replay(REPLAY, Fresh(MIX, seed=0))
+"""It remembers nothing, so that all ledgers may share it: a restart is no slower for a mix that is spread anew."""
 policies = st.sampled_from(sorted(POLICIES))
 
 
@@ -62,6 +66,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.waiting: list[tuple[int, str, str, int]] = []
         """Samples asked for and not arrived: task, policy, role, index."""
         self.first: dict[tuple[str, str, int], TrajectoryHeader] = {}
+        self.complete: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        """Groups by stream of which all samples are there; and those among them of which one failed."""
         self.uses: dict[tuple[str, str], list[int]] = {}
         """By trainer and group, the steps that trained on it."""
         self.dropped: set[tuple[str, str]] = set()
@@ -70,8 +77,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @staticmethod
     def empty(*, sifts: bool) -> Ledger:
-        selection = Replay(REPLAY, Fresh(MIX, seed=0))
-        return ledger(policies=POLICIES, sifts=sifts, witness=Witnessed(), selection=selection, batch_size=BATCH)
+        return ledger(policies=POLICIES, sifts=sifts, witness=Witnessed(), selection=SELECTION, batch_size=BATCH)
 
     def write(self, record: Record) -> None:
         self.journal.append(record)
@@ -128,6 +134,10 @@ class LedgerMachine(RuleBasedStateMachine):
         version = max(0, self.ledger.trainers[policy].trained_steps - lag)
         one = header(task, index, policy=policy, role=role, version=version, error="engine-gone" if fails else None)
         self.first[policy, one.group_id, index] = one
+        group = [self.first.get((policy, one.group_id, number)) for number in range(GROUP)]
+        if None not in group:
+            self.complete[policy] += 1
+            self.failed[policy] += any(sample.error for sample in group if sample)
         assert self.arrive(one) in (Arrival.NEW, Arrival.COMPLETED, Arrival.FAILED)
 
     @precondition(lambda self: self.first)
@@ -206,7 +216,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert max(0, self.staleness(policy, group_id, step=granted.step)) <= STALENESS
 
     def check_mix(self, policy: str, granted: StepGranted, *, before: int) -> None:
-        schedule = MixingSchedule(MIX[policy], seed=0)
+        schedule = SCHEDULES[policy]
         places = [schedule.names[schedule.at(before + number)[0]] for number in range(len(granted.groups))]
         assert Counter(map(self.owner, granted.groups)) == Counter(places)
 
@@ -281,9 +291,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
         for policy, stream in self.ledger.streams.items():
-            complete, failed = self.ends(policy)
-            assert stream.finished_groups == complete
-            assert stream.failed_groups == failed
+            assert stream.finished_groups == self.complete[policy]
+            assert stream.failed_groups == self.failed[policy]
             assert stream.filtered_groups == sum(1 for group_id in self.filtered if self.owner(group_id) == policy)
         for policy, trainer in self.ledger.trainers.items():
             assert trainer.dropped_groups == sum(1 for owner, _ in self.dropped if owner == policy)
@@ -317,16 +326,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert len(trainer.rewards) <= 3
 
     def owner(self, group_id: str) -> str:
-        role = group_id.partition(".")[2]
-        return next(policy for policy, roles in ROLES.items() if role in roles)
-
-    def ends(self, policy: str) -> tuple[int, int]:
-        groups: dict[str, list[TrajectoryHeader]] = {}
-        for (owner, group_id, _), one in self.first.items():
-            if owner == policy:
-                groups.setdefault(group_id, []).append(one)
-        complete = [samples for samples in groups.values() if len(samples) == GROUP]
-        return len(complete), sum(any(one.error for one in samples) for samples in complete)
+        return OWNERS[group_id.partition(".")[2]]
 
     def staleness(self, trainer: str, group_id: str, *, step: int) -> int:
         owner = self.owner(group_id)
@@ -346,11 +346,11 @@ class LedgerMachine(RuleBasedStateMachine):
         }
 
     def modelled_buffer(self, trainer: str, stream: str) -> int:
-        complete, failed = self.ends(stream)
         taken = [group_id for owner, group_id in (*self.uses, *self.dropped) if owner == trainer]
         gone = sum(1 for group_id in taken if self.owner(group_id) == stream)
         left_out = sum(1 for group_id in self.filtered if self.owner(group_id) == stream)
-        return complete - failed - left_out - gone - len(self.ledger.streams[stream].unsifted)
+        whole = self.complete[stream] - self.failed[stream]
+        return whole - left_out - gone - len(self.ledger.streams[stream].unsifted)
 
     def modelled_capacity(self) -> int:
         rooms = []
@@ -364,12 +364,12 @@ class LedgerMachine(RuleBasedStateMachine):
             left = PLACES - books.filled
             quota = round(PLACES * REPLAY.ratio) - round(books.filled * REPLAY.ratio)
             fresh = left - min(quota, len(self.eligible(policy))) + (steps - 1) * (PLACES - QUOTA)
-            schedule = MixingSchedule(MIX[policy], seed=0)
+            schedule = SCHEDULES[policy]
             wanted = Counter(schedule.names[schedule.at(books.fresh_groups + number)[0]] for number in range(fresh))
             for stream, count in wanted.items():
                 roles = len(ROLES[stream])
                 unsifted = len(self.ledger.streams[stream].unsifted)
-                under_way = self.ledger.issued * roles - self.ends(stream)[0] + unsifted
+                under_way = self.ledger.issued * roles - self.complete[stream] + unsifted
                 missing = max(0, count - self.modelled_buffer(policy, stream)) - under_way
                 tasks = max(0, missing) // roles
                 rooms[-1] = max(rooms[-1], 1 if tasks == 0 and missing > 0 and under_way <= 0 else tasks)

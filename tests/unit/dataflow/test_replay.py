@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -205,6 +206,11 @@ def sift(feed: Feed, zero_variance: float, chance: random.Random) -> None:
     feed.ledger.apply(GroupsSifted(policy="solver", kept=kept, left_out=left_out))
 
 
+@cache
+def tasks_without_replay(max_staleness: int) -> float:
+    return tasks_per_step(population(None, max_staleness=max_staleness))
+
+
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7])
 @pytest.mark.parametrize(("max_staleness", "max_age"), [(0, 8), (8, 16)])
 def test_rollouts_fall_to_the_share_that_is_not_replayed(ratio: float, max_staleness: int, max_age: int) -> None:
@@ -212,7 +218,7 @@ def test_rollouts_fall_to_the_share_that_is_not_replayed(ratio: float, max_stale
     first use are that much older, so with rollout ahead of the trainer the pool goes further back.
     """
     settings = ReplaySettings(ratio=ratio, size=10_000, max_age=max_age, max_uses=20)
-    without = tasks_per_step(population(None, max_staleness=max_staleness))
+    without = tasks_without_replay(max_staleness)
     assert without == PLACES
     with_replay = tasks_per_step(population(settings, max_staleness=max_staleness))
     assert with_replay / without == pytest.approx(1 - ratio, rel=0.02)

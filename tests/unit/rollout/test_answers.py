@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.support.polling import eventually
 from tests.support.rollout.group_runners import runner
@@ -31,14 +32,29 @@ def children() -> set[int]:
     return set(map(int, own.read_text(encoding="utf-8").split()))
 
 
-@pytest.fixture
-async def mathematics() -> AsyncIterator[Mathematics]:
+with_shared_child = pytest.mark.asyncio(loop_scope="module")
+"""A child takes seconds to import sympy, so it is kept from test to test, as is the loop that its pipes are on."""
+
+
+@pytest.fixture(scope="module")
+def others() -> set[int]:
+    return children()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mathematics(others: set[int]) -> AsyncIterator[Mathematics]:
     """With one child at a time, and eight seconds for an answer."""
-    before = children()
     judge = Mathematics(processes=1, timeout_s=8.0)
     yield judge
     await judge.close()
-    await eventually(lambda: children() <= before, timeout_s=10.0)
+    await eventually(lambda: children() <= others, timeout_s=10.0)
+
+
+@pytest.fixture
+def impatient(mathematics: Mathematics, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """For answers that take for ever: half a second, until it is undone."""
+    monkeypatch.setattr(mathematics, "_timeout_s", 0.5)
+    return monkeypatch
 
 
 @pytest.mark.parametrize(
@@ -83,6 +99,7 @@ async def test_an_expected_answer_without_a_number_is_the_prompts_fault() -> Non
         await numeric("3", "three")
 
 
+@with_shared_child
 async def test_mathematics(mathematics: Mathematics) -> None:
     for answer, expected, reward in [
         ("so it is \\boxed{0.5}", "\\frac{1}{2}", 1.0),
@@ -96,18 +113,23 @@ async def test_mathematics(mathematics: Mathematics) -> None:
         assert await mathematics.score(answer, expected) == reward, (answer, expected)
 
 
+@with_shared_child
 async def test_an_expected_answer_without_mathematics_is_the_prompts_fault(mathematics: Mathematics) -> None:
     with pytest.raises(PromptUnusable, match="no mathematics in the expected answer"):
         await mathematics.score("42", "$$")
 
 
-async def test_a_comparison_without_end_is_a_timeout_and_the_next_answer_is_judged(mathematics: Mathematics) -> None:
-    assert await mathematics.score("7", "7") == 1.0
-    with pytest.raises(VerificationTimeout, match="took over 8 s"):
+@with_shared_child
+async def test_a_comparison_without_end_is_a_timeout_and_the_next_answer_is_judged(
+    mathematics: Mathematics, impatient: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(VerificationTimeout, match=r"took over 0\.5 s"):
         await mathematics.score(ENDLESS, "7")
+    impatient.undo()
     assert await mathematics.score("7", "7") == 1.0
 
 
+@with_shared_child
 async def test_a_comparison_that_is_given_up_does_not_answer_the_next_one(mathematics: Mathematics) -> None:
     assert await mathematics.score("7", "7") == 1.0
     waiting = asyncio.create_task(mathematics.score(ENDLESS, "7"))
@@ -118,20 +140,21 @@ async def test_a_comparison_that_is_given_up_does_not_answer_the_next_one(mathem
     assert await mathematics.score("7", "7") == 1.0
 
 
-async def test_a_child_that_dies_is_a_failure_and_no_zero(mathematics: Mathematics) -> None:
-    before = children()
+@with_shared_child
+async def test_a_child_that_dies_is_a_failure_and_no_zero(mathematics: Mathematics, others: set[int]) -> None:
     assert await mathematics.score("7", "7") == 1.0
-    (child,) = children() - before
+    (child,) = children() - others
     os.kill(child, 9)
     with pytest.raises(VerificationFailed):
         await mathematics.score("7", "7")
     assert await mathematics.score("7", "7") == 1.0
 
 
+@with_shared_child
 async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward(
-    mathematics: Mathematics, monkeypatch: pytest.MonkeyPatch
+    mathematics: Mathematics, impatient: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "CHECKS", {"math": lambda: mathematics.score})
+    impatient.setattr(answers, "CHECKS", {"math": lambda: mathematics.score})
     workflow = SingleTurn(check="math")
     task = Task(
         task_id="t", job="j", prompt_id="p", prompt={"prompt": "?", "answer": "7"}, group_size=1, seed=1, created_at=1.0

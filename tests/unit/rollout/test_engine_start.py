@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
+from trimtab.rollout.engines.builtin.__main__ import run
 from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError, read_architecture
 
 SIZE: dict[str, Any] = {
@@ -108,29 +109,27 @@ def test_a_pod_does_not_wait_for_imports_that_it_does_not_need(module: str, heav
 
 
 @pytest.mark.parametrize(
-    ("arguments", "config", "named"),
-    [
-        (["--tp-size=2"], {**SIZE, "model_type": "llama"}, "--tp-size"),
-        (["--device=cuda"], {**SIZE, "model_type": "llama"}, "torch sees no GPU"),
-        ([], {**SIZE, "model_type": "gpt2"}, "model_type 'gpt2'"),
-    ],
-    ids=["argument", "device", "checkpoint"],
+    ("argument", "named"),
+    [("--tp-size=2", "--tp-size"), ("--device=cuda", "torch sees no GPU")],
+    ids=["flag", "device"],
 )
-def test_what_no_restart_mends_ends_the_engine_for_good(
-    arguments: list[str], config: dict[str, Any], named: str, tmp_path: Path
+def test_an_argument_that_no_restart_mends_ends_the_engine_for_good(
+    argument: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    command = [
-        sys.executable,
-        "-m",
-        "trimtab.rollout.engines.builtin",
-        *arguments,
-        f"--model-path={tmp_path}",
-        "--port=1",
-    ]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["engine", argument, f"--model-path={tmp_path}", "--port=1"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == EXIT_MISCONFIGURED
+    said = capsys.readouterr().err
+    assert "pools[].engine" in said
+    assert named in said
+
+
+def test_a_checkpoint_that_no_restart_mends_ends_the_process_for_good(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SIZE, "model_type": "gpt2"}))
+    command = [sys.executable, "-m", "trimtab.rollout.engines.builtin", f"--model-path={tmp_path}", "--port=1"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == EXIT_MISCONFIGURED
     assert "pools[].engine" in done.stderr
-    assert named in done.stderr
+    assert "model_type 'gpt2'" in done.stderr

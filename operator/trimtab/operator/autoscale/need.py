@@ -7,8 +7,9 @@ when a later one got by with clearly less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
@@ -44,52 +45,65 @@ class Need:
 
 def need_of(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, tau_low: float, tau_high: float) -> Need:
     """From the windows of one policy, oldest first."""
-    latest = windows[-1]
-
-    def capacity(window: Window) -> float:
-        return fleet.capacity(window.ready, weights, policy=window.policy)
-
-    def today(window: Window) -> float:
-        if not (window.load > 0 and latest.load > 0):
-            return 1.0
-        return min(_MOST_SCALED, max(1 / _MOST_SCALED, latest.load / window.load))
-
-    def measured(window: Window) -> float:
-        factor = 1 / window.kept_pace if window.kept_pace else _MOST_FACTOR
-        return capacity(window) * min(_MOST_FACTOR, factor) * today(window)
-
-    telling: list[Window] = []
-    for window in windows:
+    load = windows[-1].load
+    readings = [_reading(window, fleet=fleet, weights=weights, load=load) for window in windows]
+    latest = readings[-1]
+    telling: list[_Reading] = []
+    for reading in readings:
+        window = reading.window
         if not window.measures(tau_low=tau_low):
-            suffices = _NOISE * capacity(window) * today(window)
-            telling = [before for before in telling if before.settled and measured(before) <= suffices]
-        elif capacity(window) > 0 and (window.settled or window.wait > _CLEARLY_STARVING):
-            telling.append(window)
-    telling = [window for window in telling if not _outlived(window, latest, capacity)][-DAMPED_OVER:]
-    enough = None if latest.measures(tau_low=tau_low) else capacity(latest)
+            suffices = _NOISE * reading.capacity * reading.today
+            telling = [before for before in telling if before.window.settled and before.need <= suffices]
+        elif reading.capacity > 0 and (window.settled or window.wait > _CLEARLY_STARVING):
+            telling.append(reading)
+    telling = [reading for reading in telling if not _outlived(reading, latest)][-DAMPED_OVER:]
+    enough = None if latest.window.measures(tau_low=tau_low) else latest.capacity
     if not telling:
         return Need(measured=None, of_this_load=False, enough=enough)
-    need = median(map(measured, telling))
-    if telling[-1] is latest and latest.wait > tau_high:
+    need = median(reading.need for reading in telling)
+    if telling[-1] is latest and latest.window.wait > tau_high:
         # A starving trainer is worth less damping: what is new is believed by half at once.
-        need = max(need, (need + min(measured(latest), _MOST_SURPRISE * need)) / 2)
-    return Need(measured=need, of_this_load=today(telling[-1]) >= 1 - _SAME_LOAD, enough=enough)
+        need = max(need, (need + min(latest.need, _MOST_SURPRISE * need)) / 2)
+    return Need(measured=need, of_this_load=telling[-1].today >= 1 - _SAME_LOAD, enough=enough)
 
 
-def _outlived(before: Window, latest: Window, capacity: Callable[[Window], float]) -> bool:
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """A window, and what is worked out of it once."""
+
+    window: Window
+    capacity: float
+    today: float
+    """The load of the latest window over its own."""
+
+    @cached_property
+    def need(self) -> float:
+        """What it measures, at the load of the latest window."""
+        kept_pace = self.window.kept_pace
+        return self.capacity * min(_MOST_FACTOR, 1 / kept_pace if kept_pace else _MOST_FACTOR) * self.today
+
+
+def _reading(window: Window, *, fleet: Fleet, weights: Weights, load: float) -> _Reading:
+    own = window.load
+    today = min(_MOST_SCALED, max(1 / _MOST_SCALED, load / own)) if own > 0 and load > 0 else 1.0
+    return _Reading(window=window, capacity=fleet.capacity(window.ready, weights, policy=window.policy), today=today)
+
+
+def _outlived(before: _Reading, latest: _Reading) -> bool:
     """Whether episodes have become so much shorter since that its measurement is of another job: a tool that was slow
     is not slow any more. By Little's law their length is what is in the making over what is made.
     """
-    then = _episode_length(before, capacity(before), busy=before.busy)
-    now = _episode_length(latest, capacity(latest), busy=latest.busiest)
+    then = _episode_length(before, busy=before.window.busy)
+    now = _episode_length(latest, busy=latest.window.busiest)
     return then is not None and now is not None and now * OTHER_EPISODES < then
 
 
-def _episode_length(window: Window, capacity: float, *, busy: float | None) -> float | None:
+def _episode_length(reading: _Reading, *, busy: float | None) -> float | None:
     """In a unit of its own."""
+    window = reading.window
     if busy is None or window.accepted <= 0 or window.seconds <= 0:
         return None
-    return busy * capacity * window.seconds / window.accepted
+    return busy * reading.capacity * window.seconds / window.accepted
 
 
 def growth_ahead(windows: Sequence[Window], *, startup_s: float) -> float:

@@ -8,6 +8,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from heapq import heappop, heappush
 
 SLOTS = 1000
 
@@ -77,10 +78,15 @@ def _spread(shares: Sequence[int], ranks: Sequence[bytes]) -> list[int]:
     source with s of n slots falls between k * n / s and (k + 1) * n / s."""
     period = sum(shares)
     given = [0] * len(shares)
+    beginning: list[list[int]] = [list(range(len(shares))), *([] for _ in range(period))]
+    """Sources by the slot from which on their next turn may be."""
+    due: list[tuple[int, bytes, int]] = []
     slots = []
     for slot in range(period):
-        due = [number for number, share in enumerate(shares) if given[number] * period < share * (slot + 1)]
-        chosen = min(due, key=lambda number: (-(-(given[number] + 1) * period // shares[number]), ranks[number]))
+        for number in beginning[slot]:
+            heappush(due, (-(-(given[number] + 1) * period // shares[number]), ranks[number], number))
+        _, _, chosen = heappop(due)
         given[chosen] += 1
+        beginning[max(slot + 1, given[chosen] * period // shares[chosen])].append(chosen)
         slots.append(chosen)
     return slots

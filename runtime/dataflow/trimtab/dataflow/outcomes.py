@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from trimtab.fabric.wire.trajectory import Finish
 
@@ -31,7 +32,7 @@ class GroupOutcome:
     prompt_id: str
     samples: tuple[SampleOutcome, ...]
 
-    @property
+    @cached_property
     def rewards(self) -> tuple[float, ...]:
         return tuple(sample.reward for sample in self.samples)
 

