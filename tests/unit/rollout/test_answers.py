@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,12 +15,11 @@ from tests.support.rollout.group_runners import runner
 from tests.support.rollout.speakers import role
 from trimtab.fabric.wire.task import Task
 from trimtab.rollout.failure import EpisodeFailed, TaskRefused
-from trimtab.rollout.workflows import answers
 from trimtab.rollout.workflows.answers import exact, numeric, share_in_place
 from trimtab.rollout.workflows.mathematics import Mathematics, VerificationFailed, VerificationTimeout
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.single_turn import SingleTurn
-from trimtab.rollout.workflows.team import PromptUnusable
+from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 ENDLESS = r"\boxed{100000000!}"
 
@@ -128,15 +127,18 @@ async def test_a_child_that_dies_is_a_failure_and_no_zero(mathematics: Mathemati
     assert await mathematics.score("7", "7") == 1.0
 
 
-async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward(
-    mathematics: Mathematics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answers, "CHECKS", {"math": lambda: mathematics.score})
-    workflow = SingleTurn(check="math")
+async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward(mathematics: Mathematics) -> None:
+    class Judged:
+        async def run(self, task: Assignment, team: Team, /) -> Episode:
+            conversation = team.begin()
+            conversation.hear(str(task.column("prompt")))
+            reward = await mathematics.score(await conversation.speak(), str(task.column("answer")))
+            return Episode((ScoredConversation(conversation, reward=reward),))
+
     task = Task(
         task_id="t", job="j", prompt_id="p", prompt={"prompt": "?", "answer": "7"}, group_size=1, seed=1, created_at=1.0
     )
-    group = runner(workflow, {"solver": role(Script(ENDLESS), max_new_tokens=40)}, timeout_s=60.0)
+    group = runner(Judged(), {"solver": role(Script(ENDLESS), max_new_tokens=40)}, timeout_s=60.0)
     with pytest.raises(EpisodeFailed) as caught:
         await group.run(task)
     assert caught.value.kind == "verification-timeout"
@@ -149,6 +151,6 @@ async def test_a_prompt_that_cannot_be_used_is_refused_without_another_attempt()
 
 
 def test_without_math_verify_the_job_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ModuleNotFoundError, match="trimtab\\[rollout\\]"):
         SingleTurn(check="math")
