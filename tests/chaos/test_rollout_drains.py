@@ -68,6 +68,11 @@ async def test_of_a_thousand_tasks_over_twenty_scale_downs_none_is_lost_and_none
             await _storm(Job(bus, site.topology), site, rollout_template)
 
 
+def assert_all_run(pods: list[RolloutPod]) -> None:
+    for pod in pods:
+        assert pod.runs, pod.said()
+
+
 async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
     for number in range(TASKS):
         seconds = SLOW_S if number % SLOW_EVERY == 0 else None
@@ -93,6 +98,7 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
 
         async def far_enough(left: int = left) -> bool:
             leaving[:] = [pod for pod in leaving if not pod.left_well()]
+            assert_all_run(pods)
             return await job.tasks_left() <= left
 
         await eventually(far_enough, timeout_s=60.0)
@@ -103,9 +109,13 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess) -> None:
             victim.tell_to_leave()
             leaving.append(victim)
         join()
-    await eventually(job.settled, timeout_s=120.0)
+
+    async def settled() -> bool:
+        assert_all_run(pods)
+        return await job.settled()
+
+    await eventually(settled, timeout_s=120.0)
     for pod in pods:
-        assert pod.runs, pod.said()
         pod.tell_to_leave()
     leaving += pods
     await eventually(lambda: all(pod.left_well() for pod in leaving), timeout_s=GRACE_S + 10.0)
