@@ -64,6 +64,11 @@ async def test_of_all_tasks_over_many_scale_downs_none_is_lost_and_none_doubled(
             await _storm(Job(bus, site.topology), site, rollout_template, sizes.drains)
 
 
+def assert_all_run(pods: list[RolloutPod]) -> None:
+    for pod in pods:
+        assert pod.runs, pod.said()
+
+
 async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drains) -> None:
     for number in range(size.tasks):
         seconds = SLOW_S if number % size.slow_every == 0 else None
@@ -89,6 +94,7 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drain
 
         async def far_enough(left: int = left) -> bool:
             leaving[:] = [pod for pod in leaving if not pod.left_well()]
+            assert_all_run(pods)
             return await job.tasks_left() <= left
 
         await eventually(far_enough, timeout_s=60.0)
@@ -99,9 +105,13 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drain
             victim.tell_to_leave()
             leaving.append(victim)
         join()
-    await eventually(job.settled, timeout_s=120.0)
+
+    async def settled() -> bool:
+        assert_all_run(pods)
+        return await job.settled()
+
+    await eventually(settled, timeout_s=120.0)
     for pod in pods:
-        assert pod.runs, pod.said()
         pod.tell_to_leave()
     leaving += pods
     await eventually(lambda: all(pod.left_well() for pod in leaving), timeout_s=GRACE_S + 10.0)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.polling import eventually
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.forked_pods import RolloutPod
 from tests.support.rollout.job import Job
@@ -21,7 +20,6 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout.engines.client import EngineClient
 
 TROUBLES = {
     "hangs": "episode-timeout",
@@ -105,7 +103,7 @@ async def test_no_workflow_takes_the_worker_with_it_and_none_is_rewarded_for_try
         await job.issue(1, task_id=trouble, prompt=PROMPT | {"trouble": trouble}, group_size=GROUP)
     pod = RolloutPod(site, "w0", rollout_template)
     pod.start()
-    await eventually(job.settled, timeout_s=90.0)
+    await pod.settles(job, timeout_s=90.0)
 
     trajectories = await job.trajectories()
     assert len({trajectory.trajectory_id for trajectory in trajectories}) == len(trajectories)
@@ -127,13 +125,13 @@ async def test_no_workflow_takes_the_worker_with_it_and_none_is_rewarded_for_try
     assert await pod.metric("trajectories_total", outcome="scored") == 0
 
     await job.issue(1, task_id="blocks", prompt=PROMPT | {"trouble": "blocks"}, group_size=1)
-    await eventually(job.settled, timeout_s=60.0)
+    await pod.settles(job, timeout_s=60.0)
     said = [line for line in site.lines("w0") if line["event"] == "event_loop_blocked"]
     assert any(line["task"] == "episode blocks.0" and "_blocks" in line["where"][-1] for line in said), said
     assert await pod.metric("event_loop_blocked_seconds_total") >= 3.0
 
     await job.issue(20, group_size=GROUP)
-    await eventually(job.settled, timeout_s=60.0)
+    await pod.settles(job, timeout_s=60.0)
     scored = {t.task_id for t in await job.trajectories() if isinstance(t.outcome, Scored)}
     assert scored >= {f"task-{number}" for number in range(20)}
     assert pod.runs
@@ -152,14 +150,14 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
         pods.append(RolloutPod(site, "w0", rollout_template))
         pods[-1].start()
     waiting, failing = jobs
-    for job in jobs:
+    for job, pod in zip(jobs, pods, strict=True):
         await job.issue(2, group_size=GROUP)
-        await eventually(job.settled, timeout_s=90.0)
+        await pod.settles(job, timeout_s=90.0)
 
     engine.kill()
     for job in jobs:
         await _issue(job, "late", 6)
-    await eventually(failing.settled, timeout_s=90.0)
+    await pods[1].settles(failing, timeout_s=90.0)
     late = [t for t in await failing.trajectories() if t.task_id.startswith("late")]
     assert {t.outcome.error for t in late if isinstance(t.outcome, Failed)} == {"engine-timeout"}
     assert len(late) == 6 * GROUP
@@ -167,12 +165,11 @@ async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
     assert await waiting.tasks_left() == 6
 
     engine.start()
-    async with EngineClient(engine.url, request_timeout_s=300.0) as client:
-        await client.wait_healthy(timeout_s=600.0)
+    await engine.serves()
     for job in jobs:
         await _issue(job, "after", 4)
     for job, pod in zip(jobs, pods, strict=True):
-        await eventually(job.settled, timeout_s=120.0)
+        await pod.settles(job, timeout_s=120.0)
         assert pod.runs
         await pod.leave()
     assert all(isinstance(t.outcome, Scored) for t in await waiting.trajectories())

@@ -92,7 +92,7 @@ async def test_a_worker_outlives_a_time_without_broker_and_store(
         pointer = await _publish_unannounced(bus, site, signer, tmp_path)
         pod.start()
         await _issue(job, "before", BEFORE)
-        await eventually(job.settled, timeout_s=90.0)
+        await pod.settles(job, timeout_s=90.0)
 
         # Announced while the store is away, so that the worker wants what it cannot have.
         await asyncio.to_thread(seaweed.stop)
@@ -113,10 +113,10 @@ async def test_a_worker_outlives_a_time_without_broker_and_store(
         async def fresh() -> bool:
             return await pod.metric("weight_version", policy=POLICY) == 1
 
-        await eventually(job.settled, timeout_s=120.0)
+        await pod.settles(job, timeout_s=120.0)
         await eventually(fresh, timeout_s=60.0)
         await _issue(job, "after", AFTER)
-        await eventually(job.settled, timeout_s=60.0)
+        await pod.settles(job, timeout_s=60.0)
         await pod.leave()
         trajectories = await job.trajectories()
     tasks = [f"{name}-{n}" for name, count in _COUNTS.items() for n in range(count)]

@@ -16,8 +16,6 @@ from tests.support.rollout.job import Job
 from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings
-from trimtab.rollout import serving
-from trimtab.rollout import worker as worker_module
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.workflows.team import Role
 
@@ -62,8 +60,8 @@ def engine_process(models: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 async def engine(engine_process: EngineProcess, models: Path) -> AsyncIterator[EngineClient]:
     """The module's engine, running and with the weights it began with, whatever the test before did."""
+    await engine_process.serves()
     async with EngineClient(engine_process.url, request_timeout_s=300.0) as client:
-        await client.wait_healthy(timeout_s=600.0)
         await client.update_weights_from_disk(models / "0", weight_version="0", timeout_s=60.0)
         await client.resume(timeout_s=60.0)
         yield client
@@ -84,9 +82,3 @@ async def job(bus: Bus) -> Job:
 @pytest.fixture
 def roles() -> Mapping[str, Role]:
     return {"solver": role(EchoSampler())}
-
-
-@pytest.fixture
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_RETRY_DELAY_S", 0.05)
-    monkeypatch.setattr(worker_module, "_PULL_WAIT_S", 0.2)

@@ -121,7 +121,7 @@ async def test_one_client_outlives_its_engine(engine: EngineClient, engine_proce
     with pytest.raises(EngineUnavailable):
         await ask(engine)
     engine_process.start()
-    await engine.wait_healthy(timeout_s=600.0)
+    await engine_process.serves()
     assert (await ask(engine)).token_ids == before.token_ids
 
 

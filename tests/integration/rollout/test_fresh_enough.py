@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-import pytest
 from structlog.testing import capture_logs
 
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
-from tests.support.rollout.job import GROUP_SIZE, Job, at, line, working
+from tests.support.rollout.job import GROUP_SIZE, QUICK, Job, at, line, working
 from tests.support.rollout.speakers import EchoSampler, role
-from trimtab.rollout import worker as worker_module
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role
-
-pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 async def test_a_task_is_not_run_before_the_version_that_it_asks_for_is_served(job: Job) -> None:
@@ -71,22 +68,22 @@ async def test_a_worker_that_lags_behind_takes_fewer_tasks(job: Job, roles: Mapp
 
 
 async def test_a_worker_whose_samples_would_be_too_old_takes_none_says_so_once_and_goes_on_when_fresh(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
+    job: Job, roles: Mapping[str, Role]
 ) -> None:
-    monkeypatch.setattr(worker_module, "_BEHIND_WARNING_S", 0.2)
+    looks = 0
+
+    class LookedAt(Freshness):
+        def allowance(self, max_tasks: int) -> int:
+            nonlocal looks
+            looks += 1
+            return super().allowance(max_tasks)
+
     workflow = Faulty(failures=0)
     solver = line(served=1, announced=4)
     await job.issue(3)
-    worker = job.worker(workflow, roles, lines={"solver": solver}, max_staleness=2)
-    looks = 0
-    look = Freshness.allowance
-
-    def counted(freshness: Freshness, max_tasks: int) -> int:
-        nonlocal looks
-        looks += 1
-        return look(freshness, max_tasks)
-
-    monkeypatch.setattr(Freshness, "allowance", counted)
+    freshness = LookedAt({"solver": solver}, max_staleness=2)
+    timings = replace(QUICK, weights_poll_s=0.02, behind_warning_s=0.1)
+    worker = job.worker(workflow, roles, freshness=freshness, timings=timings)
 
     def warnings() -> list[int]:
         return [entry["lag"] for entry in logs if entry["event"] == "no_tasks_until_weights_are_fresh"]

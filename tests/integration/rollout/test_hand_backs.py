@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
 from tests.support.rollout.job import GROUP_SIZE, Job, assert_complete_once, at, line, working
@@ -14,18 +12,9 @@ from trimtab.fabric.bus.streams import declare_stream, delete_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout import hand_backs, serving
 from trimtab.rollout.workflows.team import Role
 
 DELIVERIES = 6
-
-pytestmark = pytest.mark.usefixtures("quick_retries")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 0)
-    monkeypatch.setattr(hand_backs, "_DEADLINE_S", 60.0)
 
 
 async def delivered_often(job: Job) -> bool:
@@ -46,13 +35,15 @@ async def test_workers_that_drain_one_after_another(
     for number in range(DELIVERIES):
         held = Held()
         async with await Bus.connect(nats_settings, name=f"w{number}") as own:
-            worker = job.worker(held, roles, name=f"w{number}", max_deliveries=2, grace_s=0.0, bus=own)
+            worker = job.worker(
+                held, roles, name=f"w{number}", max_deliveries=2, spare_deliveries=0, grace_s=0.0, bus=own
+            )
             async with working(worker) as stopping:
                 await eventually(lambda held=held: held.begun == GROUP_SIZE, timeout_s=20.0)  # type: ignore[misc]
                 stopping.set()
     assert (await job.deliveries())[0] == DELIVERIES
     # It has both its attempts left: the first fails.
-    last = job.worker(Faulty(failures=1), roles, max_deliveries=2)
+    last = job.worker(Faulty(failures=1), roles, max_deliveries=2, spare_deliveries=0)
     async with working(last):
         await eventually(lambda: last.completed == GROUP_SIZE, timeout_s=20.0)
     await assert_scored_once(job)
@@ -62,7 +53,7 @@ async def test_a_stream_that_is_full_for_long(job: Job, roles: Mapping[str, Role
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
     await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
     await job.issue(1)
-    worker = job.worker(Faulty(failures=0), roles, max_deliveries=2)
+    worker = job.worker(Faulty(failures=0), roles, max_deliveries=2, spare_deliveries=0)
 
     async with working(worker):
         await eventually(lambda: delivered_often(job), timeout_s=30.0)
@@ -76,7 +67,7 @@ async def test_weights_that_are_late_by_several_leases(job: Job, roles: Mapping[
     await job.issue(1, target_versions={"solver": 2}, minimum_versions={"solver": 2})
     solver = line(served=0, announced=0)
     workflow = Faulty(failures=1)
-    worker = job.worker(workflow, roles, max_deliveries=2, lease_s=0.5, lines={"solver": solver})
+    worker = job.worker(workflow, roles, max_deliveries=2, spare_deliveries=0, lease_s=0.1, lines={"solver": solver})
 
     async with working(worker):
         await eventually(lambda: delivered_often(job), timeout_s=30.0)
@@ -86,13 +77,10 @@ async def test_weights_that_are_late_by_several_leases(job: Job, roles: Mapping[
     await assert_scored_once(job)
 
 
-async def test_where_hand_backs_cannot_be_counted_a_task_is_still_settled(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hand_backs, "_DEADLINE_S", 0.2)
+async def test_where_hand_backs_cannot_be_counted_a_task_is_still_settled(job: Job, roles: Mapping[str, Role]) -> None:
     await delete_stream(job.bus, job.topology.hand_backs.stream, deadline_s=60.0)
     await job.issue(1)
-    worker = job.worker(Faulty(failures=10**6), roles, max_deliveries=3)
+    worker = job.worker(Faulty(failures=10**6), roles, max_deliveries=3, spare_deliveries=0, hand_back_deadline_s=0.2)
     async with working(worker):
         await eventually(job.settled, timeout_s=20.0)
     assert {type(trajectory.outcome) for trajectory in await job.trajectories()} == {Failed}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from transformers import AutoTokenizer
 
 from tests.support.polling import eventually
+from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import GROUP_SIZE, Job, working
 from tests.support.rollout.speakers import role
-from trimtab.rollout import load_watch
 from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.load_watch import LoadWatch
@@ -27,8 +25,6 @@ from trimtab.rollout.workflows.team import Tokenizer
 CEILING = 8
 TASKS = 24
 
-pytestmark = pytest.mark.usefixtures("quick_retries")
-
 
 @asynccontextmanager
 async def watched_worker(
@@ -37,29 +33,19 @@ async def watched_worker(
     process = EngineProcess(models / "0", folder, max_running=max_running, max_queued=max_queued)
     process.start()
     try:
+        await process.serves()
         async with EngineClient(process.url, request_timeout_s=300.0) as engine:
-            await engine.wait_healthy(timeout_s=600.0)
             gate = VersionGate()
             sampler = PolicySampler(engine, gate)
             concurrency = Concurrency(ceiling=CEILING, requests_per_task=GROUP_SIZE)
             tokenizer = Tokenizer.of(AutoTokenizer.from_pretrained(models / "0"))
             roles = {"solver": role(sampler, tokenizer=tokenizer, max_new_tokens=50)}
             worker = job.worker(SingleTurn(), roles, concurrency=concurrency)
-            watch = LoadWatch("solver", engine, sampler, gate, concurrency, in_flight=lambda: worker.load)
-            looking = asyncio.create_task(watch.run())
-            try:
-                async with working(worker):
-                    yield worker, sampler
-            finally:
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+            watch = LoadWatch("solver", engine, sampler, gate, concurrency, in_flight=lambda: worker.load, every_s=0.1)
+            async with beside(watch.run()), working(worker):
+                yield worker, sampler
     finally:
         process.kill()
-
-
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_watch, "_EVERY_S", 0.1)
 
 
 async def test_a_worker_takes_fewer_tasks_where_its_engine_queues(job: Job, models: Path, tmp_path: Path) -> None:

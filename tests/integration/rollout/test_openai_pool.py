@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,14 @@ async def site(
     return site
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    process: subprocess.Popen[bytes]
+    port: int
+
+
 @pytest.fixture
-async def pod_port(site: PodSite, engine: EngineClient) -> AsyncIterator[int]:
+async def pod(site: PodSite, engine: EngineClient) -> AsyncIterator[Pod]:
     """A pod of the site; it has to leave as it is told, and well."""
     environment, port = site.environment("w0")
     with site.log("w0").open("wb") as log:
@@ -68,7 +75,7 @@ async def pod_port(site: PodSite, engine: EngineClient) -> AsyncIterator[int]:
             [sys.executable, "-m", "trimtab.rollout"], env=os.environ | environment, stdout=log, stderr=log
         )
     try:
-        yield port
+        yield Pod(process=process, port=port)
         process.terminate()
         assert await asyncio.to_thread(process.wait, 300.0) == 0, site.log("w0").read_text()
     finally:
@@ -77,12 +84,17 @@ async def pod_port(site: PodSite, engine: EngineClient) -> AsyncIterator[int]:
 
 
 async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_old(
-    site: PodSite, bus: Bus, engine: EngineClient, pod_port: int
+    site: PodSite, bus: Bus, engine: EngineClient, pod: Pod
 ) -> None:
     await declare_job(bus, site.topology, deadline_s=60.0)
     job = Job(bus, site.topology)
     await job.issue(TASKS, group_size=2, sampling={"temperature": 0.0})
-    await eventually(job.settled, timeout_s=90.0)
+
+    async def settled() -> bool:
+        assert pod.process.poll() is None, site.log("w0").read_text()
+        return await job.settled()
+
+    await eventually(settled, timeout_s=90.0)
     trajectories = await job.trajectories()
     assert len({trajectory.trajectory_id for trajectory in trajectories}) == len(trajectories) == TASKS * 2
     settings = SamplingSettings(max_new_tokens=8, temperature=0.0)
@@ -93,9 +105,9 @@ async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_
         assert trajectory.oldest_version == 0
         assert tuple(trajectory.token_ids[6:].tolist()) == wanted.token_ids
         assert trajectory.logprobs.tolist() == pytest.approx(wanted.logprobs, abs=1e-5)
-    assert await metric(pod_port, "trajectories_total", outcome="scored") == TASKS * 2
-    assert await metric(pod_port, "tokens_total", producer="model") == TASKS * 2 * 8
-    assert await metric(pod_port, "weight_version", policy=POLICY) == 0
+    assert await metric(pod.port, "trajectories_total", outcome="scored") == TASKS * 2
+    assert await metric(pod.port, "tokens_total", producer="model") == TASKS * 2 * 8
+    assert await metric(pod.port, "weight_version", policy=POLICY) == 0
 
     members = KeyValue(bus, site.topology.members)
     heartbeat = decode((await members.get(escape_token("w0"), deadline_s=60.0)).value, MemberHeartbeat)
@@ -109,7 +121,7 @@ async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_
     await pointers.put(POLICY, encode(pointer), deadline_s=60.0)
 
     async def takes_nothing() -> bool:
-        return await metric(pod_port, "allowance") == 0
+        return await metric(pod.port, "allowance") == 0
 
     await eventually(takes_nothing, timeout_s=20.0)
     await eventually(lambda: "weights_stay_as_they_are" in site.log("w0").read_text(), timeout_s=5.0)

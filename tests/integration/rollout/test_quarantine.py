@@ -11,24 +11,26 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-import pytest
 from pydantic import BaseModel
 
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Allergic
 from tests.support.rollout.job import GROUP_SIZE, Job, working
+from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_stream, delete_stream
 from trimtab.fabric.logs import REDACTOR
 from trimtab.fabric.settings import NatsSettings, environment_for
+from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout import quarantine as quarantine_module
+from trimtab.rollout.episodes import Origin
+from trimtab.rollout.failure import EpisodeFailed
+from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role
 
 POISON = {"prompt": "poison", "answer": "x"}
-
-pytestmark = pytest.mark.usefixtures("quick_retries")
+ORIGIN = Origin(worker="w0", pool="p", engine="builtin")
 
 
 class _Environment(BaseModel):
@@ -86,24 +88,22 @@ async def test_a_workflow_that_always_raises_ends_in_quarantine_while_other_grou
     assert f"{name} has no task task-1 in quarantine" in unknown.stderr
 
 
-async def test_the_entry_is_there_before_the_failures_are(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_entry_is_there_before_the_failures_are(job: Job, roles: Mapping[str, Role]) -> None:
     """Whoever reads a failure must find its reason."""
+    seen: list[tuple[int, int, int]] = []
+
+    class Observed(Quarantine):
+        async def admit(self, task: Task, failure: EpisodeFailed, *, attempts: int) -> None:
+            await super().admit(task, failure, attempts=attempts)
+            seen.append((len(await job.quarantined()), len(await job.trajectories()), await job.tasks_left()))
+
     await job.issue(1, prompt=POISON)
-    worker = job.worker(Allergic(prompt="poison", error="no"), roles, max_deliveries=1)
-    seen: list[tuple[int, int]] = []
-    put = quarantine_module.Quarantine.admit
-
-    async def observed(*arguments: object, **named: object) -> None:
-        await put(*arguments, **named)  # type: ignore[arg-type]
-        seen.append((len(await job.quarantined()), len(await job.trajectories())))
-        assert await job.tasks_left() == 1
-
-    monkeypatch.setattr(quarantine_module.Quarantine, "admit", observed)
+    bucket = KeyValue(job.bus, job.topology.quarantine)
+    quarantine = Observed(bucket, ORIGIN, job=job.topology.job, clock=lambda: 7.0)
+    worker = job.worker(Allergic(prompt="poison", error="no"), roles, max_deliveries=1, quarantine=quarantine)
     async with working(worker):
         await eventually(job.settled, timeout_s=20.0)
-    assert seen == [(1, 0)]
+    assert seen == [(1, 0, 1)]
 
 
 async def test_what_is_no_task_is_found_under_its_place_in_the_queue(job: Job, roles: Mapping[str, Role]) -> None:
@@ -131,13 +131,12 @@ async def test_a_task_with_settings_that_make_no_sense_is_given_up_at_once(job: 
     assert {type(t.outcome) for t in await job.trajectories()} == {Failed}
 
 
-async def test_a_bucket_that_cannot_be_written_does_not_hold_up_the_group(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quarantine_module, "_DEADLINE_S", 0.3)
+async def test_a_bucket_that_cannot_be_written_does_not_hold_up_the_group(job: Job, roles: Mapping[str, Role]) -> None:
     await delete_stream(job.bus, job.topology.quarantine.stream, deadline_s=60.0)
     await job.issue(1, prompt=POISON)
-    worker = job.worker(Allergic(prompt="poison", error="no"), roles, max_deliveries=1)
+    bucket = KeyValue(job.bus, job.topology.quarantine)
+    quarantine = Quarantine(bucket, ORIGIN, job=job.topology.job, clock=lambda: 7.0, deadline_s=0.3)
+    worker = job.worker(Allergic(prompt="poison", error="no"), roles, max_deliveries=1, quarantine=quarantine)
     async with working(worker):
         await eventually(job.settled, timeout_s=20.0)
     assert [type(t.outcome) for t in await job.trajectories()] == [Failed] * GROUP_SIZE

@@ -41,10 +41,10 @@ async def test_killed_at_a_step_of_a_swap(
     steps: Mapping[int, Path],
 ) -> None:
     url = engine_process.url
-    await reset(url, models)
+    await reset(engine_process, models)
     weighed = Weighed(url)
     checksums = {f"1.{version}": await weighed.checksum_of(steps[version]) for version in (1, 2)}
-    await reset(url, models)
+    await reset(engine_process, models)
     publisher = await weights.publisher()
     async with weights.worker_seat(url) as seat:
         await weights.publish(publisher, 1, model=steps[1])

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from tests.support.polling import eventually, within
+from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
 from tests.support.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
@@ -24,11 +27,9 @@ from trimtab.fabric.members import beat
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
-from trimtab.rollout import pool_census, swap_turns
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.weight_swap import Give, WeightSwap
 from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.weights.store.position import Position
@@ -36,8 +37,6 @@ from trimtab.weights.store.position import Position
 WORKERS = 4
 LAST_VERSION = 6
 BACKLOG = 2 * WORKERS
-# Far longer than a pause, so that only a pool that has stopped has one without a token, and no machine that is busy.
-WINDOW_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +75,7 @@ class Pool:
                 sent_at=1.0,
             )
 
-        beats = asyncio.create_task(beat(self.weights.members, sign, every_s=0.5))
-        stack.callback(beats.cancel)
+        await stack.enter_async_context(beside(beat(self.weights.members, sign, every_s=0.5)))
         await stack.enter_async_context(working(worker))
 
     @property
@@ -102,70 +100,82 @@ class Pool:
         )
 
 
+class Swaps:
+    """What goes on at the engines of a pool, by the requests that they get. None gets its weights before another has
+    made a token meanwhile.
+    """
+
+    def __init__(self, engines: list[EngineProcess], http: aiohttp.ClientSession) -> None:
+        self._engines = engines
+        self._http = http
+        self._paused: set[str] = set()
+        self._updating: set[str] = set()
+        self.most = 0
+        """Engines that were in a swap at a time."""
+        self.all = 0
+        self.alone: list[str] = []
+        """Engines that got their weights without a token of another's."""
+
+    def of(self, engine: EngineProcess) -> OnTheWay:
+        async def seen(request: web.Request, forward: Forward) -> web.Response:
+            if request.path == "/pause_generation":
+                self._begun(self._paused, engine)
+            if request.path == "/update_weights_from_disk":
+                self.all += 1
+                self._begun(self._updating, engine)
+                await self._others_go_on(engine)
+            answer = await forward(request)
+            if request.path == "/update_weights_from_disk":
+                self._updating.discard(engine.url)
+            if request.path == "/continue_generation":
+                self._paused.discard(engine.url)
+            return answer
+
+        return seen
+
+    def _begun(self, step: set[str], engine: EngineProcess) -> None:
+        step.add(engine.url)
+        self.most = max(self.most, len(self._paused | self._updating))
+
+    async def _others_go_on(self, engine: EngineProcess) -> None:
+        before = await self._tokens_besides(engine)
+
+        async def more() -> bool:
+            return await self._tokens_besides(engine) > before
+
+        try:
+            await eventually(more, timeout_s=6.0, interval_s=0.01)
+        except AssertionError:
+            self.alone.append(engine.url)
+
+    async def _tokens_besides(self, engine: EngineProcess) -> int:
+        total = 0
+        for other in self._engines:
+            if other is not engine:
+                async with self._http.get(f"{other.url}/metrics") as response:
+                    lines = (await response.text()).splitlines()
+                made = (line.split()[1] for line in lines if line.startswith("sglang:generation_tokens_total "))
+                total += sum(map(int, made))
+        return total
+
+
 @asynccontextmanager
-async def pool_of(weights: WeightsOfJob, engines: list[EngineProcess]) -> AsyncIterator[Pool]:
+async def pool_of(weights: WeightsOfJob, engines: list[EngineProcess], swaps: Swaps) -> AsyncIterator[Pool]:
     pool = Pool(weights)
     async with AsyncExitStack() as stack:
         for number, engine in enumerate(engines):
-            await pool.join(engine.url, f"w{number}", stack)
+            await engine.serves()
+            url = await stack.enter_async_context(engine_behind(engine.url, swaps.of(engine)))
+            await pool.join(url, f"w{number}", stack)
         for seat in pool.seats:
             await within(seat.refresh.ready.wait(), 120.0)
 
         async def all_known() -> bool:
-            return await PoolCensus(weights.members, pool=POOL.name, clock=time.monotonic).ready_workers() == WORKERS
+            census = PoolCensus(weights.members, pool=POOL.name, clock=time.monotonic, deadline_s=D)
+            return await census.ready_workers() == WORKERS
 
         await eventually(all_known, timeout_s=20.0)
         yield pool
-
-
-class SwapCount:
-    """How many swaps go on, and the most there were at a time."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.most = 0
-        self.all = 0
-
-    def counted(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        original = getattr(WeightSwap, name)
-
-        async def swap(this: WeightSwap, position: Position, give: Give) -> float:
-            self.now += 1
-            self.all += 1
-            self.most = max(self.most, self.now)
-            try:
-                return float(await original(this, position, give))
-            finally:
-                self.now -= 1
-
-        monkeypatch.setattr(WeightSwap, name, swap)
-
-
-async def generated_tokens(http: aiohttp.ClientSession, engines: list[EngineProcess]) -> int:
-    total = 0
-    for engine in engines:
-        async with http.get(f"{engine.url}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("sglang:generation_tokens_total "))
-    return total
-
-
-async def watch_throughput(engines: list[EngineProcess], seen: list[tuple[float, int]]) -> None:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=D)) as http:
-        while True:
-            seen.append((time.monotonic(), await generated_tokens(http, engines)))
-            await asyncio.sleep(0.1)
-
-
-def longest_silence(seen: list[tuple[float, int]]) -> float:
-    """Seconds without a token of any engine."""
-    grown_at, tokens = seen[0]
-    longest = 0.0
-    for at, now in seen[1:]:
-        longest = max(longest, at - grown_at)
-        if now > tokens:
-            grown_at, tokens = at, now
-    return longest
 
 
 async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
@@ -175,37 +185,29 @@ async def test_a_pool_under_load_is_refreshed_a_worker_at_a_time(
     models: Path,
     steps: Mapping[int, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights:
+    async with (
+        weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=D)) as http,
+    ):
         # Versions 3 and 6 have little in common with those before, and are given whole.
         folders = {version: steps[version] for version in range(LAST_VERSION + 1)} | {3: models / "1", 6: models / "2"}
         publisher = await weights.publisher()
-        throughput: list[tuple[float, int]] = []
-        count = SwapCount()
-        async with pool_of(weights, engines) as pool:
-            # Without an answer for two seconds they would swap without a turn.
-            for module in (pool_census, swap_turns):
-                monkeypatch.setattr(module, "_DEADLINE_S", D)
-            for name in ("under_running_requests", "between_requests"):
-                count.counted(monkeypatch, name)
-            enough = asyncio.Event()
-            feeding = asyncio.create_task(pool.feed(enough))
+        swaps = Swaps(engines, http)
+        enough = asyncio.Event()
+        async with pool_of(weights, engines, swaps) as pool, beside(pool.feed(enough)) as feeding:
             await eventually(lambda: all(worker.completed for worker in pool.workers), timeout_s=60.0)
-            watching = asyncio.create_task(watch_throughput(engines, throughput))
             for version in range(1, LAST_VERSION + 1):
                 await weights.publish(publisher, version, model=folders[version])
                 await pool.all_serve(Position(publisher.epoch, version))
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
             # Told and not cancelled: a task that is sent is counted.
             enough.set()
             await feeding
             await eventually(lambda: pool.completed == pool.issued * GROUP_SIZE, timeout_s=60.0)
         trajectories = await weights.job.trajectories()
-    assert count.all == WORKERS * LAST_VERSION
-    assert count.most == 1
-    assert longest_silence(throughput) < WINDOW_S
+    assert swaps.all == WORKERS * LAST_VERSION
+    assert swaps.most == 1
+    assert not swaps.alone
     assert len(trajectories) == pool.issued * GROUP_SIZE
     check(trajectories, TokenReference(folders))
 

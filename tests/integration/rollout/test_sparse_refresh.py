@@ -5,19 +5,18 @@ file; where that is not possible it gets the whole file.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import Job
 from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
 from tests.support.rollout.token_reference import TokenReference
@@ -26,7 +25,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import PauseMode, SamplingSettings
+from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.sampler import Completion
 from trimtab.rollout.weight_labels import label_of
@@ -45,7 +44,7 @@ async def weights(
     models: Path,
     tmp_path: Path,
 ) -> AsyncIterator[WeightsOfJob]:
-    await reset(engine_process.url, models)
+    await reset(engine_process, models)
     async with weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights:
         yield weights
 
@@ -121,7 +120,7 @@ async def test_an_engine_that_was_restarted_gets_the_whole_weights(
         await brought(weights, seat, publisher, 1, steps[1])
         engine_process.kill()
         engine_process.start()
-        await seat.engine.wait_healthy(timeout_s=600.0)
+        await engine_process.serves()
         await brought(weights, seat, publisher, 2, steps[2])
         assert swaps(weights) == {"whole": 2}
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])
@@ -199,22 +198,19 @@ def check(completions: list[Completion], reference: TokenReference) -> None:
         reference.check_tokens(*spoken(completion))
 
 
-@asynccontextmanager
-async def hiding(url: str, *, path: str, field: str) -> AsyncIterator[str]:
+def hiding(field: str, *, path: str) -> OnTheWay:
     """The engine as one whose answers have not got this field."""
 
-    async def forward(request: web.Request) -> web.Response:
-        async with session.request(request.method, request.path, data=await request.read()) as response:
-            if request.path == path and response.status == 200:
-                answer = await response.json()
-                del answer.get("meta_info", answer)[field]
-                return web.json_response(answer)
-            return web.Response(status=response.status, body=await response.read(), content_type=response.content_type)
+    async def hide(request: web.Request, forward: Forward) -> web.Response:
+        response = await forward(request)
+        if request.path != path or response.status != 200:
+            return response
+        assert response.text is not None
+        answer = json.loads(response.text)
+        del answer.get("meta_info", answer)[field]
+        return web.json_response(answer)
 
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", forward)
-    async with aiohttp.ClientSession(base_url=url) as session, TestServer(application) as server:
-        yield str(server.make_url("/"))
+    return hide
 
 
 @pytest.mark.parametrize(("kind", "paused"), [("sparse", False), ("whole", False), ("whole", True)])
@@ -223,26 +219,22 @@ async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
     engine_process: EngineProcess,
     steps: Mapping[int, Path],
     models: Path,
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     paused: bool,
 ) -> None:
     """An engine that does not pause by itself for its weights is paused, in place."""
     pauses = Counter[str]()
-    pause = EngineClient.pause
 
-    async def counted(engine: EngineClient, mode: PauseMode, *, timeout_s: float) -> None:
-        pauses[mode] += 1
-        await pause(engine, mode, timeout_s=timeout_s)
+    async def counted(request: web.Request, forward: Forward) -> web.Response:
+        if request.path == "/pause_generation":
+            pauses[(await request.json())["mode"]] += 1
+        return await forward(request)
 
-    monkeypatch.setattr(EngineClient, "pause", counted)
+    on_the_way: list[OnTheWay] = [counted]
+    if paused:
+        on_the_way.append(hiding("pause_seconds", path="/update_weights_from_disk"))
     folders = steps if kind == "sparse" else {version: models / str(version % 3) for version in range(9)}
-    async with AsyncExitStack() as stack:
-        url = engine_process.url
-        if paused:
-            hidden = hiding(url, path="/update_weights_from_disk", field="pause_seconds")
-            url = await stack.enter_async_context(hidden)
-        seat = await stack.enter_async_context(weights.worker_seat(url))
+    async with engine_behind(engine_process.url, *on_the_way) as url, weights.worker_seat(url) as seat:
         publisher = await weights.publisher()
         await brought(weights, seat, publisher, 1, folders[1])
 
@@ -262,7 +254,7 @@ async def test_an_engine_that_does_not_account_for_tokens_is_swapped_between_req
     weights: WeightsOfJob, engine_process: EngineProcess, steps: Mapping[int, Path]
 ) -> None:
     async with (
-        hiding(engine_process.url, path="/generate", field="weight_versions") as url,
+        engine_behind(engine_process.url, hiding("weight_versions", path="/generate")) as url,
         weights.worker_seat(url) as seat,
     ):
         publisher = await weights.publisher()

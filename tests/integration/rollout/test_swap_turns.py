@@ -20,19 +20,12 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
-from trimtab.rollout import pool_census, swap_turns
 from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.swap_turns import SwapTurns
+from trimtab.rollout.swap_turns import SwapTurns, TurnTimings
 
 Turns = Callable[[str], SwapTurns]
-
-
-@pytest.fixture(autouse=True)
-def _patience_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is not answered for two seconds swaps without a turn, which is not what most tests are about."""
-    for module in (pool_census, swap_turns):
-        monkeypatch.setattr(module, "_DEADLINE_S", 60.0)
-    monkeypatch.setattr(swap_turns, "_PATIENCE_S", 600.0)
+PATIENT = TurnTimings(patience_s=600.0, deadline_s=60.0)
+"""A worker that is not answered for two seconds swaps without a turn, which is not what most tests are about."""
 
 
 async def register(job: Job, *names: str, state: State = State.READY, pool: str = "p") -> None:
@@ -44,15 +37,20 @@ async def register(job: Job, *names: str, state: State = State.READY, pool: str 
         await members.put(name, encode(beat))
 
 
-def turns_of(slots: KeyValue, members: KeyValue, name: str) -> SwapTurns:
+def turns_of(
+    slots: KeyValue, members: KeyValue, name: str, *, timings: TurnTimings = PATIENT, census_good_for_s: float = 5.0
+) -> SwapTurns:
     return SwapTurns(
         slots,
-        PoolCensus(members, pool="p", clock=time.monotonic),
+        PoolCensus(
+            members, pool="p", clock=time.monotonic, good_for_s=census_good_for_s, deadline_s=timings.deadline_s
+        ),
         pool="p",
         policy="solver",
         member=name,
         clock=time.monotonic,
         waits=FullJitter(0.01, 0.05),
+        timings=timings,
     )
 
 
@@ -122,23 +120,25 @@ async def _pass(turns: SwapTurns) -> None:
         pass
 
 
-async def test_waiting_has_an_end(job: Job, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap_turns, "_PATIENCE_S", 0.3)
+async def test_waiting_has_an_end(job: Job, turns: Turns) -> None:
     await register(job, "w0", "w1")
-    async with turns("w0").turn(), patiently(15.0), turns("w1").turn():
+    slots, members = KeyValue(job.bus, job.topology.swaps), KeyValue(job.bus, job.topology.members)
+    impatient = turns_of(slots, members, "w1", timings=replace(PATIENT, patience_s=0.3))
+    async with turns("w0").turn(), patiently(15.0), impatient.turn():
         pass
 
 
-async def test_without_a_bus_a_worker_swaps_all_the_same(
-    own_nats: EmbeddedNats, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (pool_census, swap_turns):
-        monkeypatch.setattr(module, "_DEADLINE_S", 0.2)
-    monkeypatch.setattr(pool_census, "_GOOD_FOR_S", 0.0)
+async def test_without_a_bus_a_worker_swaps_all_the_same(own_nats: EmbeddedNats) -> None:
     async with await Bus.connect(own_nats.settings, name="test") as bus:
         job = await Job.open(bus)
         await register(job, "w0", "w1", "w2", "w3")
-        turns = turns_of(KeyValue(bus, job.topology.swaps), KeyValue(bus, job.topology.members), "w0")
+        turns = turns_of(
+            KeyValue(bus, job.topology.swaps),
+            KeyValue(bus, job.topology.members),
+            "w0",
+            timings=replace(PATIENT, deadline_s=0.2),
+            census_good_for_s=0.0,
+        )
         async with turns.turn():  # with the bus, so that the pool is known to have others
             own_nats.kill()
         async with patiently(15.0), turns.turn():

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import aiohttp
 import pytest
 import torch
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from safetensors.torch import save_file
 
 from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
+from tests.support.rollout.engine_proxy import Forward, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
 from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
@@ -56,10 +55,12 @@ class Seat:
 
 
 @pytest.fixture
-def seats(bus: Bus, object_store_settings: ObjectStoreSettings, models: Path, tmp_path: Path) -> Sit:
+def seats(
+    bus: Bus, object_store_settings: ObjectStoreSettings, engine_process: EngineProcess, models: Path, tmp_path: Path
+) -> Sit:
     @asynccontextmanager
     async def sit(url: str) -> AsyncIterator[Seat]:
-        await reset(url, models)
+        await reset(engine_process, models)
         async with (
             weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights,
             weights.worker_seat(url) as policy,
@@ -192,32 +193,21 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving_until_
         await eventually(lambda: seat.gate.version == 3, timeout_s=20.0)
 
 
-@asynccontextmanager
-async def late_requests(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """A proxy that holds every /generate back until a pause has been answered: a request that was still on its way."""
+async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_up_the_swap(
+    seats: Sit, engine_process: EngineProcess
+) -> None:
     paused = asyncio.Event()
 
-    async def forward(request: web.Request) -> web.Response:
+    async def late(request: web.Request, forward: Forward) -> web.Response:
+        """Until a pause has been answered, every /generate is still on its way."""
         if request.path == "/generate":
             await within(paused.wait(), D)
-        async with session.request(request.method, request.path, data=await request.read()) as response:
-            answer = web.Response(
-                status=response.status, body=await response.read(), content_type=response.content_type
-            )
+        answer = await forward(request)
         if request.path == "/pause_generation":
             paused.set()
         return answer
 
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", forward)
-    async with aiohttp.ClientSession(base_url=url) as session, TestServer(application) as server:
-        yield str(server.make_url("/")), paused
-
-
-async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_up_the_swap(
-    seats: Sit, engine_process: EngineProcess
-) -> None:
-    async with late_requests(engine_process.url) as (url, paused), seats(url) as seat:
+    async with engine_behind(engine_process.url, late) as url, seats(url) as seat:
         await within(seat.ready.wait(), 60.0)
         paused.clear()
         settings = SamplingSettings(max_new_tokens=40, seed=1)

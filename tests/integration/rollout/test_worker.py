@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
-from tests.support.rollout.job import GROUP_SIZE, Job, assert_complete_once, working
+from tests.support.rollout.job import GROUP_SIZE, QUICK, Job, assert_complete_once, working
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
@@ -20,11 +21,8 @@ from trimtab.fabric.bus.topology import TASK_CONSUMER, ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout import hand_backs, serving
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
-
-pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
@@ -75,15 +73,13 @@ async def test_places_of_ended_episodes_go_to_other_groups_and_never_more_episod
 
 
 async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
+    job: Job, roles: Mapping[str, Role]
 ) -> None:
-    monkeypatch.setattr(serving, "_PUBLISH_DEADLINE_S", 0.3)
-    monkeypatch.setattr(hand_backs, "_DEADLINE_S", 60.0)
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
     await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
     await job.issue(2)
     workflow = Faulty(failures=0)
-    worker = job.worker(workflow, roles, max_deliveries=1)
+    worker = job.worker(workflow, roles, max_deliveries=1, timings=replace(QUICK, publish_deadline_s=0.3))
     async with working(worker):
         await eventually(lambda: workflow.most_attempts >= 3 if worker.in_flight else False, timeout_s=30.0)
         assert worker.completed == 0
@@ -164,11 +160,8 @@ async def test_what_is_no_task_is_refused_and_does_not_stop_the_rest(job: Job, r
     assert worker.completed == GROUP_SIZE
 
 
-async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
-    job: Job, roles: Mapping[str, Role], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(job: Job, roles: Mapping[str, Role]) -> None:
     """It may be one that kills whoever runs it."""
-    monkeypatch.setattr(serving, "_SPARE_DELIVERIES", 1)
     await job.issue(1)
     spec = ConsumerSpec(name=TASK_CONSUMER, stream=job.topology.tasks.name, ack_wait_s=600.0, max_ack_pending=100_000)
     await declare_consumer(job.bus, spec, deadline_s=60.0)
@@ -177,7 +170,7 @@ async def test_a_task_that_was_given_out_too_often_is_given_up_unseen(
             (delivery,) = await puller.fetch(batch=1, wait_s=5.0)
             await delivery.nak()
     workflow = Faulty(failures=0)
-    worker = job.worker(workflow, roles, max_deliveries=1)
+    worker = job.worker(workflow, roles, max_deliveries=1, spare_deliveries=1)
 
     async with working(worker):
         await eventually(job.settled, timeout_s=20.0)

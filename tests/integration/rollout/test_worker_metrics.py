@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
 from tests.support.rollout.job import GROUP_SIZE, Job, line, working
 from trimtab.fabric.bus.publisher import publish
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role
-
-pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def counted(job: Job, name: str, **labels: str) -> float:

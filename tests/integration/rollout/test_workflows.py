@@ -28,8 +28,6 @@ from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.rollout.workflows.text_environment import TextEnvironment
 from trimtab.weights.store.position import Position
 
-pytestmark = pytest.mark.usefixtures("quick_retries")
-
 TEXT = chat_tokenizer()
 VERSIONS = {"solver": 2, "critic": 5}
 GROUPS = 3
@@ -58,22 +56,22 @@ def talkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine_urls(talkers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+def engines(talkers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, EngineProcess]]:
     processes = {name: EngineProcess(talkers / name, tmp_path_factory.mktemp(name)) for name in VERSIONS}
     for process in processes.values():
         process.start()
-    yield {name: process.url for name, process in processes.items()}
+    yield processes
     for process in processes.values():
         process.kill()
 
 
 @pytest.fixture
-async def samplers(engine_urls: Mapping[str, str], talkers: Path) -> AsyncIterator[Mapping[str, PolicySampler]]:
+async def samplers(engines: Mapping[str, EngineProcess], talkers: Path) -> AsyncIterator[Mapping[str, PolicySampler]]:
     async with AsyncExitStack() as stack:
         made = {}
-        for policy, url in engine_urls.items():
-            engine = await stack.enter_async_context(EngineClient(url, request_timeout_s=300.0))
-            await engine.wait_healthy(timeout_s=600.0)
+        for policy, process in engines.items():
+            await process.serves()
+            engine = await stack.enter_async_context(EngineClient(process.url, request_timeout_s=300.0))
             position = Position(epoch=1, version=VERSIONS[policy])
             await engine.update_weights_from_disk(talkers / policy, weight_version=label_of(position), timeout_s=60.0)
             made[policy] = PolicySampler(engine, VersionGate(position))

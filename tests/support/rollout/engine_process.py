@@ -13,9 +13,12 @@ from pathlib import Path
 import transformers
 
 from tests.support.forked_process import ForkedProcess
+from tests.support.polling import eventually
 from tests.support.template_process import TemplateProcess, template_process
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.builtin.__main__ import main
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.errors import EngineError
 
 _STOP_TIMEOUT_S = 120.0
 
@@ -33,6 +36,22 @@ class EngineProcess:
 
     def start(self) -> None:
         self._forked = ForkedProcess(_template(), self._log_file, _serve, self._arguments)
+
+    async def serves(self) -> None:
+        """Returns once it does; fails when it has ended instead."""
+        async with EngineClient(self.url, request_timeout_s=60.0) as client:
+
+            async def healthy() -> bool:
+                assert self._forked is not None
+                code = self._forked.ended()
+                assert code is None, f"the engine ended with {code}: {self._log_file.read_text()[-4000:]}"
+                try:
+                    await client.check_health(timeout_s=60.0)
+                except EngineError:
+                    return False
+                return True
+
+            await eventually(healthy, timeout_s=60.0)
 
     def kill(self) -> None:
         assert self._forked is not None

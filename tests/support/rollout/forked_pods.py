@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 import trimtab.rollout.__main__ as rollout
 from tests.support.polling import eventually
+from tests.support.rollout.job import Job
 from tests.support.rollout.pod_site import PodSite, metric
 from tests.support.template_process import TemplateProcess
 from trimtab.fabric.pod import pod_settings, run_pod
@@ -78,6 +79,15 @@ class RolloutPod:
         assert os.WIFEXITED(self.ending), f"{self.name} was killed by signal {os.WTERMSIG(self.ending)}: {self.said()}"
         assert os.WEXITSTATUS(self.ending) == 0, self.said()
         return True
+
+    async def settles(self, job: Job, *, timeout_s: float) -> None:
+        """Returns once no task of the job is left; fails when the pod has ended before."""
+
+        async def settled() -> bool:
+            assert self.runs, self.said()
+            return await job.settled()
+
+        await eventually(settled, timeout_s=timeout_s)
 
     async def leave(self) -> None:
         self.tell_to_leave()

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.polling import within
+from tests.support.rollout.beside import beside
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusNotFound
@@ -36,6 +37,7 @@ from trimtab.rollout.quarantine import Quarantine
 from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.worker import Worker
+from trimtab.rollout.worker_timings import WorkerTimings
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Role, Workflow
 from trimtab.weights.store.position import Position
@@ -43,6 +45,7 @@ from trimtab.weights.store.position import Position
 GROUP_SIZE = 4
 LEASE_S = 600.0
 """So long that no test passes because a lease ran out."""
+QUICK = WorkerTimings(pull_wait_s=0.2, retry_delay_s=0.05)
 
 
 class Job:
@@ -132,36 +135,47 @@ class Job:
         concurrency: Concurrency | None = None,
         lines: Mapping[str, VersionLine] | None = None,
         max_staleness: int = 2,
+        freshness: Freshness | None = None,
+        quarantine: Quarantine | None = None,
         lease_s: float = LEASE_S,
+        spare_deliveries: int = 20,
+        hand_back_deadline_s: float = 60.0,
+        timings: WorkerTimings = QUICK,
         bus: Bus | None = None,
     ) -> Worker:
-        """With a short `lease_s` it does not wait long for weights; what it has is its own for as long as ever."""
+        """With a short `lease_s` it does not wait long for weights; what it has is its own for as long as ever. A
+        `freshness` stands for `lines` and `max_staleness`.
+        """
         used = bus or self.bus
         origin = Origin(worker=name, pool="p", engine="builtin")
-        freshness = Freshness(lines or {}, max_staleness=max_staleness)
+        fresh = freshness or Freshness(lines or {}, max_staleness=max_staleness)
+        bucket = KeyValue(used, self.topology.quarantine)
         self.metrics = Metrics()
         metrics = RolloutMetrics(self.metrics)
         server = TaskServer(
             used,
             self.topology,
             GroupRunner(workflow, roles, origin, Containment(), metrics, episode_timeout_s=600.0, clock=lambda: 1.0),
-            Quarantine(KeyValue(used, self.topology.quarantine), origin, job=self.topology.job, clock=lambda: 7.0),
-            HandBacks(KeyValue(used, self.topology.hand_backs)),
-            freshness,
+            quarantine or Quarantine(bucket, origin, job=self.topology.job, clock=lambda: 7.0),
+            HandBacks(KeyValue(used, self.topology.hand_backs), deadline_s=hand_back_deadline_s),
+            fresh,
             metrics,
             lease_s=lease_s,
             max_deliveries=max_deliveries,
+            spare_deliveries=spare_deliveries,
             clock=time.monotonic,
+            timings=timings,
         )
         return Worker(
             used,
             self.topology,
             server,
-            freshness,
+            fresh,
             concurrency or Concurrency(ceiling=max_tasks, requests_per_task=GROUP_SIZE),
             lease_s=LEASE_S,
             grace_s=grace_s,
             clock=time.monotonic,
+            timings=timings,
         )
 
 
@@ -180,12 +194,12 @@ def line(*, served: int, announced: int) -> VersionLine:
 async def working(worker: Worker) -> AsyncIterator[asyncio.Event]:
     """The worker runs inside, and is drained on the way out; set the event to drain it before."""
     stopping = asyncio.Event()
-    run = asyncio.create_task(worker.run(stopping))
-    try:
-        yield stopping
-    finally:
-        stopping.set()
-        await within(run, 60.0)
+    async with beside(worker.run(stopping)) as run:
+        try:
+            yield stopping
+        finally:
+            stopping.set()
+            await within(run, 60.0)
 
 
 def assert_complete_once(ids: list[str], *, tasks: int) -> None:

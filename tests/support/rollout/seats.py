@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -10,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.support.rollout.beside import beside
+from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
@@ -23,6 +24,7 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy_seat import PolicySeat, SeatPlace, refreshed_seat
 from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.swap_metrics import SwapMetrics
+from trimtab.rollout.swap_turns import TurnTimings
 from trimtab.rollout.weight_labels import BASE, label_of
 from trimtab.rollout.workflows.team import Role
 from trimtab.weights.publisher import WeightPublisher
@@ -90,18 +92,16 @@ class WeightsOfJob:
             trusted=Verifier([self.public_key]),
             pointers=self.pointers,
             swaps=KeyValue(self.job.bus, self.job.topology.swaps),
-            census=PoolCensus(self.members, pool=POOL.name, clock=time.monotonic),
+            census=PoolCensus(self.members, pool=POOL.name, clock=time.monotonic, deadline_s=D),
             metrics=self._swap_metrics,
+            # On a busy machine too, nobody swaps without a turn.
+            turn_timings=TurnTimings(patience_s=600.0, deadline_s=D),
         )
         policy = Policy.model_validate({"name": "solver", "model": {"uri": "0"}})
         async with AsyncExitStack() as stack:
             seat = await refreshed_seat(policy, url, place, stack)
-            run = asyncio.create_task(seat.refresh.run())
-            try:
+            async with beside(seat.refresh.run()):
                 yield seat
-            finally:
-                run.cancel()
-                await asyncio.gather(run, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -122,10 +122,10 @@ def own_part(settings: ObjectStoreSettings) -> ObjectStoreSettings:
     return settings.model_copy(update={"prefix": f"t/{uuid.uuid4().hex}"})
 
 
-async def reset(url: str, models: Path) -> None:
+async def reset(process: EngineProcess, models: Path) -> None:
     """As if the engine had just been started: an engine of a pod never works for two jobs."""
-    async with EngineClient(url, request_timeout_s=D) as engine:
-        await engine.wait_healthy(timeout_s=600.0)
+    await process.serves()
+    async with EngineClient(process.url, request_timeout_s=D) as engine:
         await engine.resume(timeout_s=D)
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
+import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,11 @@ from tests.support.rollout.group_runners import runner
 from tests.support.rollout.speakers import role
 from trimtab.fabric.wire.task import Task
 from trimtab.rollout.failure import EpisodeFailed, TaskRefused
-from trimtab.rollout.workflows import answers
 from trimtab.rollout.workflows.answers import exact, numeric, share_in_place
 from trimtab.rollout.workflows.mathematics import Mathematics, VerificationFailed, VerificationTimeout
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.single_turn import SingleTurn
-from trimtab.rollout.workflows.team import PromptUnusable
+from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 ENDLESS = r"\boxed{100000000!}"
 
@@ -32,29 +32,25 @@ def children() -> set[int]:
     return set(map(int, own.read_text(encoding="utf-8").split()))
 
 
+@asynccontextmanager
+async def judging(*, timeout_s: float) -> AsyncIterator[Mathematics]:
+    """With one child at a time."""
+    before = children()
+    judge = Mathematics(processes=1, timeout_s=timeout_s)
+    yield judge
+    await judge.close()
+    await eventually(lambda: children() <= before, timeout_s=10.0)
+
+
 with_shared_child = pytest.mark.asyncio(loop_scope="module")
 """A child takes seconds to import sympy, so it is kept from test to test, as is the loop that its pipes are on."""
 
 
-@pytest.fixture(scope="module")
-def others() -> set[int]:
-    return children()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mathematics(others: set[int]) -> AsyncIterator[Mathematics]:
-    """With one child at a time, and eight seconds for an answer."""
-    judge = Mathematics(processes=1, timeout_s=8.0)
-    yield judge
-    await judge.close()
-    await eventually(lambda: children() <= others, timeout_s=10.0)
-
-
-@pytest.fixture
-def impatient(mathematics: Mathematics, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """For answers that take for ever: half a second, until it is undone."""
-    monkeypatch.setattr(mathematics, "_timeout_s", 0.5)
-    return monkeypatch
+async def mathematics() -> AsyncIterator[Mathematics]:
+    """With eight seconds for an answer, which is enough on a busy machine."""
+    async with judging(timeout_s=8.0) as judge:
+        yield judge
 
 
 @pytest.mark.parametrize(
@@ -119,14 +115,11 @@ async def test_an_expected_answer_without_mathematics_is_the_prompts_fault(mathe
         await mathematics.score("42", "$$")
 
 
-@with_shared_child
-async def test_a_comparison_without_end_is_a_timeout_and_the_next_answer_is_judged(
-    mathematics: Mathematics, impatient: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(VerificationTimeout, match=r"took over 0\.5 s"):
-        await mathematics.score(ENDLESS, "7")
-    impatient.undo()
-    assert await mathematics.score("7", "7") == 1.0
+async def test_a_comparison_without_end_is_a_timeout_and_the_next_answer_is_judged() -> None:
+    async with judging(timeout_s=2.0) as judge:
+        with pytest.raises(VerificationTimeout, match="took over 2 s"):
+            await judge.score(ENDLESS, "7")
+        assert await judge.score("7", "7") == 1.0
 
 
 @with_shared_child
@@ -140,28 +133,32 @@ async def test_a_comparison_that_is_given_up_does_not_answer_the_next_one(mathem
     assert await mathematics.score("7", "7") == 1.0
 
 
-@with_shared_child
-async def test_a_child_that_dies_is_a_failure_and_no_zero(mathematics: Mathematics, others: set[int]) -> None:
-    assert await mathematics.score("7", "7") == 1.0
-    (child,) = children() - others
-    os.kill(child, 9)
-    with pytest.raises(VerificationFailed):
-        await mathematics.score("7", "7")
-    assert await mathematics.score("7", "7") == 1.0
+async def test_a_child_that_dies_is_a_failure_and_no_zero() -> None:
+    before = children()
+    async with judging(timeout_s=8.0) as judge:
+        assert await judge.score("7", "7") == 1.0
+        (child,) = children() - before
+        os.kill(child, 9)
+        with pytest.raises(VerificationFailed):
+            await judge.score("7", "7")
+        assert await judge.score("7", "7") == 1.0
 
 
-@with_shared_child
-async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward(
-    mathematics: Mathematics, impatient: pytest.MonkeyPatch
-) -> None:
-    impatient.setattr(answers, "CHECKS", {"math": lambda: mathematics.score})
-    workflow = SingleTurn(check="math")
+async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward() -> None:
+    class Judged:
+        async def run(self, task: Assignment, team: Team, /) -> Episode:
+            conversation = team.begin()
+            conversation.hear(str(task.column("prompt")))
+            reward = await judge.score(await conversation.speak(), str(task.column("answer")))
+            return Episode((ScoredConversation(conversation, reward=reward),))
+
     task = Task(
         task_id="t", job="j", prompt_id="p", prompt={"prompt": "?", "answer": "7"}, group_size=1, seed=1, created_at=1.0
     )
-    group = runner(workflow, {"solver": role(Script(ENDLESS), max_new_tokens=40)}, timeout_s=60.0)
-    with pytest.raises(EpisodeFailed) as caught:
-        await group.run(task)
+    group = runner(Judged(), {"solver": role(Script(ENDLESS), max_new_tokens=40)}, timeout_s=60.0)
+    async with judging(timeout_s=0.5) as judge:
+        with pytest.raises(EpisodeFailed) as caught:
+            await group.run(task)
     assert caught.value.kind == "verification-timeout"
 
 
@@ -172,6 +169,6 @@ async def test_a_prompt_that_cannot_be_used_is_refused_without_another_attempt()
 
 
 def test_without_math_verify_the_job_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ModuleNotFoundError, match="trimtab\\[rollout\\]"):
         SingleTurn(check="math")

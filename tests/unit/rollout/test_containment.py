@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from tests.support.polling import within
 from trimtab.fabric.daemon_thread import in_daemon_thread
-from trimtab.rollout.workflows import containment as containment_module
 from trimtab.rollout.workflows.containment import (
     Containment,
     WorkflowCancelled,
@@ -24,13 +23,19 @@ from trimtab.rollout.workflows.containment import (
 
 @pytest.fixture
 def containment() -> Containment:
-    return Containment()
+    """So patient that clean-up is waited for on any machine."""
+    return Containment(patience_s=600.0)
 
 
 @pytest.fixture
-async def released(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
+def impatient() -> Containment:
+    """For workflows that do not end when they are told to."""
+    return Containment(patience_s=0.05)
+
+
+@pytest.fixture
+async def released() -> AsyncIterator[asyncio.Event]:
     """Lets a stubborn workflow end, so that the test's own loop can."""
-    monkeypatch.setattr(containment_module, "_PATIENCE_S", 0.05)
     event = asyncio.Event()
     yield event
     event.set()
@@ -58,26 +63,26 @@ async def test_what_ends_by_itself_is_passed_on(containment: Containment) -> Non
 
 
 async def test_a_workflow_that_swallows_its_cancellation_is_left_behind_by_name(
-    containment: Containment, released: asyncio.Event
+    impatient: Containment, released: asyncio.Event
 ) -> None:
     with capture_logs() as logs, pytest.raises(WorkflowHung, match="not finished within 0.01 s"):
-        await containment.run(stubborn(released), name="episode t.0", timeout_s=0.01)
+        await impatient.run(stubborn(released), name="episode t.0", timeout_s=0.01)
     assert [(line["event"], line["task"]) for line in logs] == [("workflow_ignores_cancellation", "episode t.0")]
-    (left,) = containment.left_behind
+    (left,) = impatient.left_behind
     released.set()
     await within(left, 5.0)
-    assert not containment.left_behind
+    assert not impatient.left_behind
 
 
 async def test_one_that_is_stubborn_does_not_keep_a_worker_from_leaving(
-    containment: Containment, released: asyncio.Event
+    impatient: Containment, released: asyncio.Event
 ) -> None:
-    run = asyncio.create_task(containment.run(stubborn(released), name="s", timeout_s=60.0))
+    run = asyncio.create_task(impatient.run(stubborn(released), name="s", timeout_s=60.0))
     await asyncio.sleep(0)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within(run, 5.0)
-    assert len(containment.left_behind) == 1
+    assert len(impatient.left_behind) == 1
 
 
 async def test_cleaning_up_takes_its_time_and_is_waited_for(containment: Containment) -> None:

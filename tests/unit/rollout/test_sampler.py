@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from trimtab.fabric.wire.spans import model_span
-from trimtab.rollout import sampler as sampler_module
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings, WeightRun
 from trimtab.rollout.engines.errors import (
@@ -65,10 +64,8 @@ def part(tokens: Sequence[int], finish: Finish, version: int) -> Generated:
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "_RETRY_FIRST_S", 0.0001)
-    monkeypatch.setattr(sampler_module, "_RETRY_MAX_S", 0.001)
+def hasty(engine: EngineClient, gate: VersionGate) -> PolicySampler:
+    return PolicySampler(engine, gate, retry_first_s=0.0001, retry_max_s=0.001)
 
 
 async def complete(
@@ -80,7 +77,7 @@ async def complete(
 ) -> tuple[Completion, ScriptedEngine, PolicySampler]:
     gate = VersionGate(at(version))
     engine = ScriptedEngine(gate, script)
-    sampler = PolicySampler(engine, gate)
+    sampler = hasty(engine, gate)
     completion = await sampler.complete([1, 2], settings, request_id="r", deadline_s=deadline_s)
     return completion, engine, sampler
 
@@ -212,7 +209,7 @@ async def test_spans_come_from_an_engine_that_accounts_for_every_token() -> None
     # The trainer was restarted from a checkpoint: version 3 again, in a new epoch, and other weights.
     again = Position(epoch=2, version=3)
     engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), (again, 3), accounts=True)
-    sampler = PolicySampler(engine, gate)
+    sampler = hasty(engine, gate)
     completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=60.0)
     assert completion.spans == (model_span(2, version=3), model_span(1, version=4), model_span(3, version=3))
     assert sampler.accounts_for_tokens
@@ -222,7 +219,7 @@ async def test_spans_come_from_an_engine_that_accounts_for_every_token() -> None
 async def test_an_engine_that_does_not_account_is_not_believed_about_a_request_that_crossed_a_swap() -> None:
     gate = VersionGate(at(3))
     engine = SwappedUnderWay(gate, (at(3), 2), (at(4), 1), accounts=False)
-    sampler = PolicySampler(engine, gate)
+    sampler = hasty(engine, gate)
     completion = await sampler.complete([1], SETTINGS, request_id="r", deadline_s=60.0)
     # The second time nothing was swapped, and its one word holds for all tokens.
     assert engine.asked == 2

@@ -187,11 +187,10 @@ def test_a_waiter_that_gives_up_does_not_break_the_thread(folder: Path) -> None:
     scheduler.stop(timeout_s=W)
 
 
-async def test_over_http_a_dead_model_is_503_everywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.rollout.engines.builtin.server._LINGER_S", 600.0)
+async def test_over_http_a_dead_model_is_503_everywhere(folder: Path) -> None:
     model = FailingModel(folder, good=0)
     scheduler = scheduler_of(model)
-    server = EngineServer(model, scheduler, model_path=folder, seeds=random.Random(0))
+    server = EngineServer(model, scheduler, model_path=folder, seeds=random.Random(0), linger_s=600.0)
     async with TestClient(TestServer(server.application())) as client:
         assert (await client.get("/health")).status == 200
         answer = await client.post("/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 9}})

@@ -13,8 +13,6 @@ from trimtab.fabric.bus.errors import BusError, BusNotFound
 from trimtab.fabric.bus.keyvalue import KeyValue
 
 _log = structlog.get_logger(__name__)
-# Twice this fits into the time that a draining worker keeps for handing back.
-_DEADLINE_S = 2.0
 
 
 class HandBacks:
@@ -22,14 +20,16 @@ class HandBacks:
     lease ran out there are two, and one count may be lost, which costs the task an attempt.
     """
 
-    def __init__(self, bucket: KeyValue) -> None:
+    def __init__(self, bucket: KeyValue, *, deadline_s: float = 2.0) -> None:
+        """Twice `deadline_s` fits into the time that a draining worker keeps for handing back."""
         self._bucket = bucket
+        self._deadline_s = deadline_s
 
     async def add(self, delivery: Delivery) -> None:
         """A hand-back that cannot be counted counts as an attempt: whoever hands back may have no time to repeat it."""
         try:
             count = await self._count(delivery) + 1
-            await self._bucket.put(str(delivery.sequence), str(count).encode(), deadline_s=_DEADLINE_S)
+            await self._bucket.put(str(delivery.sequence), str(count).encode(), deadline_s=self._deadline_s)
         except BusError as error:
             _log.warning("hand_back_not_counted", sequence=delivery.sequence, error=str(error))
 
@@ -47,7 +47,7 @@ class HandBacks:
         if delivery.attempt == 1:
             return 0
         try:
-            entry = await self._bucket.get(str(delivery.sequence), deadline_s=_DEADLINE_S)
+            entry = await self._bucket.get(str(delivery.sequence), deadline_s=self._deadline_s)
         except BusNotFound:
             return 0
         return int(entry.value) if entry.value.isdigit() else 0

@@ -14,7 +14,6 @@ from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.version_gate import VersionGate
 
 _log = structlog.get_logger(__name__)
-_EVERY_S = 1.0
 _DEADLINE_S = 2.0
 
 
@@ -32,6 +31,7 @@ class LoadWatch:
         concurrency: Concurrency,
         *,
         in_flight: Callable[[], int],
+        every_s: float = 1.0,
     ) -> None:
         self._name = name
         self._engine = engine
@@ -39,11 +39,12 @@ class LoadWatch:
         self._gate = gate
         self._concurrency = concurrency
         self._in_flight = in_flight
+        self._every_s = every_s
         self._overloads = sampler.overloads
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(self._every_s)
             if not self._gate.swapping:
                 await self._look()
 

@@ -28,7 +28,7 @@ from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.sampler import PolicySampler
 from trimtab.rollout.sparse_file import SparseFile
 from trimtab.rollout.swap_metrics import SwapMetrics
-from trimtab.rollout.swap_turns import SwapTurns
+from trimtab.rollout.swap_turns import TURN_TIMINGS, SwapTurns, TurnTimings
 from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_refresh import Seating, WeightRefresh
 from trimtab.rollout.workflows.team import Role, Tokenizer
@@ -55,6 +55,7 @@ class SeatPlace:
     swaps: KeyValue
     census: PoolCensus
     metrics: SwapMetrics
+    turn_timings: TurnTimings = TURN_TIMINGS
 
 
 class PolicySeat(Generic[Engine]):
@@ -122,6 +123,7 @@ async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: Asyn
             member=place.member,
             clock=time.monotonic,
             waits=FullJitter(_TURN_FIRST_S, _TURN_MAX_S),
+            timings=place.turn_timings,
         ),
         place.metrics,
         engine_start_timeout_s=settings.startup_timeout_seconds,

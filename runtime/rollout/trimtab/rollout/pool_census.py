@@ -15,26 +15,36 @@ from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 
 _log = structlog.get_logger(__name__)
-_DEADLINE_S = 2.0
-# Looked at now and then instead of followed: if each worker heard every other's heartbeat, a large fleet would be busy
-# with nothing else.
-_GOOD_FOR_S = 5.0
 
 
 class PoolCensus:
-    """Counts when asked, at most every few seconds."""
+    """Counts when asked, unless the last number is still good.
 
-    def __init__(self, members: KeyValue, *, pool: str, clock: Callable[[], float]) -> None:
+    Members are looked at now and then instead of followed: if each worker heard every other's heartbeat, a large fleet
+    would be busy with nothing else.
+    """
+
+    def __init__(
+        self,
+        members: KeyValue,
+        *,
+        pool: str,
+        clock: Callable[[], float],
+        good_for_s: float = 5.0,
+        deadline_s: float = 2.0,
+    ) -> None:
         self._members = members
         self._pool = pool
         self._clock = clock
+        self._good_for_s = good_for_s
+        self._deadline_s = deadline_s
         self._counted_at: float | None = None
         self._ready = 0
 
     async def ready_workers(self) -> int:
         """The last known number while the bus is away."""
         now = self._clock()
-        if self._counted_at is None or now - self._counted_at >= _GOOD_FOR_S:
+        if self._counted_at is None or now - self._counted_at >= self._good_for_s:
             try:
                 self._ready = await self._count()
                 self._counted_at = now
@@ -44,7 +54,7 @@ class PoolCensus:
 
     async def _count(self) -> int:
         clock = asyncio.get_running_loop().time
-        end = clock() + _DEADLINE_S
+        end = clock() + self._deadline_s
         ready = 0
         async with KvWatch(self._members) as watch:
             while True:

@@ -18,18 +18,20 @@ from trimtab.rollout.episodes import Origin
 from trimtab.rollout.failure import EpisodeFailed
 
 _log = structlog.get_logger(__name__)
-# A worker waits for this before it settles a task; the entry is worth that much and no more.
-_DEADLINE_S = 5.0
 
 
 class Quarantine:
     """What cannot be written is logged. The dataflow waits for the group, so its settlement goes on in any case."""
 
-    def __init__(self, bucket: KeyValue, origin: Origin, *, job: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, bucket: KeyValue, origin: Origin, *, job: str, clock: Callable[[], float], deadline_s: float = 5.0
+    ) -> None:
+        """A worker waits `deadline_s` before it settles a task; the entry is worth that much and no more."""
         self._bucket = bucket
         self._origin = origin
         self._job = job
         self._clock = clock
+        self._deadline_s = deadline_s
 
     async def admit(self, task: Task, failure: EpisodeFailed, *, attempts: int) -> None:
         await self._put(
@@ -60,6 +62,6 @@ class Quarantine:
     async def _put(self, entry: QuarantinedTask) -> None:
         key = JobTopology.quarantine_key(entry.task_id)
         try:
-            await self._bucket.put(key, stored_entry(entry), deadline_s=_DEADLINE_S)
+            await self._bucket.put(key, stored_entry(entry), deadline_s=self._deadline_s)
         except (BusError, WireError) as error:
             _log.error("quarantine_not_written", task=entry.task_id, kind=entry.error, error=str(error))

@@ -23,8 +23,6 @@ from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_labels import label_of
 
 _log = structlog.get_logger(__name__)
-_RETRY_FIRST_S = 0.05
-_RETRY_MAX_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +53,15 @@ class _Draft:
 
 
 class PolicySampler:
-    """One policy on one engine."""
+    """One policy on one engine. Before each retry it waits twice as long as before the last, up to `retry_max_s`."""
 
-    def __init__(self, engine: SamplingEngine, gate: VersionGate) -> None:
+    def __init__(
+        self, engine: SamplingEngine, gate: VersionGate, *, retry_first_s: float = 0.05, retry_max_s: float = 2.0
+    ) -> None:
         self._engine = engine
         self._gate = gate
+        self._retry_first_s = retry_first_s
+        self._retry_max_s = retry_max_s
         self.lost = asyncio.Event()
         """The engine is gone, or answered with weights that it should not have."""
         self.accounts_for_tokens = False
@@ -77,7 +79,7 @@ class PolicySampler:
         draft = _Draft()
         finish: Finish = "abort"
         attempt = 0
-        delay = _RETRY_FIRST_S
+        delay = self._retry_first_s
         try:
             async with asyncio.timeout(deadline_s):
                 while finish == "abort":
@@ -94,11 +96,11 @@ class PolicySampler:
                     if finish == "abort":
                         draft.cut(max(before, len(draft.token_ids) - _uncertain_tail(settings)))
                     if len(draft.token_ids) > before:
-                        delay = _RETRY_FIRST_S
+                        delay = self._retry_first_s
                     elif finish == "abort":
                         # Somebody aborts as fast as we ask: an engine that shuts down, or one that is full.
                         await asyncio.sleep(delay)
-                        delay = min(delay * 2, _RETRY_MAX_S)
+                        delay = min(delay * 2, self._retry_max_s)
         except TimeoutError:
             raise EngineTimeout(f"completion {request_id} not finished within {deadline_s:.3g} s") from None
         self.sampled_tokens += len(draft.token_ids)
@@ -113,7 +115,7 @@ class PolicySampler:
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str
     ) -> tuple[Generated, list[int]]:
         """An answer that can be trusted, with the version of each token."""
-        delay = _RETRY_FIRST_S
+        delay = self._retry_first_s
         while True:
             try:
                 async with self._gate.request() as crossing:
@@ -137,7 +139,7 @@ class PolicySampler:
                 )
                 self.lost.set()
             await asyncio.sleep(delay)
-            delay = min(delay * 2, _RETRY_MAX_S)
+            delay = min(delay * 2, self._retry_max_s)
 
 
 def _rest(settings: SamplingSettings, *, tokens_so_far: int, attempt: int) -> SamplingSettings:

@@ -27,21 +27,19 @@ from trimtab.rollout.hand_backs import HandBacks
 from trimtab.rollout.metrics import HandBack, RolloutMetrics
 from trimtab.rollout.occupancy import TaskPlaces
 from trimtab.rollout.quarantine import Quarantine
+from trimtab.rollout.worker_timings import WORKER_TIMINGS, WorkerTimings
 
 _log = structlog.get_logger(__name__)
-_RETRY_DELAY_S = 1.0
-_ACK_DEADLINE_S = 30.0
-_PUBLISH_DEADLINE_S = 60.0
 _WINDOW_MESSAGES = 256
 _WINDOW_BYTES = 32 << 20
-_WEIGHTS_POLL_S = 0.1
-# Deliveries beyond those that count, for workers that died of something else. A task that has used these too kills
-# workers.
-_SPARE_DELIVERIES = 20
 
 
 class TaskServer:
-    """Settles every delivery it is given, whatever happens, and counts what came of them."""
+    """Settles every delivery it is given, whatever happens, and counts what came of them.
+
+    `spare_deliveries` are those beyond the ones that count, for workers that died of something else. A task that has
+    used these too kills workers.
+    """
 
     def __init__(
         self,
@@ -55,7 +53,9 @@ class TaskServer:
         *,
         lease_s: float,
         max_deliveries: int,
+        spare_deliveries: int = 20,
         clock: Callable[[], float],
+        timings: WorkerTimings = WORKER_TIMINGS,
     ) -> None:
         self._bus = bus
         self._topology = topology
@@ -66,7 +66,9 @@ class TaskServer:
         self._metrics = metrics
         self._lease_s = lease_s
         self._max_deliveries = max_deliveries
+        self._spare_deliveries = spare_deliveries
         self._clock = clock
+        self._timings = timings
         self.draining = asyncio.Event()
         """Set when the worker leaves: tasks that wait for weights are handed back at once."""
         self.completed = 0
@@ -85,7 +87,7 @@ class TaskServer:
                 await self._settle(delivery, places)
             except BusError as error:
                 _log.warning("group_not_published", sequence=delivery.sequence, error=str(error))
-                await self.hand_back(delivery, HandBack.BUS, delay_s=_RETRY_DELAY_S)
+                await self.hand_back(delivery, HandBack.BUS, delay_s=self._timings.retry_delay_s)
         except asyncio.CancelledError:
             await self.hand_back(delivery)
             raise
@@ -107,14 +109,14 @@ class TaskServer:
         except WireError as error:
             await self._refuse(delivery, EpisodeFailed("task-unreadable", str(error)))
             return
-        most = self._max_deliveries + _SPARE_DELIVERIES
+        most = self._max_deliveries + self._spare_deliveries
         if delivery.attempt > most and (attempts := await self._hand_backs.attempts(delivery)) > most:
             often = EpisodeFailed("delivered-too-often", f"given out {attempts} times and never finished")
             await self._give_up(delivery, task, often, attempts=attempts)
         elif await self._weights_arrived(task):
             await self._run(delivery, task, places)
         else:
-            await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=_RETRY_DELAY_S)
+            await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=self._timings.retry_delay_s)
 
     async def _weights_arrived(self, task: Task) -> bool:
         """Wait for the weights that the task asks for, at most as long as a lease.
@@ -128,7 +130,7 @@ class TaskServer:
                 _log.info("weights_too_old", task=task.task_id, wanted=task.minimum_versions, served=served)
                 return False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WEIGHTS_POLL_S):
+                async with asyncio.timeout(self._timings.weights_poll_s):
                     await self.draining.wait()
         return True
 
@@ -152,7 +154,7 @@ class TaskServer:
         else:
             # Acknowledged only when every trajectory is stored; a crash before this line repeats the group, and the
             # copies of what is there already are recognised by their ids.
-            await delivery.ack_confirmed(deadline_s=_ACK_DEADLINE_S)
+            await delivery.ack_confirmed(deadline_s=self._timings.ack_deadline_s)
             self.completed += len(trajectories)
             self._metrics.completed()
             self._freshness.group_took(self._clock() - began)
@@ -166,7 +168,7 @@ class TaskServer:
             await self._give_up(delivery, task, failure, attempts=attempts)
         else:
             self._note(failure, task=task.task_id, attempt=attempts)
-            await delivery.nak(delay_s=_RETRY_DELAY_S)
+            await delivery.nak(delay_s=self._timings.retry_delay_s)
             self._metrics.retried()
 
     async def _give_up(self, delivery: Delivery, task: Task, failure: EpisodeFailed, *, attempts: int) -> None:
@@ -174,7 +176,7 @@ class TaskServer:
         self._note(failure, task=task.task_id, attempt=attempts)
         await self._quarantine.admit(task, failure, attempts=attempts)
         await self._publish(self._runner.failed(task, failure))
-        await delivery.ack_confirmed(deadline_s=_ACK_DEADLINE_S)
+        await delivery.ack_confirmed(deadline_s=self._timings.ack_deadline_s)
         self._metrics.quarantined()
 
     async def _refuse(self, delivery: Delivery, failure: EpisodeFailed) -> None:
@@ -192,7 +194,10 @@ class TaskServer:
         """Through a window of the group's own: one that has failed takes nothing more, and fails only this group."""
         frames = [(trajectory, encode(trajectory), headers(trajectory)) for trajectory in trajectories]
         async with WindowedPublisher(
-            self._bus, max_messages=_WINDOW_MESSAGES, max_bytes=_WINDOW_BYTES, deadline_s=_PUBLISH_DEADLINE_S
+            self._bus,
+            max_messages=_WINDOW_MESSAGES,
+            max_bytes=_WINDOW_BYTES,
+            deadline_s=self._timings.publish_deadline_s,
         ) as publisher:
             for trajectory, frame, header in frames:
                 subject = self._topology.trajectory_subject(trajectory.policy)

@@ -22,8 +22,17 @@ from trimtab.rollout.pool_census import PoolCensus
 
 _log = structlog.get_logger(__name__)
 _WORKERS_PER_SLOT = 4
-_PATIENCE_S = 30.0
-_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnTimings:
+    """How long a swap may be held up for the sake of manners: by others that swap, and by a bus that is away."""
+
+    patience_s: float = 30.0
+    deadline_s: float = 2.0
+
+
+TURN_TIMINGS = TurnTimings()
 
 
 @dataclass(kw_only=True)
@@ -45,6 +54,7 @@ class SwapTurns:
         member: str,
         clock: Callable[[], float],
         waits: FullJitter,
+        timings: TurnTimings = TURN_TIMINGS,
     ) -> None:
         self._slots = slots
         self._census = census
@@ -53,6 +63,7 @@ class SwapTurns:
         self._member = member
         self._clock = clock
         self._waits = waits
+        self._timings = timings
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -77,10 +88,10 @@ class SwapTurns:
         slots = max(1, workers // _WORKERS_PER_SLOT)
         began = self._clock()
         first, attempt = crc32(self._member.encode()), 0
-        while self._clock() - began < _PATIENCE_S:
+        while self._clock() - began < self._timings.patience_s:
             key = JobTopology.swap_slot_key(self._pool, self._policy, slot=(first + attempt) % slots)
             try:
-                revision = await self._slots.create(key, self._member.encode(), deadline_s=_DEADLINE_S)
+                revision = await self._slots.create(key, self._member.encode(), deadline_s=self._timings.deadline_s)
             except BusConflict:
                 attempt += 1
                 await asyncio.sleep(self._waits.delay_s(attempt))
@@ -89,7 +100,8 @@ class SwapTurns:
                 return None
             else:
                 return _Slot(key=key, revision=revision)
-        _log.warning("swap_without_turn", policy=self._policy, reason=f"no slot of {slots} in {_PATIENCE_S:.0f} s")
+        reason = f"no slot of {slots} in {self._timings.patience_s:.0f} s"
+        _log.warning("swap_without_turn", policy=self._policy, reason=reason)
         return None
 
     async def _renew(self, slot: _Slot) -> None:
@@ -98,7 +110,7 @@ class SwapTurns:
             await asyncio.sleep(self._slots.spec.ttl_s / 3)
             try:
                 slot.revision = await self._slots.update(
-                    slot.key, self._member.encode(), revision=slot.revision, deadline_s=_DEADLINE_S
+                    slot.key, self._member.encode(), revision=slot.revision, deadline_s=self._timings.deadline_s
                 )
             except BusConflict:
                 return  # it ran out while the bus was away, and another has it
@@ -107,7 +119,7 @@ class SwapTurns:
 
     async def _give_back(self, slot: _Slot) -> None:
         try:
-            await self._slots.delete(slot.key, revision=slot.revision, deadline_s=_DEADLINE_S)
+            await self._slots.delete(slot.key, revision=slot.revision, deadline_s=self._timings.deadline_s)
         except BusConflict:
             return
         except BusError as error:

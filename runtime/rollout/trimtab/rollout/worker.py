@@ -20,16 +20,9 @@ from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.occupancy import Occupancy, TaskPlaces
 from trimtab.rollout.serving import TaskServer
+from trimtab.rollout.worker_timings import WORKER_TIMINGS, WorkerTimings
 
 _log = structlog.get_logger(__name__)
-_PULL_WAIT_S = 2.0
-_RETRY_DELAY_S = 1.0
-# Between looks at the weights while they hold the worker back.
-_WEIGHTS_POLL_S = 0.1
-# Every swap leaves a worker behind for a moment. One that is still behind after this has trouble.
-_BEHIND_WARNING_S = 10.0
-# Of the grace period, kept for handing back what is not finished: whoever kills us at its end does not wait for it.
-_HAND_BACK_S = 5.0
 
 
 class Worker:
@@ -46,6 +39,7 @@ class Worker:
         lease_s: float,
         grace_s: float,
         clock: Callable[[], float],
+        timings: WorkerTimings = WORKER_TIMINGS,
     ) -> None:
         self._bus = bus
         self._topology = topology
@@ -55,6 +49,7 @@ class Worker:
         self._lease_s = lease_s
         self._grace_s = grace_s
         self._clock = clock
+        self._timings = timings
         self._running: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self.occupancy = Occupancy(clock=clock, freed=self._freed.set)
@@ -107,13 +102,14 @@ class Worker:
         self._watch_lag(allowed)
         free = self.occupancy.free(allowed)
         if free <= 0:
-            await self._wait_for_room(_PULL_WAIT_S if allowed == self._concurrency.limit else _WEIGHTS_POLL_S)
+            held_back = allowed < self._concurrency.limit
+            await self._wait_for_room(self._timings.weights_poll_s if held_back else self._timings.pull_wait_s)
             return
         try:
-            pulled = await puller.fetch(batch=free, wait_s=_PULL_WAIT_S)
+            pulled = await puller.fetch(batch=free, wait_s=self._timings.pull_wait_s)
         except (BusTimeout, BusUnavailable) as error:
             _log.warning("pull_repeated", error=str(error))
-            await asyncio.sleep(_RETRY_DELAY_S)
+            await asyncio.sleep(self._timings.retry_delay_s)
             return
         if stopping.is_set():
             await asyncio.gather(*(self._server.hand_back(delivery) for delivery in pulled))
@@ -142,7 +138,7 @@ class Worker:
         now = self._clock()
         if self._behind_since is None:
             self._behind_since = now
-        if not self._said_behind and now - self._behind_since >= _BEHIND_WARNING_S:
+        if not self._said_behind and now - self._behind_since >= self._timings.behind_warning_s:
             _log.warning("no_tasks_until_weights_are_fresh", lag=self._freshness.lag)
             self._said_behind = True
 
@@ -156,7 +152,7 @@ class Worker:
         self._server.draining.set()
         _log.info("draining", in_flight=len(self._running), grace_s=self._grace_s)
         if self._running:
-            await asyncio.wait(self._running, timeout=max(0.0, self._grace_s - _HAND_BACK_S))
+            await asyncio.wait(self._running, timeout=max(0.0, self._grace_s - self._timings.hand_back_s))
 
     async def _hand_back(self) -> None:
         late = list(self._running)

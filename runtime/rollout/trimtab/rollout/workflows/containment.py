@@ -17,8 +17,6 @@ import structlog
 from trimtab.rollout.workflows.errors import WorkflowError
 
 _log = structlog.get_logger(__name__)
-# Time for clean-up in a workflow that is cancelled. A worker that drains has five seconds for handing back.
-_PATIENCE_S = 2.0
 _contained: contextvars.ContextVar[bool] = contextvars.ContextVar("contained", default=False)
 
 Result = TypeVar("Result")
@@ -43,9 +41,13 @@ class WorkflowHung(WorkflowError):
 
 
 class Containment:
-    """Runs coroutines that may do anything. `left_behind` are those that did not end when they were told to."""
+    """Runs coroutines that may do anything. `left_behind` are those that did not end when they were told to.
 
-    def __init__(self) -> None:
+    A workflow that is cancelled has `patience_s` for clean-up. A worker that drains has five seconds for handing back.
+    """
+
+    def __init__(self, *, patience_s: float = 2.0) -> None:
+        self._patience_s = patience_s
         self.left_behind: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, Result], *, name: str, timeout_s: float) -> Result:
@@ -67,7 +69,7 @@ class Containment:
         self.left_behind.add(task)
         task.add_done_callback(self._ended)
         task.cancel()
-        await asyncio.wait({task}, timeout=_PATIENCE_S)
+        await asyncio.wait({task}, timeout=self._patience_s)
         if not task.done():
             _log.error("workflow_ignores_cancellation", task=task.get_name(), left_behind=len(self.left_behind))
 

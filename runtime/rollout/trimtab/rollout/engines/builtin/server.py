@@ -18,17 +18,25 @@ from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.text import TextCodec
 
 _STOP_TIMEOUT_S = 5.0
-_LINGER_S = 2.0
 _MAX_BODY = 64 * 1024 * 1024
 
 
 class EngineServer:
-    """The application and its life; it ends when the model's thread does."""
+    """The application and its life; it ends `linger_s` after the model's thread, by when the answers have left."""
 
-    def __init__(self, model: EngineModel, scheduler: Scheduler, *, model_path: Path, seeds: random.Random) -> None:
+    def __init__(
+        self,
+        model: EngineModel,
+        scheduler: Scheduler,
+        *,
+        model_path: Path,
+        seeds: random.Random,
+        linger_s: float = 2.0,
+    ) -> None:
         self._model = model
         self._scheduler = scheduler
         self._model_path = model_path
+        self._linger_s = linger_s
         codec = TextCodec.find(model_path)
         self._generating = GenerateEndpoint(model, scheduler, codec=codec, seeds=seeds)
         self._openai = OpenAIEndpoints(
@@ -68,7 +76,7 @@ class EngineServer:
         """An engine without its model is of no use: give the answers time to leave, and let someone restart us."""
         await asyncio.wrap_future(self._scheduler.ended)
         self.failed = True
-        await asyncio.sleep(_LINGER_S)
+        await asyncio.sleep(self._linger_s)
         raise web.GracefulExit
 
     async def _stop_model(self, application: web.Application) -> None:
