@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from monitoring.catalogue import ROOT, ShownMetric, shown_metrics
 
@@ -34,12 +35,12 @@ def _row(metric: ShownMetric) -> str:
     return f"| `{name}` | {metric.kind} | {labels} | {metric.meaning} |\n"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], *, root: Path = ROOT) -> int:
     """Writes the page, or with --check says whether that would change it."""
     if arguments not in ([], ["--check"]):
         sys.stderr.write("usage: python -m monitoring.metrics_table [--check]\n")
         return 2
-    path, text = ROOT / PAGE, metrics_page(shown_metrics())
+    path, text = root / PAGE, metrics_page(shown_metrics())
     stale = not path.exists() or path.read_text(encoding="utf-8") != text
     if arguments == ["--check"]:
         if stale:

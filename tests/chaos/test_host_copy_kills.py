@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,6 @@ from tests.support.sizes import Sizes
 from tests.support.weights.copy_states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
 from tests.support.weights.host_copy_worker import model, run_updates, weights_at
 from tests.support.weights.killing import dies_at_line
-from trimtab.weights import layout as layouts
-from trimtab.weights.apply import journal
 from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.layout import StateLayout
@@ -86,10 +84,9 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def scene(site: Site, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(layouts, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(journal, "_PIECE_ELEMENTS", 48)  # so that a kill can fall into the midst of a block
-    layout = StateLayout.of({"rope": ("F32", (40,)), "up": ("BF16", (150,))})
+def scene(site: Site) -> Scene:
+    site = replace(site, piece_elements=48)  # so that a kill can fall into the midst of a block
+    layout = StateLayout.of({"rope": ("F32", (40,)), "up": ("BF16", (96,)), "down": ("F16", (54,))})
     return Scene(site, layout, (weights(layout, version=0), weights(layout, version=1)))
 
 
@@ -163,11 +160,8 @@ def _live_and_die(site: Site, life_s: float) -> int | None:
     return int.from_bytes(reported[-8:], "little") if reported else None
 
 
-def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch, sizes: Sizes
-) -> None:
-    monkeypatch.setattr(layouts, "BLOCK_BYTES", 128 << 10)
-    monkeypatch.setattr(journal, "_PIECE_ELEMENTS", 1 << 12)
+def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(site: Site, sizes: Sizes) -> None:
+    site = replace(site, piece_elements=1 << 12)
     layout = model()
     site.build(layout, weights_at(layout, 0), version=0).close()
     places = CopyPlaces(site.folder, site.spool)

@@ -22,14 +22,14 @@ from tests.support.guarded_run import memory_folder
 from tests.support.sizes import Sizes
 from tests.support.template_process import TemplateProcess, template_process
 from tests.support.weights import transfer_worker as worker
-from tests.support.weights.transfer_site import COLLECTION, MEMBERS, POLICY, SIZES, Site, model
+from tests.support.weights.transfer_site import COLLECTION, MEMBERS, POLICY, RANGE_BYTES, Site, model
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.places import CopyPlaces
-from trimtab.weights.puller import WeightPuller
+from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules, collect
 from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.keys import ChunkName, LeaseName, ManifestName, parse_key, policy_prefix
@@ -48,9 +48,7 @@ _SHA256_DIGITS = 64
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for module, name, size in SIZES:
-        monkeypatch.setattr(module, name, size)
+def site(tmp_path: Path) -> Iterator[Site]:
     with (
         EmbeddedNats(tmp_path / "nats") as nats,
         EmbeddedSeaweed(tmp_path / "seaweedfs") as store,
@@ -208,7 +206,8 @@ async def check_store(site: Site, store: ObjectStore, latest: Latest) -> None:
 
 async def pull_newest(site: Site, store: ObjectStore, member: str, newest: Position) -> None:
     folder, spool = site.copy_of(member), site.spool_of(member)
-    puller = WeightPuller(store, POLICY, site.verifier, folder=folder, spool=spool, member=member)
+    limits = PullLimits(range_bytes=RANGE_BYTES)
+    puller = WeightPuller(store, POLICY, site.verifier, folder=folder, spool=spool, member=member, limits=limits)
     await puller.open()
     assert await puller.pull(deadline_s=D) == newest
     await puller.close()

@@ -261,9 +261,20 @@ async def test_the_operator_makes_the_account_once_under_the_charts_rights(contr
             await open_mint(elsewhere, client, clock=lambda: 1e9)
 
 
+@dataclass(frozen=True)
+class _EvaluationStore:
+    address: str
+    authority: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def check_runs(self) -> None:
+        assert self.process.poll() is None, self.log.read_text()
+
+
 @pytest.fixture
-def evaluation_store(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """SeaweedFS by the chart's command and variables, on free ports: its address and the authority's file."""
+def evaluation_store(tmp_path: Path) -> Iterator[_EvaluationStore]:
+    """SeaweedFS by the chart's command and variables, on free ports."""
     entries = objects({})
     (container,) = named(entries, "StatefulSet", "trimtab-object-store")["spec"]["template"]["spec"]["containers"]
     secret = named(entries, "Secret", "trimtab-object-store")["data"]
@@ -293,15 +304,14 @@ def evaluation_store(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         server = subprocess.Popen(
             [find_binary("weed"), *command], env=environment | {"HOME": str(tmp_path)}, stdout=log, stderr=log
         )
-    yield f"https://localhost:{ports['s3']}", tmp_path / "ca.crt"
+    yield _EvaluationStore(f"https://localhost:{ports['s3']}", tmp_path / "ca.crt", server, tmp_path / "log")
     server.terminate()
     server.wait(timeout=300)
 
 
 async def test_evaluation_store_has_its_bucket_for_who_has_the_secret(
-    evaluation_store: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    evaluation_store: _EvaluationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, authority = evaluation_store
     _resolve_to_loopback(monkeypatch, "trimtab-object-store.trimtab-system.svc")
     secret = named(objects({}), "Secret", "trimtab-object-store")["data"]
     identity, key = (base64.b64decode(secret[name]).decode() for name in ("accessKeyId", "secretAccessKey"))
@@ -309,15 +319,16 @@ async def test_evaluation_store_has_its_bucket_for_who_has_the_secret(
     def client(secret_access_key: str) -> Any:
         return boto3.client(
             "s3",
-            endpoint_url=address.replace("localhost", "trimtab-object-store.trimtab-system.svc"),
+            endpoint_url=evaluation_store.address.replace("localhost", "trimtab-object-store.trimtab-system.svc"),
             region_name="us-east-1",
             aws_access_key_id=identity,
             aws_secret_access_key=secret_access_key,
-            verify=str(authority),
+            verify=str(evaluation_store.authority),
             config=BotoConfig(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
         )
 
     def stored() -> bool:
+        evaluation_store.check_runs()
         try:
             client(key).put_object(Bucket="trimtab", Key="weights", Body=b"1")
         except (BotoCoreError, ClientError):

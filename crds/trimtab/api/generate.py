@@ -43,9 +43,9 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], *, root: Path = ROOT) -> int:
     """Writes what is stale, or with --check names it and fails."""
-    stale = stale_files(ROOT)
+    stale = stale_files(root)
     if arguments == ["--check"]:
         sys.stderr.writelines(f"{path} is stale: run make crds\n" for path in stale)
         return 1 if stale else 0
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
         return 2
     files = generated_files()
     for path in stale:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(files[path], encoding="utf-8")
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(files[path], encoding="utf-8")
         sys.stdout.write(f"wrote {path}\n")
     return 0
 

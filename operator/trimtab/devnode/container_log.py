@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 _LINE_LIMIT = 16 * 1024
-_ROTATE_AT = 32 * 1024 * 1024
+_ROTATE_AT_BYTES = 32 * 1024 * 1024
 _POLL_S = 0.1
 _INSTANCES_KEPT = 2
 
@@ -35,9 +35,10 @@ def instance_file(folder: Path, restarts: int) -> Path:
 class LogWriter:
     """Takes a process's output in pieces of any size. Lines longer than the limit are kept in parts."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float], rotate_at_bytes: int = _ROTATE_AT_BYTES) -> None:
         self._path = path
         self._clock = clock
+        self._rotate_at_bytes = rotate_at_bytes
         self._rest = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("ab")
@@ -60,7 +61,7 @@ class LogWriter:
         self._file.close()
 
     def _entry(self, stamp: bytes, line: bytes, *, whole: bool) -> None:
-        if self._size > _ROTATE_AT:
+        if self._size > self._rotate_at_bytes:
             self._file.close()
             self._path.replace(_rotated(self._path))
             self._file = self._path.open("ab")

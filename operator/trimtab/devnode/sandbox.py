@@ -38,10 +38,10 @@ class Sandbox:
         return [*arguments, "--chdir", str(folder), "--", *command]
 
 
-def find_sandbox() -> tuple[Sandbox | None, str]:
-    """The sandbox, or None and why there can be none."""
+def find_sandbox(*, bwrap: Path | None = None) -> tuple[Sandbox | None, str]:
+    """The sandbox, with the bubblewrap that is installed unless one is given; or None and why there can be none."""
     try:
-        bwrap = _find_bwrap()
+        bwrap = bwrap or _find_bwrap()
     except BinaryMissingError as error:
         return None, str(error)
     check = [str(bwrap), "--die-with-parent", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "true"]

@@ -23,9 +23,13 @@ _handed_out = itertools.count()
 _APART = 7919
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free now; all are held open until the last is found, so that none is handed out twice."""
-    candidates = _candidates()
+def free_ports(count: int, *, candidates: range | None = None) -> list[int]:
+    """Distinct ports that are free now; all are held open until the last is found, so that none is handed out twice.
+
+    Without candidates, they are all that the kernel does not give away.
+    """
+    if candidates is None:
+        candidates = _candidates()
     numbers = itertools.islice(_handed_out, len(candidates))
     ports: list[int] = []
     with ExitStack() as held:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -39,12 +39,14 @@ _LONGEST_LOOK_S = 300.0
 _RESYNC_SPREAD = 0.2
 
 Look = Callable[[Cluster, WorkKey], Awaitable[Turn]]
-_LOOKS: dict[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
+_LOOKS: Mapping[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
 
 
 class Controller:
-    def __init__(self, cluster: Cluster, metrics: OperatorMetrics) -> None:
+    def __init__(self, cluster: Cluster, metrics: OperatorMetrics, *, looks: Mapping[str, Look] = _LOOKS) -> None:
+        """`looks` says by kind what is done about an object."""
         self._cluster = cluster
+        self._looks = looks
         self._metrics = metrics
         self._failures: dict[WorkKey, int] = {}
         self.queue: WorkQueue[WorkKey] = WorkQueue(clock=time.monotonic)
@@ -114,7 +116,7 @@ class Controller:
 
     async def _reading(self, key: WorkKey) -> Turn:
         try:
-            return await _LOOKS[key.kind](self._cluster, key)
+            return await self._looks[key.kind](self._cluster, key)
         except Unreadable as problem:
             return await say_unreadable(self._cluster, key, str(problem))
 

@@ -36,7 +36,13 @@ Wake = Callable[[str, Key], None]
 
 
 async def run_kopf(
-    access: ClusterAccess, *, namespaces: Sequence[str], wake: Wake, told_to_stop: asyncio.Event
+    access: ClusterAccess,
+    *,
+    namespaces: Sequence[str],
+    wake: Wake,
+    told_to_stop: asyncio.Event,
+    ends_within_s: float = _ENDS_WITHIN_S,
+    backoff: FullJitter = _BACKOFF,
 ) -> None:
     """Until it is told to stop, and then not much longer, whatever kopf still waits for.
 
@@ -63,15 +69,15 @@ async def run_kopf(
             if told_to_stop.is_set():
                 break
             failures = failures + 1 if loop.time() - began < _LASTED_S else 0
-            delay_s = _BACKOFF.delay_s(failures)
+            delay_s = backoff.delay_s(failures)
             _log.warning("kopf_ended", error=repr(shell.exception()), again_in_s=round(delay_s, 1))
             await asyncio.wait({told}, timeout=delay_s)
             if told_to_stop.is_set():
                 return
         life.end()
-        await asyncio.wait({shell}, timeout=_ENDS_WITHIN_S)
+        await asyncio.wait({shell}, timeout=ends_within_s)
         if not shell.done():
-            _log.warning("kopf_does_not_end", waited_s=_ENDS_WITHIN_S)
+            _log.warning("kopf_does_not_end", waited_s=ends_within_s)
     finally:
         told.cancel()
         shell.cancel()

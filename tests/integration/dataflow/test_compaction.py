@@ -17,7 +17,6 @@ from tests.support.dataflow.books import BATCH
 from tests.support.dataflow.jobs import job
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually, patiently
-from trimtab.dataflow import service
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import SnapshotPart
 from trimtab.fabric.bus.direct_get import get_messages
@@ -31,10 +30,8 @@ from trimtab.fabric.wire.trajectory import Trajectory
 REPLAY = {"replay": {"ratio": 0.5, "maxUses": 3, "maxAge": 4}}
 
 
-@pytest.fixture(autouse=True)
-def small_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot after every few steps, where a job takes one after thousands."""
-    monkeypatch.setattr(service, "Journal", partial(Journal, compact_after_bytes=600))
+SMALL_JOURNAL = partial(Journal, compact_after_bytes=600)
+"""A snapshot after every few steps, where a job takes one after thousands."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ async def test_streams_shrink_while_training_goes_on_through_restarts(
     nats_settings: NatsSettings, tmp_path: Path, data: dict[str, Any]
 ) -> None:
     seen: dict[int, set[str]] = {}
-    async with simulation(nats_settings, tmp_path, data=data) as sim, running(sim.work()):
+    async with simulation(nats_settings, tmp_path, make_journal=SMALL_JOURNAL, data=data) as sim, running(sim.work()):
         steps, since = 0, [1, 1]
         for attempt in range(3):
             async with sim.service():
@@ -118,7 +115,7 @@ async def test_killed_at_any_moment_a_short_ledger_forgets_nothing(nats_settings
         return chance.uniform(0.05, 0.25) if chance.random() < 0.9 else 1.0
 
     async with (
-        simulation(nats_settings, tmp_path) as sim,
+        simulation(nats_settings, tmp_path, make_journal=SMALL_JOURNAL) as sim,
         running(sim.work(chance=chance), sim.restarting_service(lifetime)),
         patiently(60.0),
     ):
@@ -134,7 +131,7 @@ async def test_a_snapshot_is_no_obstacle_to_another_curator(nats_settings: NatsS
     """What one curator has learnt means nothing to the next: it begins with what happens from there on."""
     curators: list[dict[str, Any]] = [{}, {"curriculum": {}}, {"greso": {}}, {"curriculum": {}}, {}]
     seen: dict[int, set[str]] = {}
-    async with simulation(nats_settings, tmp_path) as sim, running(sim.work()):
+    async with simulation(nats_settings, tmp_path, make_journal=SMALL_JOURNAL) as sim, running(sim.work()):
         prompts = [json.dumps({"prompt": f"p{number}", "difficulty": number}) for number in range(50)]
         (tmp_path / "prompts.jsonl").write_text("\n".join(prompts))
         since = [1, 1]
@@ -147,24 +144,25 @@ async def test_a_snapshot_is_no_obstacle_to_another_curator(nats_settings: NatsS
             since = await beginnings(sim)
 
 
-async def test_a_snapshot_that_was_cut_off_counts_for_nothing(
-    nats_settings: NatsSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_snapshot_that_was_cut_off_counts_for_nothing(nats_settings: NatsSettings, tmp_path: Path) -> None:
     """The service is killed between two parts of a snapshot: the records are all there, and the next one is whole."""
-    monkeypatch.setattr("trimtab.dataflow.ledger.journal._PART_BYTES", 100)
-    append, parts = Journal._append, 0
+    parts = 0
 
-    async def fails_at_the_second_part(journal: Journal, message: Message) -> int:
-        nonlocal parts
-        if isinstance(message, SnapshotPart):
-            parts += 1
-            if parts == 2:
-                raise ConnectionAbortedError("killed")
-        return await append(journal, message)
+    class CutOff(Journal):
+        async def _append(self, message: Message) -> int:
+            nonlocal parts
+            if isinstance(message, SnapshotPart):
+                parts += 1
+                if parts == 2:
+                    raise ConnectionAbortedError("killed")
+            return await super()._append(message)
 
-    monkeypatch.setattr(Journal, "_append", fails_at_the_second_part)
+    cut_off = partial(CutOff, compact_after_bytes=600, part_bytes=100)
     seen: dict[int, set[str]] = {}
-    async with simulation(nats_settings, tmp_path) as sim, running(sim.work(), sim.restarting_service(lambda: 60.0)):
+    async with (
+        simulation(nats_settings, tmp_path, make_journal=cut_off) as sim,
+        running(sim.work(), sim.restarting_service(lambda: 60.0)),
+    ):
         assert await sim.train(steps=range(40), seen=seen) == 40
         assert parts > 3
         assert sim.incarnations == 2

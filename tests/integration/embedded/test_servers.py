@@ -140,11 +140,13 @@ def test_passwords_are_for_the_owner_only(own_nats: EmbeddedNats) -> None:
         assert (own_nats.data_folder / name).stat().st_mode & 0o077 == 0
 
 
+# A shell that runs tests in the background has them ignore SIGINT, and children inherit that.
 _OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = Path(sys.argv[1])
 servers = [EmbeddedNats(folder / "nats").start(), EmbeddedSeaweed(folder / "seaweedfs").start()]
 print(*(server.pid for server in servers), flush=True)
@@ -155,9 +157,12 @@ time.sleep(600)
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 async def test_no_server_outlives_its_owner(tmp_path: Path, signum: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        pids = [int(pid) for pid in owner.stdout.readline().split()]
-        assert len(pids) == 2
-        owner.send_signal(signum)
-        owner.wait(200)
+        try:
+            assert owner.stdout is not None
+            pids = [int(pid) for pid in owner.stdout.readline().split()]
+            assert len(pids) == 2
+            owner.send_signal(signum)
+            owner.wait(200)
+        finally:
+            owner.kill()  # or a failure would wait until it has slept
     await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout_s=20)

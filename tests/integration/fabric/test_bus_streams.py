@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from tests.support.polling import patiently
-from trimtab.fabric.bus import retry
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement
 from trimtab.fabric.bus.direct_get import get_message, get_messages
@@ -57,9 +56,10 @@ async def stream(bus: Bus) -> AsyncIterator[StreamSpec]:
 
 
 @pytest.fixture
-def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def patient_bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
     """A question that is asked again after two seconds gets the answer that the first had changed."""
-    monkeypatch.setattr(retry, "ATTEMPT_TIMEOUT_S", D)
+    async with await Bus.connect(nats_settings, name="patient", attempt_timeout_s=D) as connected:
+        yield connected
 
 
 async def pull_all(puller: Puller, count: int, **bounds: int) -> list[Delivery]:
@@ -78,18 +78,18 @@ async def fill(bus: Bus, stream: StreamSpec, count: int, *, size: int = 10) -> N
             )
 
 
-async def test_declaring_a_job_twice_changes_nothing(bus: Bus, asked_once: None) -> None:
+async def test_declaring_a_job_twice_changes_nothing(patient_bus: Bus) -> None:
     topology = JobTopology("team.a", f"job_{uuid.uuid4().hex}")
-    await declare_job(bus, topology, deadline_s=D)
-    await publish(bus, topology.task_subject("main"), b"1", message_id="1")
-    await declare_job(bus, topology, deadline_s=D)
-    info = await api_call(bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=D)
+    await declare_job(patient_bus, topology, deadline_s=D)
+    await publish(patient_bus, topology.task_subject("main"), b"1", message_id="1")
+    await declare_job(patient_bus, topology, deadline_s=D)
+    info = await api_call(patient_bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=D)
     assert info["state"]["messages"] == 1
     assert info["config"]["retention"] == "workqueue"
     names = [stream.name for stream in topology.streams] + [bucket.stream for bucket in topology.buckets]
     for name in names:
-        assert await delete_stream(bus, name, deadline_s=D)
-    assert not await delete_stream(bus, topology.tasks.name, deadline_s=D)
+        assert await delete_stream(patient_bus, name, deadline_s=D)
+    assert not await delete_stream(patient_bus, topology.tasks.name, deadline_s=D)
 
 
 async def test_eight_declare_the_same_stream_at_once(bus: Bus) -> None:
@@ -121,9 +121,9 @@ async def test_consumers_are_updated_or_refused_by_field(bus: Bus, stream: Strea
         await declare_consumer(bus, replace(consumer, deliver_from=DeliverFrom.NEW), deadline_s=D)
 
 
-async def test_a_repeated_id_is_stored_once_and_reported(bus: Bus, stream: StreamSpec, asked_once: None) -> None:
-    first = await publish(bus, f"{stream.name}.x", b"a", message_id="same")
-    second = await publish(bus, f"{stream.name}.x", b"a", message_id="same")
+async def test_a_repeated_id_is_stored_once_and_reported(patient_bus: Bus, stream: StreamSpec) -> None:
+    first = await publish(patient_bus, f"{stream.name}.x", b"a", message_id="same")
+    second = await publish(patient_bus, f"{stream.name}.x", b"a", message_id="same")
     assert (first.duplicate, second.duplicate) == (False, True)
     assert first.sequence == second.sequence
 

@@ -32,7 +32,6 @@ from tests.support.fabric.account_users import (
     violations,
 )
 from tests.support.polling import eventually
-from trimtab.dataflow import service
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.bus.connection import Bus, BusState
@@ -79,18 +78,18 @@ async def jobs(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> AsyncIterator[J
         yield Jobs(nats, ours, other, administrator, tmp_path)
 
 
-async def test_dataflow_and_trainer_work_under_their_rights(
-    nats: EmbeddedNatsWithAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dataflow_and_trainer_work_under_their_rights(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> None:
     # Snapshots after every few steps: the ledger is read, compacted and purged.
-    monkeypatch.setattr(service, "Journal", partial(Journal, compact_after_bytes=600))
+    small = partial(Journal, compact_after_bytes=600)
     before = violations(nats)
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(50)))
     desired = job(f"j{uuid.uuid4().hex[:10]}")
     topology = JobTopology(NAMESPACE, desired.metadata.name)
     settings = {role: settings_of(nats, role, topology, tmp_path) for role in ROLES}
     async with await Bus.connect(settings["trainer"], name="trainer") as trainer:
-        dataflow = Simulation(settings=settings["dataflow"], folder=tmp_path, job=desired, bus=trainer)
+        dataflow = Simulation(
+            settings=settings["dataflow"], folder=tmp_path, job=desired, bus=trainer, make_journal=small
+        )
         workers = replace(dataflow, settings=settings["rollout"])
         async with dataflow.service(), running(workers.work()):
             # They wait for what they may not make.

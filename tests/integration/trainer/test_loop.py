@@ -12,16 +12,17 @@ import msgspec
 import pytest
 import torch
 
-from tests.support.polling import eventually, within
+from tests.support.polling import within
 from tests.support.trainer.desk import NOT_READY, Answer, Desk
-from tests.support.trainer.one_trainer import Trainer, announced, newest, saved_step
+from tests.support.trainer.one_trainer import Parts, Trainer, announced, eventually_while, newest, saved_step
 from tests.support.trainer.places import same, state_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseAck, StepTotals
+from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.trainer.batch import Row
-from trimtab.trainer.learner import StepOutcome
+from trimtab.trainer.learner import Learner, StepOutcome
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
@@ -30,14 +31,14 @@ from trimtab.weights.store.latest import SupersededTrainer
 
 def poll_until(condition: Callable[[], bool]) -> None:
     """In a thread of its own, where `eventually` cannot be used."""
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 300.0
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
 async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
     desk = Desk(bus, topology, steps=5)
 
@@ -45,14 +46,13 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
         assert await saved_step(store) == ack.step + 1
 
     desk.before_ack = checkpoint_is_there
-    trainer = make()
-    update = trainer.learner.update
 
-    def update_once_the_next_is_asked_for(totals: StepTotals) -> StepOutcome:
-        poll_until(lambda: any(request.step == trainer.learner.step + 1 for request in desk.requests))
-        return update(totals)
+    class UpdatesOnceTheNextIsAskedFor(Learner):
+        def update(self, totals: StepTotals) -> StepOutcome:
+            poll_until(lambda: any(request.step == self.step + 1 for request in desk.requests))
+            return super().update(totals)
 
-    monkeypatch.setattr(trainer.learner, "update", update_once_the_next_is_asked_for)
+    trainer = make(parts=Parts(learner=UpdatesOnceTheNextIsAskedFor))
     async with await desk.open():
         await within(asyncio.to_thread(trainer.run), 60.0)
     acknowledged = [ack.step for ack in desk.acks]
@@ -133,19 +133,18 @@ async def test_a_rank_computes_on_the_portions_that_exist(
 
 
 async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_would_have(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
     desk = Desk(bus, topology, steps=5)
-    first, second = make(), make()
-    accumulate = first.learner.accumulate
 
-    def crash_in_step_3(rows: Sequence[Row]) -> None:
-        if first.learner.step == 3:
-            poll_until(lambda: bool(desk.acks))
-            raise MemoryError("no memory left")
-        accumulate(rows)
+    class CrashesInStep3(Learner):
+        def accumulate(self, rows: Sequence[Row]) -> None:
+            if self.step == 3:
+                poll_until(lambda: bool(desk.acks))
+                raise MemoryError("no memory left")
+            super().accumulate(rows)
 
-    monkeypatch.setattr(first.learner, "accumulate", crash_in_step_3)
+    first, second = make(parts=Parts(learner=CrashesInStep3)), make()
     async with await desk.open():
         with pytest.raises(MemoryError):
             await within(asyncio.to_thread(first.run), 60.0)
@@ -168,7 +167,7 @@ async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
     trainer = make()
     async with await desk.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
-        await eventually(lambda: any(request.trained == 3 for request in desk.requests), timeout_s=30.0)
+        await eventually_while(run, lambda: any(request.trained == 3 for request in desk.requests), timeout_s=30.0)
         trainer.stop.set()
         await within(run, 20.0)
     assert await saved_step(store) == 3
@@ -197,35 +196,36 @@ async def test_a_trainer_with_a_successor_ends_and_leaves_everything_to_it(
     assert (index.epoch, index.step) == (newer.publisher.epoch, 4)
 
 
+class OneOfSeveral(TrainingLoop):
+    """As with several ranks, which never publish while they wait: one of them alone cannot."""
+
+    def _publish_passed_over(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize("max_staleness", [0, 2])
 async def test_no_step_is_further_from_the_newest_published_weights_than_samples_may_be(
-    bus: Bus,
-    topology: JobTopology,
-    make: Callable[..., Trainer],
-    monkeypatch: pytest.MonkeyPatch,
-    max_staleness: int,
+    bus: Bus, topology: JobTopology, make: Callable[..., Trainer], max_staleness: int
 ) -> None:
     """Else rollout waits for weights, and the trainer, that has passed them over, for rollout."""
-    stored, publish = threading.Event(), WeightPublisher.publish
+    stored = threading.Event()
     held_up: list[int] = []
 
-    async def slow(publisher: WeightPublisher, version: int, captured: Captured, *, deadline_s: float) -> object:
-        if version > 0:
-            held_up.append(version)
-            await asyncio.to_thread(stored.wait, 60.0)
-        return await publish(publisher, version, captured, deadline_s=deadline_s)
+    class SlowPublisher(WeightPublisher):
+        async def publish(self, version: int, captured: Captured, *, deadline_s: float) -> WeightPointer:
+            if version > 0:
+                held_up.append(version)
+                await asyncio.to_thread(stored.wait, 600.0)
+            return await super().publish(version, captured, deadline_s=deadline_s)
 
-    monkeypatch.setattr(WeightPublisher, "publish", slow)
-    # As with several ranks, which never publish while they wait: one of them alone cannot.
-    monkeypatch.setattr(TrainingLoop, "_publish_passed_over", lambda loop: None)
     desk = Desk(bus, topology, steps=9)
-    trainer = make(max_staleness=max_staleness)
+    trainer = make(max_staleness=max_staleness, parts=Parts(publisher=SlowPublisher, loop=OneOfSeveral))
     async with await desk.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
         try:
             # One version is on its way, and up to here steps may do with it.
-            await eventually(
-                lambda: bool(held_up) and trainer.learner.step == held_up[0] + max_staleness + 1, timeout_s=30.0
+            await eventually_while(
+                run, lambda: bool(held_up) and trainer.learner.step == held_up[0] + max_staleness + 1, timeout_s=30.0
             )
         finally:
             stored.set()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.polling import eventually, within
 from tests.support.trainer.desk import NOT_READY, Desk
-from tests.support.trainer.one_trainer import Trainer, saved_step
+from tests.support.trainer.one_trainer import Parts, Trainer, eventually_while, saved_step
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
@@ -23,30 +23,38 @@ from trimtab.trainer.checkpoints.saving import CheckpointFailed
 class SlowStorage:
     """Files of checkpoints are written only once it is opened; `begun` counts those that came."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.opened = threading.Event()
         self.begun = 0
-        put_file = ObjectPlace.put_file
 
-        async def slow(place: ObjectPlace, name: str, source: Path) -> None:
-            self.begun += 1
-            await eventually(self.opened.is_set, timeout_s=60.0)
-            await put_file(place, name, source)
+    def place(self, store: ObjectStore, prefix: str, *, workshop: Path) -> ObjectPlace:
+        storage = self
 
-        monkeypatch.setattr(ObjectPlace, "put_file", slow)
+        class SlowPlace(ObjectPlace):
+            async def put_file(self, name: str, source: Path) -> None:
+                storage.begun += 1
+                await eventually(storage.opened.is_set, timeout_s=60.0)
+                await super().put_file(name, source)
+
+        return SlowPlace(store, prefix, workshop=workshop)
+
+
+class RefusingPlace(ObjectPlace):
+    async def put_file(self, name: str, source: Path) -> None:
+        raise StoreRefused("the bucket is gone")
 
 
 async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_put_off(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
     desk = Desk(bus, topology, steps=9)
     desk.instead = lambda request: NOT_READY if request.step == 7 and not storage.opened.is_set() else None
-    storage = SlowStorage(monkeypatch)
-    trainer = make()
+    storage = SlowStorage()
+    trainer = make(parts=Parts(place=storage.place))
     async with await desk.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
         # Due at steps 2, 4 and 6; the first has not got anywhere when the seventh is made.
-        await eventually(lambda: any(request.trained == 7 for request in desk.requests), timeout_s=30.0)
+        await eventually_while(run, lambda: any(request.trained == 7 for request in desk.requests), timeout_s=30.0)
         assert storage.begun == 1
         assert desk.acks == []
         assert await saved_step(store) is None
@@ -58,16 +66,16 @@ async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_
 
 
 async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_writes_another(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
     desk = Desk(bus, topology, steps=9)
     desk.instead = lambda request: NOT_READY if request.step == 3 else None
-    storage = SlowStorage(monkeypatch)
-    trainer = make()
+    storage = SlowStorage()
+    trainer = make(parts=Parts(place=storage.place))
     async with await desk.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
-        await eventually(
-            lambda: storage.begun == 1 and any(request.trained == 3 for request in desk.requests), timeout_s=30.0
+        await eventually_while(
+            run, lambda: storage.begun == 1 and any(request.trained == 3 for request in desk.requests), timeout_s=30.0
         )
         trainer.stop.set()
         storage.opened.set()
@@ -77,17 +85,13 @@ async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_wri
 
 
 async def test_a_checkpoint_that_fails_ends_training_also_while_it_waits_for_rows(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
     desk = Desk(bus, topology, steps=9)
     desk.instead = lambda request: NOT_READY if request.step == 2 else None
-
-    async def refuse(*_: object) -> None:
-        raise StoreRefused("the bucket is gone")
-
-    monkeypatch.setattr(ObjectPlace, "put_file", refuse)
+    trainer = make(parts=Parts(place=RefusingPlace))
     async with await desk.open():
         with pytest.raises(CheckpointFailed, match="checkpoint 2 could not be written: the bucket is gone"):
-            await within(asyncio.to_thread(make().run), 30.0)
+            await within(asyncio.to_thread(trainer.run), 30.0)
     assert desk.acks == []
     assert await saved_step(store) is None

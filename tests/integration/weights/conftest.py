@@ -26,4 +26,4 @@ async def place(
     async with await Bus.connect(nats_settings, name="test") as bus, ObjectStore(settings) as store:
         pointers = await KeyValue.declare(bus, JobTopology("t", name).weights, deadline_s=D)
         async with AsyncExitStack() as closing:
-            yield Place(store, pointers, tmp_path, closing)
+            yield Place(settings, store, pointers, tmp_path, closing)

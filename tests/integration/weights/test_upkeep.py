@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from pathlib import Path
-from typing import Any
-
-import pytest
+from collections.abc import Awaitable, Callable
 
 from tests.support.weights.place import RULES, D, Place, content
 from tests.support.weights.states import TrainedState
-from trimtab.weights.assembly import build
+from trimtab.fabric.objects.client import DEFAULT_DEADLINE_S, ObjectStore, StoredObject
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.keys import ChunkName, parse_key
 from trimtab.weights.store.leases import Lease, read_leases
 from trimtab.weights.store.position import Position
 from trimtab.weights.upkeep import UpkeepRules
@@ -77,15 +74,12 @@ async def test_old_versions_go_when_nobody_holds_them(place: Place) -> None:
         assert content(puller) == TrainedState(11).file()
 
 
-async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place) -> None:
     rules = UpkeepRules(anchor_every=1, fold_every=2, collection=RULES.collection)
-    publisher, puller = await place.publisher(rules=rules), await place.puller()
+    scratch, away = place.folder / "scratch", place.folder / "away"
+    publisher, puller = await place.publisher(rules=rules, scratch=scratch), await place.puller()
     await place.publish(publisher, 0)
-
-    def no_space(folder: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("trimtab.weights.upkeep.SpooledBlocks", no_space)
+    scratch.rename(away)
     await place.publish(publisher, 1, 2, 3)
     await publisher.flush()
     entries = (await place.latest()).catalogue
@@ -95,7 +89,7 @@ async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place, monkey
         (1, 2),
         (2, 3),
     ]
-    monkeypatch.undo()
+    away.rename(scratch)
     await place.publish(publisher, 4, 5, 6, 7)
     await publisher.flush()
     edges = {(e.base.version if e.base else None, e.target.version) for e in (await place.latest()).catalogue}
@@ -105,10 +99,21 @@ async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place, monkey
     assert content(puller) == TrainedState(7).file()
 
 
-async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publisher, puller = await place.publisher(), await place.puller()
+class WatchedStore(ObjectStore):
+    """Lets the test look before a chunk is read."""
+
+    def __init__(self, settings: ObjectStoreSettings, look: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(settings)
+        self._look = look
+
+    async def get(self, key: str, *, max_bytes: int, deadline_s: float = DEFAULT_DEADLINE_S) -> StoredObject:
+        if isinstance(parse_key("p", key), ChunkName):
+            await self._look()
+        return await super().get(key, max_bytes=max_bytes, deadline_s=deadline_s)
+
+
+async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: Place) -> None:
+    publisher = await place.publisher()
     await place.publish(publisher, 0, 1)
 
     async def lease() -> Lease:
@@ -116,22 +121,14 @@ async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(
         return found
 
     pinned: list[Lease] = []
-    looked = threading.Event()
 
     async def look() -> None:
         await puller.renew_lease(deadline_s=D)  # the worker's own renewal must not take the pins away
         pinned.append(await lease())
-        looked.set()
 
-    def build_when_looked_at(*arguments: Any, **keywords: Any) -> Any:
-        assert looked.wait(D)
-        return build(*arguments, **keywords)
-
-    monkeypatch.setattr("trimtab.weights.puller.build", build_when_looked_at)
-
-    looking: list[asyncio.Task[None]] = []
-    await puller.pull(deadline_s=D, progress=lambda done, total: looking.append(asyncio.create_task(look())))
-    await asyncio.gather(*looking)
+    async with WatchedStore(place.settings, look) as store:
+        puller = await place.puller(store=store)
+        await puller.pull(deadline_s=D)
     entries = (await place.latest()).catalogue
     assert pinned[0].pins == tuple(entry.manifest for entry in entries)
     assert await lease() == Lease(member="pulled", held=Position(1, 1))

@@ -20,6 +20,7 @@ import numpy as np
 from tests.support.dataflow.jobs import job
 from tests.support.polling import patiently
 from trimtab.api.job import RLJob
+from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
@@ -64,6 +65,7 @@ class Simulation:
     answers: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
+    make_journal: JournalMaker = Journal
 
     @property
     def topology(self) -> JobTopology:
@@ -86,6 +88,7 @@ class Simulation:
                 incarnation=name,
                 clock=time.time,
                 metrics=self.metrics,
+                make_journal=self.make_journal,
             )
         )
         try:
@@ -292,14 +295,14 @@ def trajectory(
 
 @asynccontextmanager
 async def simulation(
-    settings: NatsSettings, folder: Path, *, prompts: int = 50, **fields: Any
+    settings: NatsSettings, folder: Path, *, prompts: int = 50, make_journal: JournalMaker = Journal, **fields: Any
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)
     assert isinstance(policies, int)
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
-        yield Simulation(settings=settings, folder=folder, job=desired, bus=bus)
+        yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)
 
 
 @asynccontextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from tests.support.polling import eventually
 from tests.support.trainer.places import PREFIX
 from tests.support.trainer.samples import policy
 from trimtab.fabric.bus.connection import Bus
@@ -24,6 +28,7 @@ from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.place import CheckpointPlace
 from trimtab.trainer.checkpoints.saving import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
@@ -38,20 +43,38 @@ SIGNER = Signer.generate()
 SUPERSEDED = LeaseRefused(refusal=Refusal.SUPERSEDED, message="a newer attempt asks")
 
 
+class PlaceMaker(Protocol):
+    def __call__(self, store: ObjectStore, prefix: str, *, workshop: Path) -> CheckpointPlace: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a trainer is made of. A test that wants one of them to fail or to be slow gives its own."""
+
+    learner: type[Learner] = Learner
+    publisher: type[WeightPublisher] = WeightPublisher
+    loop: type[TrainingLoop] = TrainingLoop
+    place: PlaceMaker = ObjectPlace
+
+
+AS_WIRED = Parts()
+
+
 class Trainer:
     """One rank in this process, as trimtab.trainer wires it."""
 
     def __init__(
         self, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology, scratch: Path, *,
-        every: int = 2, max_staleness: int = 8,
+        every: int = 2, max_staleness: int = 8, parts: Parts = AS_WIRED,
     ) -> None:  # fmt: skip
+        self._parts = parts
         self._max_staleness = max_staleness
         self._scratch = scratch
         self._nats = nats
         self._objects = objects
         self._topology = topology
         self._policy = policy(checkpoint={"everySteps": every, "keep": 2})
-        self.learner = Learner(self._policy, model_path=model)
+        self.learner = parts.learner(self._policy, model_path=model)
         self.stop = threading.Event()
         self.metrics = Metrics()
         self.publisher: WeightPublisher | None = None
@@ -63,7 +86,7 @@ class Trainer:
                 stream, checkpoints = background.run(self._connect(stack))
                 resume(self.learner, checkpoints, background, rank=0, scratch=self._scratch)
                 saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
-                loop = TrainingLoop(
+                loop = self._parts.loop(
                     self.learner, stream, saver, self.publisher, background, TrainerMetrics(self.metrics),
                     policy=self._policy, max_staleness=self._max_staleness, stopping=self.stop.is_set,
                 )  # fmt: skip
@@ -76,7 +99,7 @@ class Trainer:
         bus = await stack.enter_async_context(await Bus.connect(self._nats, name="trainer"))
         store = await stack.enter_async_context(ObjectStore(self._objects))
         pointers = await KeyValue.declare(bus, self._topology.weights, deadline_s=60.0)
-        self.publisher = await WeightPublisher.open(
+        self.publisher = await self._parts.publisher.open(
             store,
             pointers,
             job=self._topology.job,
@@ -92,13 +115,22 @@ class Trainer:
             deadline_s=60.0,
         )
         stack.push_async_callback(self.publisher.close)
-        checkpoints = CheckpointStore(ObjectPlace(store, PREFIX, workshop=self._scratch / "checkpoints"), keep=2)
+        place = self._parts.place(store, PREFIX, workshop=self._scratch / "checkpoints")
+        checkpoints = CheckpointStore(place, keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
         subject = self._topology.batch_subject("solver")
         return BatchStream(
             bus, subject, identity, advantages=AdvantageRule(longest_answer=8), clock=lambda: 1.0
         ), checkpoints
+
+
+async def eventually_while(run: asyncio.Task[None], condition: Callable[[], bool], *, timeout_s: float) -> None:
+    """As `eventually`, but a trainer that ends first fails the test at once, with what it ended with."""
+    await eventually(lambda: run.done() or condition(), timeout_s=timeout_s)
+    if not condition():
+        run.result()
+        raise AssertionError("the trainer has ended, and this was not so before")
 
 
 async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trimtab.weights.apply.held import Held
 from trimtab.weights.apply.host_copy import HostCopy
+from trimtab.weights.apply.journal import PIECE_ELEMENTS
 from trimtab.weights.apply.transaction import PreparedUpdate, Transaction
 from trimtab.weights.digests import block_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
@@ -36,9 +37,10 @@ class Site:
 
     folder: Path
     spool: Path
+    piece_elements: int = PIECE_ELEMENTS
 
     def open(self) -> HostCopy | None:
-        return HostCopy.open(self.folder, self.spool)
+        return HostCopy.open(self.folder, self.spool, piece_elements=self.piece_elements)
 
     def opened(self) -> HostCopy:
         copy = self.open()

@@ -9,14 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.support.weights.copy_states import Bytes, Site, content_of, elements_of, held_of
-from trimtab.weights.layout import Block, StateLayout
+from trimtab.weights.layout import ELEMENT_TYPES, Block, StateLayout
 
 _STRIDE = 7
 """A version changes every seventh element of a sparse block, others at each version."""
 
 
+_DTYPES = ("F64", "I64", "F32", "I32", "U32", "BF16", "F16", "I16", "U16", "I8", "U8", "F8_E5M2", "F8_E4M3")
+
+
 def model() -> StateLayout:
-    return StateLayout.of({"embedding": ("F32", (100, 1000)), "up": ("BF16", (600, 1000)), "q": ("I8", (300, 1001))})
+    """About two megabytes in thirteen blocks, because each dtype has one of its own."""
+    return StateLayout.of({dtype: (dtype, (128 * 1001 // ELEMENT_TYPES[dtype].width,)) for dtype in _DTYPES})
 
 
 def weights_at(layout: StateLayout, version: int) -> Bytes:

@@ -10,12 +10,13 @@ from pathlib import Path
 from tests.support.weights.states import TrainedState
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.puller import PullLimits, WeightPuller
+from trimtab.weights.puller import NO_LIMITS, PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.upkeep import UpkeepRules
@@ -33,15 +34,18 @@ RULES = UpkeepRules(
 class Place:
     """A part of the store and a bucket that no other test uses, and whatever a test opens there."""
 
+    settings: ObjectStoreSettings
     store: ObjectStore
     pointers: KeyValue
     folder: Path
     closing: AsyncExitStack
 
-    async def publisher(self, *, rules: UpkeepRules = RULES, signer: Signer = SIGNER) -> WeightPublisher:
+    async def publisher(
+        self, *, rules: UpkeepRules = RULES, signer: Signer = SIGNER, scratch: Path | None = None
+    ) -> WeightPublisher:
         publisher = await WeightPublisher.open(
             self.store, self.pointers, job="j", policy="p", signer=signer, rules=rules, clock=lambda: 1.0,
-            folder=self.folder / uuid.uuid4().hex, codec=Codec.AUTO, deadline_s=D,
+            folder=scratch or self.folder / uuid.uuid4().hex, codec=Codec.AUTO, deadline_s=D,
         )  # fmt: skip
         self.closing.push_async_callback(publisher.close)
         return publisher
@@ -52,10 +56,12 @@ class Place:
             pointer = await publisher.publish(version, captured, deadline_s=D)
         return pointer
 
-    async def puller(self, name: str = "pulled", *, limits: PullLimits = PullLimits()) -> WeightPuller:  # noqa: B008
+    async def puller(
+        self, name: str = "pulled", *, limits: PullLimits = NO_LIMITS, store: ObjectStore | None = None
+    ) -> WeightPuller:
         folder = self.folder / name
         puller = WeightPuller(
-            self.store, "p", Verifier([SIGNER.public_text]), folder=folder / "copy", spool=folder / "spool",
+            store or self.store, "p", Verifier([SIGNER.public_text]), folder=folder / "copy", spool=folder / "spool",
             member=name, limits=limits, threads=2,
         )  # fmt: skip
         await puller.open()

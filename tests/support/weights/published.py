@@ -23,6 +23,7 @@ from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import WeightPuller
+from trimtab.weights.store.chunk_writer import CHUNK_BYTES
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.keys import latest_key
@@ -107,7 +108,13 @@ class Published:
 
 
 async def publish_versions(
-    nats: NatsSettings, settings: ObjectStoreSettings, folder: Path, layout: StateLayout, *, run: int = 0
+    nats: NatsSettings,
+    settings: ObjectStoreSettings,
+    folder: Path,
+    layout: StateLayout,
+    *,
+    run: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Published:
     """Versions 0 to 7, with anchors of 0 and 5 and folds of every three."""
     name = f"w{uuid.uuid4().hex[:12]}"
@@ -118,6 +125,7 @@ async def publish_versions(
         publisher = await WeightPublisher.open(
             store, await KeyValue.declare(bus, JobTopology("t", name).weights, deadline_s=D), job="j", policy=POLICY,
             signer=signer, rules=_RULES, folder=folder / "scratch", clock=lambda: 1.0, deadline_s=D,
+            chunk_bytes=chunk_bytes,
         )  # fmt: skip
         old_pointer = b""
         for version in range(NEWEST + 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,26 +12,31 @@ import pytest
 from tests.support.weights.published import NEWEST, D, Published, publish_versions
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
-from trimtab.weights import layout as layouts
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.puller import PULL_FAILURES, WeightPuller
-from trimtab.weights.store import chunk_writer
 from trimtab.weights.store.position import Position
 
-TENSORS = {"embed": ("BF16", (1000, 64)), "up": ("BF16", (512, 128)), "norm": ("F32", (256,)), "q": ("I8", (300, 7))}
+LAYOUT = StateLayout.of(
+    {
+        "embed": ("BF16", (1000, 32)),
+        "head": ("F16", (1000, 32)),
+        "up": ("I16", (512, 64)),
+        "down": ("U16", (512, 64)),
+        "norm": ("F32", (256,)),
+        "q": ("I8", (300, 7)),
+    }
+)
+"""Six blocks, because each dtype has one of its own."""
+CHUNK_BYTES = 32 << 10
 
 
 @pytest.fixture(scope="module")
 def published(
     nats_settings: NatsSettings, object_store_settings: ObjectStoreSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Published]:
-    """Every test leaves it as it was. Blocks and chunks are small, so that there are many."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layouts, "BLOCK_BYTES", 64 << 10)
-        patch.setattr(chunk_writer, "CHUNK_BYTES", 32 << 10)
-        layout = StateLayout.of({name: (dtype, shape) for name, (dtype, shape) in TENSORS.items()})
-        folder = tmp_path_factory.mktemp("published")
-        yield asyncio.run(publish_versions(nats_settings, object_store_settings, folder, layout))
+) -> Published:
+    """Every test leaves it as it was. Chunks are small, so that there are many."""
+    folder = tmp_path_factory.mktemp("published")
+    return asyncio.run(publish_versions(nats_settings, object_store_settings, folder, LAYOUT, chunk_bytes=CHUNK_BYTES))
 
 
 @pytest.fixture

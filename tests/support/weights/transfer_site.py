@@ -13,26 +13,31 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
-from trimtab.weights import layout as layouts
 from trimtab.weights.layout import StateLayout
-from trimtab.weights.store import chunk_fetch, chunk_writer
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.position import Position
 
 POLICY = "p"
 MEMBERS = ("slow", "leaver")
-SIZES = (
-    (layouts, "BLOCK_BYTES", 64 << 10),
-    (chunk_writer, "CHUNK_BYTES", 96 << 10),
-    (chunk_fetch, "CHUNK_BYTES", 40 << 10),
-)
-"""Blocks and chunks of a size that gives a small model many of each, and fetches every way there is."""
+CHUNK_BYTES = 96 << 10
+RANGE_BYTES = 40 << 10
+"""Of a size that gives a small model many chunks, and fetches every way there is."""
 COLLECTION = CollectionRules(keep_versions=3, lease_ttl_s=6.0, grace_s=3.0)
 DEADLINE_S = 60.0
 
 
 def model() -> StateLayout:
-    return StateLayout.of({"embedding": ("F32", (20, 1000)), "up": ("BF16", (160, 1000)), "q": ("I8", (50, 1001))})
+    """In eight blocks, because each dtype has one of its own."""
+    halves = ("BF16", "F16", "I16", "U16")
+    return StateLayout.of(
+        {
+            "embedding": ("F32", (10, 1000)),
+            "positions": ("I32", (10, 1000)),
+            **{f"up.{dtype}": (dtype, (40, 1000)) for dtype in halves},
+            "q": ("I8", (25, 1001)),
+            "r": ("U8", (25, 1001)),
+        }
+    )
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,18 @@ import numpy as np
 import structlog
 from botocore.loaders import JSONFileLoader
 
-from tests.support.weights.transfer_site import COLLECTION, DEADLINE_S, MEMBERS, POLICY, SIZES, Line, Notes, Site, model
+from tests.support.weights.transfer_site import (
+    CHUNK_BYTES,
+    COLLECTION,
+    DEADLINE_S,
+    MEMBERS,
+    POLICY,
+    RANGE_BYTES,
+    Line,
+    Notes,
+    Site,
+    model,
+)
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.keyvalue import KeyValue
@@ -45,8 +56,6 @@ _CHECKPOINTS = 6
 
 def prepare() -> None:
     """What a template process does before it forks workers: compile every kernel that they need."""
-    for module, name, size in SIZES:
-        setattr(module, name, size)
     _parse_once()
     layout = model()
     base = first_weights(layout)
@@ -155,6 +164,7 @@ async def _publish(site: Site, life: int) -> None:
         publisher = await WeightPublisher.open(
             store, await site.pointers(bus), job=site.job, policy=POLICY, signer=site.signer, rules=_RULES,
             folder=site.folder / "scratch", threads=2, clock=time.time, deadline_s=DEADLINE_S,
+            chunk_bytes=CHUNK_BYTES,
         )  # fmt: skip
         for turn in _counting():
             position = Position(publisher.epoch, training.version)
@@ -192,7 +202,8 @@ async def _pull(site: Site, member: str, life: int) -> None:
     """The first member is slow, and takes every pointer; the second leaves at times and joins again with nothing."""
     chance, notes = random.Random(life), site.notes(member)
     is_slow = member == MEMBERS[0]
-    limits = PullLimits(rate=RateLimit(_RATE_BYTES_PER_S)) if is_slow else PullLimits()
+    rate = RateLimit(_RATE_BYTES_PER_S) if is_slow else None
+    limits = PullLimits(rate=rate, range_bytes=RANGE_BYTES)
     async with await Bus.connect(site.nats, name=member) as bus, LeaseWatch(site.store) as store:
         pointers = await site.pointers(bus)
 

@@ -3,9 +3,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
-from trimtab.devnode import container_log
 from trimtab.devnode.container_log import LogOptions, LogWriter, forget_older_instances, instance_file, read_log, tail
 
 
@@ -47,12 +44,9 @@ async def test_long_lines_come_back_whole(tmp_path: Path) -> None:
     assert await read(path) == line + b"\nnext\n" + line + b"\n"
 
 
-async def test_following_ends_with_the_container_and_misses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(container_log, "_ROTATE_AT", 2000)
+async def test_following_ends_with_the_container_and_misses_nothing(tmp_path: Path) -> None:
     path, alive = tmp_path / "0.log", [True]
-    log = LogWriter(path, clock=Clock())
+    log = LogWriter(path, clock=Clock(), rotate_at_bytes=2000)
     log.write(b"0\n")
 
     async def write_on() -> None:

@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from tests.support.polling import eventually, within
-from trimtab.devnode import sandbox as sandbox_module
 from trimtab.devnode.container_process import CapturedOutput, ContainerProcess, Launch, StartError
 from trimtab.devnode.host_view import Mount
 from trimtab.devnode.sandbox import Sandbox, find_sandbox
@@ -83,12 +82,11 @@ async def test_a_program_that_is_not_there(sandbox: Sandbox | None, tmp_path: Pa
         assert "no-such-program" in output.text
 
 
-def test_where_bubblewrap_cannot_run_it_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_bubblewrap_cannot_run_it_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'no permission to create a namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(sandbox_module, "_find_bwrap", lambda: broken)
-    assert find_sandbox() == (None, "bubblewrap cannot run here: no permission to create a namespace")
+    assert find_sandbox(bwrap=broken) == (None, "bubblewrap cannot run here: no permission to create a namespace")
 
 
 def _marked(mark: str) -> list[int]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.embedded import ports
 from trimtab.embedded.ports import LOOPBACK, free_ports, is_free
 
 
@@ -28,18 +27,17 @@ def test_what_was_handed_out_is_not_handed_out_again_though_nobody_listens_yet()
     assert len(set(chosen)) == 200
 
 
-def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     first, second, third = sorted(free_ports(3))
-    monkeypatch.setattr(ports, "_candidates", lambda: range(first, third + 1))
+    candidates = range(first, third + 1)
     with socket.socket() as taken:
         taken.bind((LOOPBACK, second))
-        assert second not in {port for _ in range(6) for port in free_ports(1)}
+        assert second not in {port for _ in range(6) for port in free_ports(1, candidates=candidates)}
 
 
-def test_where_none_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_is_free_it_says_so() -> None:
     (port,) = free_ports(1)
-    monkeypatch.setattr(ports, "_candidates", lambda: range(port, port + 1))
     with socket.socket() as taken:
         taken.bind((LOOPBACK, port))
         with pytest.raises(OSError, match=f"no 1 free ports between {port}"):
-            free_ports(1)
+            free_ports(1, candidates=range(port, port + 1))

@@ -31,13 +31,20 @@ SECRETS = (PLAIN, AWKWARD, MULTILINE)
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+def redactor() -> Redactor:
+    """Of a test's own: what it registers is nobody else's secret."""
+    return Redactor()
+
+
+@pytest.fixture
+def log(redactor: Redactor) -> Iterator[io.StringIO]:
     """A process whose logs go to a buffer, put back afterwards."""
     root = logging.getLogger()
     before = (root.level, sys.excepthook, threading.excepthook)
-    monkeypatch.setattr(logs, "REDACTOR", Redactor())
     stream = io.StringIO()
-    logs.configure_logs(LogSettings(level="debug", format="json"), stream=stream, secrets=SECRETS, pod="worker-0")
+    logs.configure_logs(
+        LogSettings(level="debug", format="json"), stream=stream, secrets=SECRETS, redactor=redactor, pod="worker-0"
+    )
     yield stream
     root.level, sys.excepthook, threading.excepthook = before
     root.handlers[:] = [handler for handler in root.handlers if getattr(handler, "stream", None) is not stream]
@@ -163,10 +170,12 @@ ROUTES: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("secret", SECRETS, ids=["plain", "awkward", "multiline"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_registered_secret_never_comes_out(
-    log: io.StringIO, capfd: pytest.CaptureFixture[str], route: str, secret: str
+    log: io.StringIO, redactor: Redactor, capfd: pytest.CaptureFixture[str], route: str, secret: str
 ) -> None:
     # Again, because pytest has put its own handlers, which do not redact, beside ours since.
-    logs.configure_logs(LogSettings(level="debug", format="json"), stream=log, secrets=SECRETS, pod="worker-0")
+    logs.configure_logs(
+        LogSettings(level="debug", format="json"), stream=log, secrets=SECRETS, redactor=redactor, pod="worker-0"
+    )
     ROUTES[route](secret)
     text = log.getvalue()
     assert text
@@ -180,8 +189,9 @@ def test_a_registered_secret_never_comes_out(
 
 @pytest.mark.parametrize("secret", SECRETS, ids=["plain", "awkward", "multiline"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_nor_on_the_console(log: io.StringIO, route: str, secret: str) -> None:
-    logs.configure_logs(LogSettings(level="debug", format="console"), stream=log, secrets=SECRETS)
+def test_nor_on_the_console(log: io.StringIO, redactor: Redactor, route: str, secret: str) -> None:
+    settings = LogSettings(level="debug", format="console")
+    logs.configure_logs(settings, stream=log, secrets=SECRETS, redactor=redactor)
     ROUTES[route](secret)
     assert log.getvalue()
     _assert_clean(log.getvalue())
@@ -286,7 +296,7 @@ def test_a_stream_that_is_no_terminal_gets_json(log: io.StringIO) -> None:
     assert json.loads(log.getvalue())["event"] == "x"
 
 
-def test_a_secret_learned_later_is_redacted_from_then_on(log: io.StringIO) -> None:
-    logs.REDACTOR.register(["learned-later"])
+def test_a_secret_learned_later_is_redacted_from_then_on(log: io.StringIO, redactor: Redactor) -> None:
+    redactor.register(["learned-later"])
     structlog.get_logger().info("got learned-later")
     assert json.loads(log.getvalue())["event"] == "got ***"

@@ -13,7 +13,6 @@ import pytest
 from tests.support.polling import eventually, patiently
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
-from trimtab.operator import kopf_shell
 from trimtab.operator.kopf_shell import run_kopf
 
 Operator = Callable[..., Awaitable[None]]
@@ -21,11 +20,16 @@ Operator = Callable[..., Awaitable[None]]
 
 async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop: asyncio.Event) -> None:
     monkeypatch.setattr(kopf, "operator", operator)
-    monkeypatch.setattr(kopf_shell, "_ENDS_WITHIN_S", 0.1)
-    monkeypatch.setattr(kopf_shell, "_BACKOFF", FullJitter(base_s=0.001, cap_s=0.001))
     access = ClusterAccess(server="https://nowhere.invalid", tls=ssl.create_default_context())
     async with patiently(10):
-        await run_kopf(access, namespaces=(), wake=lambda kind, key: None, told_to_stop=told_to_stop)
+        await run_kopf(
+            access,
+            namespaces=(),
+            wake=lambda kind, key: None,
+            told_to_stop=told_to_stop,
+            ends_within_s=0.1,
+            backoff=FullJitter(base_s=0.001, cap_s=0.001),
+        )
 
 
 async def test_it_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

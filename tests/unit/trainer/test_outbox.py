@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.polling import within
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
-from trimtab.trainer import persistence
 from trimtab.trainer.background import Background
 from trimtab.trainer.outbox import Outbox
 from trimtab.trainer.persistence import persistently
@@ -64,8 +63,7 @@ def test_a_failure_is_raised_to_whoever_looks_next() -> None:
             poll_until(lambda: not outbox.busy)
 
 
-async def test_a_store_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistence, "_DELAY_FIRST_S", 0.001)
+async def test_a_store_that_comes_back_is_waited_for() -> None:
     attempts: list[float] = []
 
     async def attempt() -> str:
@@ -74,13 +72,11 @@ async def test_a_store_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyP
             raise StoreUnavailable("away")
         return "written"
 
-    assert await persistently(attempt, what="x", deadline_s=60.0) == "written"
+    assert await persistently(attempt, what="x", deadline_s=60.0, first_delay_s=0.001) == "written"
     assert len(attempts) == 4
 
 
-async def test_past_the_deadline_and_for_refusals_the_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistence, "_DELAY_FIRST_S", 0.001)
-
+async def test_past_the_deadline_and_for_refusals_the_error_is_raised() -> None:
     async def away() -> None:
         raise StoreUnavailable("away")
 
@@ -88,9 +84,9 @@ async def test_past_the_deadline_and_for_refusals_the_error_is_raised(monkeypatc
         raise StoreRefused("no")
 
     with pytest.raises(StoreUnavailable):
-        await persistently(away, what="x", deadline_s=0.02)
+        await persistently(away, what="x", deadline_s=0.02, first_delay_s=0.001)
     with pytest.raises(StoreRefused):
-        await persistently(refused, what="x", deadline_s=60.0)
+        await persistently(refused, what="x", deadline_s=60.0, first_delay_s=0.001)
 
 
 class SlowPublisher:

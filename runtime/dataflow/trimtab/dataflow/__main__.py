@@ -8,6 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
+from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod, running_pod
 
@@ -18,7 +19,7 @@ class DataflowPodSettings(JobPodSettings):
     scratch: Path | None = None
 
 
-async def _main(settings: DataflowPodSettings) -> None:
+async def main(settings: DataflowPodSettings, *, make_journal: JournalMaker = Journal) -> None:
     async with running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)) as pod:
         service = asyncio.create_task(
             run_dataflow(
@@ -32,6 +33,7 @@ async def _main(settings: DataflowPodSettings) -> None:
                 metrics=pod.metrics,
                 object_store=settings.object_store,
                 scratch=settings.scratch,
+                make_journal=make_journal,
             )
         )
         stop = asyncio.create_task(pod.stopping.wait())
@@ -44,4 +46,4 @@ async def _main(settings: DataflowPodSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_pod(_main(pod_settings(DataflowPodSettings)))
+    run_pod(main(pod_settings(DataflowPodSettings)))

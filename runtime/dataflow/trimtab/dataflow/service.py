@@ -26,7 +26,7 @@ from trimtab.dataflow.gauges import BalanceGauges, EvaluationGauges
 from trimtab.dataflow.intake import Intake
 from trimtab.dataflow.issuing import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
-from trimtab.dataflow.ledger.journal import Journal
+from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import StreamsRouted
 from trimtab.dataflow.prompts.reading import read_benchmarks, read_prompts
@@ -66,6 +66,7 @@ async def run_dataflow(
     metrics: Metrics,
     object_store: ObjectStoreSettings | None = None,
     scratch: Path | None = None,
+    make_journal: JournalMaker = Journal,
 ) -> None:
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
     storage need `object_store`, and `scratch` to be kept in."""
@@ -101,7 +102,7 @@ async def run_dataflow(
         sifts=data.filter != Filter(),
         witness=curator,
     )
-    journal = Journal(bus, topology, incarnation=incarnation)
+    journal = make_journal(bus, topology, incarnation=incarnation)
     lessons = Lessons(curator, data.curator)
     seen = await journal.recover(ledger, lessons)
     books = Bookkeeper(ledger, journal)

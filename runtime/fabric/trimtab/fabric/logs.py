@@ -20,9 +20,16 @@ REDACTOR = Redactor()
 """The secrets of this process. Whoever obtains one after start-up registers it here."""
 
 
-def configure_logs(settings: LogSettings, *, stream: TextIO, secrets: Iterable[str] = (), **identity: str) -> None:
+def configure_logs(
+    settings: LogSettings,
+    *,
+    stream: TextIO,
+    secrets: Iterable[str] = (),
+    redactor: Redactor = REDACTOR,
+    **identity: str,
+) -> None:
     """Send every log line of the process to the stream, with the pod's identity on it and without the secrets."""
-    REDACTOR.register(secrets)
+    redactor.register(secrets)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -44,6 +51,9 @@ def configure_logs(settings: LogSettings, *, stream: TextIO, secrets: Iterable[s
             event.setdefault(key, value)
         return event
 
+    def redacted(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return redactor.mapping(event)
+
     handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -52,7 +62,7 @@ def configure_logs(settings: LogSettings, *, stream: TextIO, secrets: Iterable[s
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *([] if console else [with_identity]),
                 structlog.processors.format_exc_info,
-                _redacted,
+                redacted,
                 render,
             ],
         )
@@ -75,10 +85,6 @@ def configure_logs(settings: LogSettings, *, stream: TextIO, secrets: Iterable[s
     # Python prints what nobody catches as it is, secrets included.
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
-
-
-def _redacted(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return REDACTOR.mapping(event)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

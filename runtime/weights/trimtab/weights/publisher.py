@@ -24,6 +24,7 @@ from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.digests import root_digest
 from trimtab.weights.encoding import EncodedBlock, encoded_change, encoded_whole, in_order
 from trimtab.weights.source import WeightSource
+from trimtab.weights.store.chunk_writer import CHUNK_BYTES
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.latest import Latest, LatestPointer
@@ -81,7 +82,7 @@ class WeightPublisher:
     async def open(
         cls, store: ObjectStore, pointers: KeyValue, *, job: str, policy: str, signer: Signer, rules: UpkeepRules,
         folder: Path, codec: Codec = Codec.AUTO, threads: int | None = None, clock: Callable[[], float],
-        deadline_s: float,
+        deadline_s: float, chunk_bytes: int = CHUNK_BYTES,
     ) -> WeightPublisher:  # fmt: skip
         """`folder` is scratch space on disk: for anchors before they are uploaded, and for the state folds begin at."""
         pointer = LatestPointer(store, policy)
@@ -90,7 +91,7 @@ class WeightPublisher:
         await asyncio.to_thread(folder.mkdir, parents=True)
         writer = VersionWriter(
             store=store, pointer=pointer, in_flight=InFlight(), policy=policy, epoch=claimed.epoch, signer=signer,
-            clock=clock,
+            clock=clock, chunk_bytes=chunk_bytes,
         )  # fmt: skip
         threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
         return cls(writer, pointers, claimed, rules, job=job, folder=folder, codec=codec, threads=threads)

@@ -25,6 +25,7 @@ from trimtab.weights.apply.places import take_lock
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.assembly import ChunkFiles, WrongWeights, build, plan_journey, prepare
 from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk, clear_spool, fetch_chunks
+from trimtab.weights.store.chunk_writer import CHUNK_BYTES
 from trimtab.weights.store.latest import InvalidPointer, LatestPointer, PointerRolledBack
 from trimtab.weights.store.leases import Lease, drop_lease, kept_lease, write_lease
 from trimtab.weights.store.manifest import InvalidManifest, WeightManifest
@@ -41,11 +42,14 @@ _DIGEST_PREFIX = "sha256:"
 
 @dataclass(frozen=True, kw_only=True)
 class PullLimits:
-    """What a pull may cost: bytes in all, and a rate shared by all pulls of the process."""
+    """What a pull may cost: bytes in all, and a rate shared by all pulls of the process. Without a rate, what is larger
+    than `range_bytes` is fetched by several requests.
+    """
 
     max_bytes: int | None = None
     rate: RateLimit | None = None
     parallel: int = 16
+    range_bytes: int = CHUNK_BYTES
 
 
 NO_LIMITS = PullLimits()
@@ -209,6 +213,7 @@ class WeightPuller:
             parallel=self._limits.parallel,
             deadline_s=deadline_s,
             progress=progress,
+            range_bytes=self._limits.range_bytes,
         )
         chunks, update = ChunkFiles(files), None
         if copy is None:

@@ -11,7 +11,7 @@ from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.signing import Signer
 from trimtab.weights.encoding import EncodedBlock
 from trimtab.weights.layout import StateLayout
-from trimtab.weights.store.chunk_writer import ChunkWriter
+from trimtab.weights.store.chunk_writer import CHUNK_BYTES, ChunkWriter
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.latest import LatestPointer
@@ -39,6 +39,7 @@ class VersionWriter:
     epoch: int
     signer: Signer
     clock: Callable[[], float]
+    chunk_bytes: int = CHUNK_BYTES
 
     async def write(
         self,
@@ -59,7 +60,12 @@ class VersionWriter:
             async with asyncio.timeout(deadline_s):
                 with self.in_flight.publication() as publication:
                     async with ChunkWriter(
-                        self.store, self.policy, epoch=self.epoch, publication=publication, deadline_s=deadline_s
+                        self.store,
+                        self.policy,
+                        epoch=self.epoch,
+                        publication=publication,
+                        deadline_s=deadline_s,
+                        chunk_bytes=self.chunk_bytes,
                     ) as chunks:
                         async for block in blocks:
                             digests[block.block] = block.digest

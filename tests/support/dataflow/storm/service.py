@@ -1,15 +1,17 @@
-"""The dataflow pod as a fork: `python -m trimtab.dataflow` without the second that its imports take."""
+"""The dataflow pod as a fork: `python -m trimtab.dataflow` without the second that its imports take, and with a journal
+that is compacted often.
+"""
 
 from __future__ import annotations
 
-import importlib
 import os
-import runpy
+from functools import partial
 
 from tests.support.dataflow.storm.site import JOB, NAMESPACE, Site, manifest
 from trimtab.api.validation import parse
+from trimtab.dataflow.__main__ import DataflowPodSettings, main
 from trimtab.dataflow.ledger.journal import Journal
-from trimtab.fabric.pod import JobPodSettings
+from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod
 from trimtab.fabric.settings import ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
 
 SERVICE = "dataflow"
@@ -17,8 +19,7 @@ _COMPACT_AFTER_BYTES = 8 << 10
 
 
 def prepare() -> None:
-    """What a template process does before it forks: import what takes time, and compile the rules of manifests."""
-    importlib.import_module("trimtab.dataflow.service")
+    """What a template process does before it forks, beside importing this: compile the rules of manifests."""
     parse(manifest())
 
 
@@ -33,5 +34,5 @@ def serve(site: Site) -> None:
     )
     os.environ.update(environment_for(settings))
     # Small enough that two minutes see it many times.
-    Journal.__init__.__kwdefaults__["compact_after_bytes"] = _COMPACT_AFTER_BYTES  # type: ignore[index]
-    runpy.run_module("trimtab.dataflow", run_name="__main__", alter_sys=True)
+    small = partial(Journal, compact_after_bytes=_COMPACT_AFTER_BYTES)
+    run_pod(main(pod_settings(DataflowPodSettings), make_journal=small))

@@ -7,14 +7,11 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from tests.support.polling import eventually
 from trimtab.fabric.metrics import Metrics
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
-from trimtab.operator import controller as controller_module
 from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.controller import Controller
@@ -53,7 +50,7 @@ def _cluster(metrics: OperatorMetrics) -> Cluster:
     return cast(Cluster, parts)
 
 
-async def test_a_cluster_that_hangs_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_hangs_holds_no_worker() -> None:
     looked: list[str] = []
     hanging = asyncio.Event()
 
@@ -64,9 +61,8 @@ async def test_a_cluster_that_hangs_holds_no_worker(monkeypatch: pytest.MonkeyPa
         looked.append(key.name)
         return Turn()
 
-    monkeypatch.setitem(controller_module._LOOKS, "RolloutPool", look)
     metrics = OperatorMetrics(Metrics())
-    controller = Controller(_cluster(metrics), metrics)
+    controller = Controller(_cluster(metrics), metrics, looks={"RolloutPool": look})
     controller.wake("RolloutPool", Key("team", "far"))
     controller.wake("RolloutPool", Key("team", "home"))
     running = asyncio.create_task(controller.run())

@@ -1,4 +1,4 @@
-"""A place in shared memory, and blocks so small that a model of a few hundred elements has several."""
+"""A place in shared memory, and a model of a few hundred elements that has several blocks: one for each dtype."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ import pytest
 
 from tests.support.guarded_run import memory_folder
 from tests.support.weights.copy_states import TENSORS, Site
-from trimtab.weights import layout as layouts
 from trimtab.weights.layout import StateLayout
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "BLOCK_BYTES", 256)
-
-
 @pytest.fixture
-def layout(small_blocks: None) -> StateLayout:
-    """Made anew for each test, because a layout keeps the blocks it was asked for first."""
+def layout() -> StateLayout:
     return StateLayout.of(TENSORS)
 
 

@@ -18,6 +18,13 @@ def copy(site: Site, layout: StateLayout) -> HostCopy:
     return site.build(layout, weights(layout, version=0), version=0)
 
 
+@pytest.fixture
+def spanning(site: Site) -> HostCopy:
+    """A copy with a tensor too large for one block, which shares its first with a small one."""
+    layout = StateLayout.of({"norm": ("BF16", (8,)), "up": ("BF16", (17 << 20,))})
+    return site.build(layout, weights(layout, version=0), version=0)
+
+
 def _engine(layout: StateLayout, data: Bytes) -> dict[str, np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]]:
     """Tensors of its own, flattened."""
     return {
@@ -65,14 +72,14 @@ def test_a_block_of_several_tensors_is_split_at_their_borders(copy: HostCopy) ->
     assert found == {"norm.1": [7], "norm.2": [19]}
 
 
-def test_a_tensor_that_spans_blocks_comes_in_parts(copy: HostCopy) -> None:
-    new = content_of(copy)
-    up = next(tensor for tensor in copy.layout.tensors if tensor.name == "up")
+def test_a_tensor_that_spans_blocks_comes_in_parts(spanning: HostCopy) -> None:
+    new = content_of(spanning)
+    up = next(tensor for tensor in spanning.layout.tensors if tensor.name == "up")
     new[up.start : up.end].view(np.uint16)[:] += 1
-    parts: list[SparseChange] = list(sparse_changes(prepared(copy, new)))
+    parts: list[SparseChange] = list(sparse_changes(prepared(spanning, new)))
     assert {part.tensor.name for part in parts} == {"up"}
     assert len(parts) > 2
-    np.testing.assert_array_equal(np.concatenate([part.indices for part in parts]), np.arange(400))
+    np.testing.assert_array_equal(np.concatenate([part.indices for part in parts]), np.arange(17 << 20))
 
 
 def test_a_whole_block_yields_all_its_elements(copy: HostCopy) -> None:
@@ -96,7 +103,13 @@ def test_changed_tensors_are_those_touched_each_once(copy: HostCopy) -> None:
         np.testing.assert_array_equal(view, data[tensor.start : tensor.end])
 
 
-def test_a_tensor_changed_in_every_block_it_spans_comes_once(copy: HostCopy) -> None:
+def test_a_tensor_changed_in_every_block_it_spans_comes_once(spanning: HostCopy) -> None:
+    update = prepared(spanning, weights(spanning.layout, version=1), whole=range(len(spanning.layout.blocks)))
+    update.commit()
+    assert [tensor.name for tensor, _ in changed_tensors(update)] == ["norm", "up"]
+
+
+def test_a_tensor_without_elements_is_never_among_the_changed(copy: HostCopy) -> None:
     update = prepared(copy, weights(copy.layout, version=1), whole=range(len(copy.layout.blocks)))
     update.commit()
     names = [tensor.name for tensor, _ in changed_tensors(update)]

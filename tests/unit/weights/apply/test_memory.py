@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 
@@ -9,19 +10,29 @@ import numpy as np
 import pytest
 
 from tests.support.weights.copy_states import Site, elements_of, held_of
-from trimtab.weights import layout as layouts
 from trimtab.weights.apply.changes import sparse_changes
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.layout import StateLayout
 
 MODEL_BYTES = 64 << 20
+TENSOR_BYTES = 512 << 10
 LIMIT = 0.15 * MODEL_BYTES
 
 
 @pytest.fixture
-def large(site: Site, monkeypatch: pytest.MonkeyPatch) -> HostCopy:
-    monkeypatch.setattr(layouts, "BLOCK_BYTES", 512 << 10)
-    layout = StateLayout.of({"up": ("BF16", (MODEL_BYTES // 2,))})
+def large(site: Site) -> HostCopy:
+    """A block never mixes dtypes: where neighbours differ, each tensor is a block, however small."""
+    tensors = {
+        f"up.{start}": {
+            "dtype": "BF16" if start // TENSOR_BYTES % 2 else "F16",
+            "shape": [TENSOR_BYTES // 2],
+            "data_offsets": [start, start + TENSOR_BYTES],
+        }
+        for start in range(0, MODEL_BYTES, TENSOR_BYTES)
+    }
+    header = json.dumps(tensors).encode()
+    layout = StateLayout.parse(header + b" " * (-len(header) % 8))
+    assert len(layout.blocks) == len(tensors)
     return site.build(layout, np.zeros(MODEL_BYTES, np.uint8), version=0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field
 from email.parser import BytesParser
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -32,7 +33,7 @@ from trimtab.fabric.wire.message import Message
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
 _BATCH = 512
-_PART_BYTES = 512 << 10
+PART_BYTES = 512 << 10
 # A curator that remembers every prompt of a large source is most of it.
 _MAX_SNAPSHOT_BYTES = 4 << 30
 COMPACT_AFTER_BYTES = 256 << 10
@@ -78,12 +79,19 @@ class Journal:
     """
 
     def __init__(
-        self, bus: Bus, topology: JobTopology, *, incarnation: str, compact_after_bytes: int = COMPACT_AFTER_BYTES
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        *,
+        incarnation: str,
+        compact_after_bytes: int = COMPACT_AFTER_BYTES,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self._bus = bus
         self._topology = topology
         self._incarnation = incarnation
         self._compact_after_bytes = compact_after_bytes
+        self._part_bytes = part_bytes
         self._sequence = 0
         self._record_bytes = 0
         self._snapshot_bytes = 0
@@ -146,7 +154,8 @@ class Journal:
         """Write it down, then delete what it makes superfluous."""
         packed = zstandard.compress(msgspec.msgpack.encode(snapshot))
         first = self._sequence + 1
-        bodies = [packed[start : start + _PART_BYTES] for start in range(0, len(packed), _PART_BYTES)]
+        size = self._part_bytes
+        bodies = [packed[start : start + size] for start in range(0, len(packed), size)]
         for number, body in enumerate(bodies):
             await self._append(SnapshotPart(number=number, count=len(bodies), body=body))
         self._record_bytes, self._snapshot_bytes = 0, len(packed)
@@ -198,6 +207,12 @@ class Journal:
         _, _, lines = base64.b64decode(answer["message"].get("hdrs", "")).partition(b"\r\n")
         found = BytesParser().parsebytes(lines, headersonly=True).get(MESSAGE_ID_HEADER)
         return None if found is None else str(found)
+
+
+class JournalMaker(Protocol):
+    """What opens the journal of a job: `Journal` itself, or that with sizes of its own."""
+
+    def __call__(self, bus: Bus, topology: JobTopology, *, incarnation: str) -> Journal: ...
 
 
 def _unpacked(packed: bytes) -> LedgerSnapshot:

@@ -36,6 +36,7 @@ from trimtab.fabric.bus.errors import (
 )
 from trimtab.fabric.bus.headers import Headers, encoded_size
 from trimtab.fabric.bus.inbox import CallbackSlot, ReplyInbox, Slot, status_of
+from trimtab.fabric.bus.retry import ATTEMPT_TIMEOUT_S
 from trimtab.fabric.settings import NatsSettings
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,7 @@ class Bus:
         credentials: Credentials | None,
         backoff: FullJitter,
         choose: Callable[[list[Server]], Server],
+        attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> None:
         self._settings = settings
         self._credentials = credentials
@@ -85,6 +87,7 @@ class Bus:
         self._redactor = Redactor(settings)
         self._backoff = backoff
         self._choose = choose
+        self._attempt_timeout_s = attempt_timeout_s
         self._client = EnduringClient(require_tls=wants_tls(settings), inbox_prefix=settings.inbox_prefix)
         self._inbox = ReplyInbox(self._client)
         self._connected = asyncio.Event()
@@ -105,12 +108,21 @@ class Bus:
         credentials: Credentials | None = None,
         backoff: FullJitter = RECONNECT_BACKOFF,
         choose: Callable[[list[Server]], Server] = random.choice,
+        attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> Self:
         """Dials within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated. Credentials take the
-        place of the settings' file and are asked for at every dial."""
+        place of the settings' file and are asked for at every dial. What gets no answer within `attempt_timeout_s` is
+        asked again."""
         if credentials is None and settings.credentials_file is not None:
             credentials = CredentialsFile(settings.credentials_file)
-        bus = cls(settings, name=name, credentials=credentials, backoff=backoff, choose=choose)
+        bus = cls(
+            settings,
+            name=name,
+            credentials=credentials,
+            backoff=backoff,
+            choose=choose,
+            attempt_timeout_s=attempt_timeout_s,
+        )
         try:
             await bus._dial()
         except BaseException:
@@ -192,6 +204,10 @@ class Bus:
     @property
     def makes_streams(self) -> bool:
         return self._settings.makes_streams
+
+    @property
+    def attempt_timeout_s(self) -> float:
+        return self._attempt_timeout_s
 
     @property
     def request_timeout_s(self) -> float:

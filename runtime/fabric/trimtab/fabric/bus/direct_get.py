@@ -88,7 +88,7 @@ async def get_message(bus: Bus, stream: str, sequence: int, *, deadline_s: float
             raise _refusal(stream, status, description_of(message))
         return StoredMessage.from_message(message)
 
-    return await until_deadline(attempt, deadline_s=deadline_s)
+    return await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
 
 
 async def get_messages(
@@ -135,7 +135,7 @@ async def get_following(
             timeout_s=timeout_s,
         )
 
-    return await until_deadline(attempt, deadline_s=deadline_s)
+    return await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
 
 
 async def _all_or_first_error(reads: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -168,7 +168,9 @@ async def _read_run(
 
     while following < end:
         # The caller's deadline ends this from outside; here it only bounds the repeats.
-        following = await until_deadline(attempt, deadline_s=bus.request_timeout_s)
+        following = await until_deadline(
+            attempt, deadline_s=bus.request_timeout_s, attempt_timeout_s=bus.attempt_timeout_s
+        )
 
 
 async def _request_batch(

@@ -60,7 +60,8 @@ async def api_call(bus: Bus, operation: str, body: Json | None = None, *, deadli
     async def attempt(timeout_s: float) -> bytes:
         return (await bus.ask(f"$JS.API.{operation}", payload, deadline_s=timeout_s)).data
 
-    answer = cast(Json, json.loads(await until_deadline(attempt, deadline_s=deadline_s)))
+    answered = await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
+    answer = cast(Json, json.loads(answered))
     if "error" in answer:
         raise error_from(msgspec.convert(answer["error"], ApiFault), doing=f"JetStream {operation}")
     return answer

@@ -111,7 +111,7 @@ class KeyValue:
                     f"bucket {self.spec.name!r} does not exist, or JetStream is still starting"
                 ) from None
 
-        message = await until_deadline(attempt, deadline_s=deadline_s)
+        message = await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=self.bus.attempt_timeout_s)
         status = status_of(message) if "Nats-Sequence" not in (message.headers or {}) else None
         if status == "404":
             return None
@@ -139,7 +139,7 @@ class KeyValue:
             return outcome.sequence
 
         try:
-            return await until_deadline(attempt, deadline_s=deadline_s)
+            return await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=self.bus.attempt_timeout_s)
         except BusConflict as conflict:
             # The server compares revisions before it looks at message ids: a write whose answer was lost meets itself.
             if attempts > 1:

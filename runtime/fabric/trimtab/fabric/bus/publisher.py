@@ -76,4 +76,5 @@ async def publish(
             raise outcome
         return outcome
 
-    return await until_deadline(attempt, deadline_s=bus.request_timeout_s if deadline_s is None else deadline_s)
+    deadline_s = bus.request_timeout_s if deadline_s is None else deadline_s
+    return await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)

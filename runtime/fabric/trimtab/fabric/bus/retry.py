@@ -21,18 +21,23 @@ def is_worth_repeating(error: BusError) -> bool:
 
 
 async def until_deadline(
-    attempt: Callable[[float], Awaitable[Result]], *, deadline_s: float, backoff: FullJitter = RETRY_BACKOFF
+    attempt: Callable[[float], Awaitable[Result]],
+    *,
+    deadline_s: float,
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
+    backoff: FullJitter = RETRY_BACKOFF,
+    clock: Callable[[], float] | None = None,
 ) -> Result:
     """Awaits `attempt(seconds_left_for_it)` until it succeeds; at the end raises what the last attempt raised, or the
-    one before where the deadline has cut the last one off.
+    one before where the deadline has cut the last one off. The clock is the loop's unless one is given.
     """
-    clock = asyncio.get_running_loop().time
+    clock = clock or asyncio.get_running_loop().time
     end = clock() + deadline_s
     failures = 0
     earlier: BusError | None = None
     while True:
         try:
-            return await attempt(max(0.001, min(ATTEMPT_TIMEOUT_S, end - clock())))
+            return await attempt(max(0.001, min(attempt_timeout_s, end - clock())))
         except BusError as error:
             delay = backoff.delay_s(failures)
             failures += 1

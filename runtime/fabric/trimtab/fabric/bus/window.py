@@ -16,7 +16,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusClosed, BusError, BusTimeout, BusUnavailable, PayloadTooLarge
 from trimtab.fabric.bus.headers import Headers, checked_subject, encoded_size
 from trimtab.fabric.bus.publisher import Acknowledgement, read_acknowledgement, stamped
-from trimtab.fabric.bus.retry import ATTEMPT_TIMEOUT_S, RETRY_BACKOFF, is_worth_repeating
+from trimtab.fabric.bus.retry import RETRY_BACKOFF, is_worth_repeating
 
 _LOOK_INTERVAL_S = 0.1
 
@@ -52,6 +52,7 @@ class WindowedPublisher:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._deadline_s = bus.request_timeout_s if deadline_s is None else deadline_s
+        self._attempt_timeout_s = bus.attempt_timeout_s
         self._outstanding: set[_Outstanding] = set()
         self._bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
@@ -154,11 +155,11 @@ class WindowedPublisher:
 
     async def _send(self, item: _Outstanding) -> None:
         now = self._clock()
-        item.repeat_at = now + ATTEMPT_TIMEOUT_S * (1 + item.repeats)
+        item.repeat_at = now + self._attempt_timeout_s * (1 + item.repeats)
         if not self._bus.may_wait_to_write(item.size):
             await self._write(item)
             return
-        limit_s = max(0.001, min(ATTEMPT_TIMEOUT_S, item.expires_at - now))
+        limit_s = max(0.001, min(self._attempt_timeout_s, item.expires_at - now))
         await self._bus.wait_connected(deadline_s=limit_s)
         try:
             async with asyncio.timeout_at(now + limit_s):

@@ -19,7 +19,7 @@ import structlog
 from trimtab.weights.apply.build import CopyBuilder
 from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
 from trimtab.weights.apply.held import Held
-from trimtab.weights.apply.journal import Base, Journal, JournalHeader, JournalWriter
+from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, JournalHeader, JournalWriter
 from trimtab.weights.apply.mapping import MappedWeights
 from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.apply.recovery import recover, redo
@@ -33,29 +33,39 @@ _log = structlog.get_logger(__name__)
 class HostCopy:
     """Made by `open` or by a build. It has one owner, in one process, until `close`."""
 
-    def __init__(self, places: CopyPlaces, weights: MappedWeights, held: Held, locks: ExitStack) -> None:
+    def __init__(
+        self,
+        places: CopyPlaces,
+        weights: MappedWeights,
+        held: Held,
+        locks: ExitStack,
+        *,
+        piece_elements: int = PIECE_ELEMENTS,
+    ) -> None:
         self.places = places
         self._weights = weights
         self._held = held
         self._locks = locks
+        self._piece_elements = piece_elements
 
     @classmethod
-    def open(cls, folder: Path, spool: Path) -> HostCopy | None:
+    def open(cls, folder: Path, spool: Path, *, piece_elements: int = PIECE_ELEMENTS) -> HostCopy | None:
         """The copy that was left here, after finishing a commit that was interrupted; None when there is none.
 
         One that cannot be used is removed, and None is returned: it is to be built from the store. Raises CopyInUse.
+        Commits change `piece_elements` at a time.
         """
         places = CopyPlaces(folder, spool)
         with places.lock() as locks:
             try:
-                recovered = recover(places)
+                recovered = recover(places, piece_elements=piece_elements)
             except (DamagedCopy, DamagedJournal) as error:
                 _log.warning("host_copy_discarded", folder=str(folder), error=str(error))
                 recovered = None
             if recovered is None:
                 places.discard()
                 return None
-            return cls(places, *recovered, locks.pop_all())
+            return cls(places, *recovered, locks.pop_all(), piece_elements=piece_elements)
 
     @classmethod
     def build(cls, folder: Path, spool: Path, layout: StateLayout) -> CopyBuilder:
@@ -115,7 +125,7 @@ class HostCopy:
 
     def finish_commit(self, journal: Journal, *, threads: int) -> None:
         """For PreparedUpdate, which has made the journal the committed one."""
-        redo(self.places, self._weights, journal, threads=threads)
+        redo(self.places, self._weights, journal, threads=threads, piece_elements=self._piece_elements)
         self._held = journal.header.target
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ _ENTRY = struct.Struct("<IIQQ16s")
 _TRAILER = struct.Struct("<QQ16s8s")
 _ALIGNMENT = 8
 _CHUNK_BYTES = 1 << 20
-_PIECE_ELEMENTS = 1 << 18
+PIECE_ELEMENTS = 1 << 18
 """How many elements are changed at a time: numpy makes 8-byte indices of the positions, so this bounds the memory."""
 
 
@@ -120,11 +120,13 @@ class Journal:
         start, _ = list(record.spans(block))[-1]
         return np.frombuffer(self._map, dtype=f"u{block.element.width}", count=record.count, offset=start)
 
-    def apply(self, record: Record, elements: npt.NDArray[np.unsignedinteger]) -> None:
+    def apply(
+        self, record: Record, elements: npt.NDArray[np.unsignedinteger], *, piece_elements: int = PIECE_ELEMENTS
+    ) -> None:
         """Changes a block's elements in place."""
         positions, values = self.positions(record), self.values(record)
-        for start in range(0, record.count, _PIECE_ELEMENTS):
-            piece = slice(start, start + _PIECE_ELEMENTS)
+        for start in range(0, record.count, piece_elements):
+            piece = slice(start, start + piece_elements)
             elements[piece if positions is None else positions[piece]] = values[piece]
 
     def close(self) -> None:

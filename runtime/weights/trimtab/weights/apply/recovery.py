@@ -9,18 +9,26 @@ import structlog
 from trimtab.weights.apply.durable import remove
 from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
 from trimtab.weights.apply.held import CopyState, Held, read_state, write_state
-from trimtab.weights.apply.journal import Base, Journal, Record
+from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, Record
 from trimtab.weights.apply.mapping import MappedWeights
 from trimtab.weights.apply.places import CopyPlaces
 
 _log = structlog.get_logger(__name__)
 
 
-def redo(places: CopyPlaces, weights: MappedWeights, journal: Journal, *, threads: int = 1) -> None:
+def redo(
+    places: CopyPlaces,
+    weights: MappedWeights,
+    journal: Journal,
+    *,
+    threads: int = 1,
+    piece_elements: int = PIECE_ELEMENTS,
+) -> None:
     """Makes the copy what a committed journal says, however much of it has happened before."""
 
     def apply(record: Record) -> None:
-        journal.apply(record, weights.elements(weights.layout.blocks[record.block]))
+        elements = weights.elements(weights.layout.blocks[record.block])
+        journal.apply(record, elements, piece_elements=piece_elements)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="apply") as pool:
         for _ in pool.map(apply, journal.records):
@@ -30,7 +38,7 @@ def redo(places: CopyPlaces, weights: MappedWeights, journal: Journal, *, thread
     remove(places.committed)
 
 
-def recover(places: CopyPlaces) -> tuple[MappedWeights, Held] | None:
+def recover(places: CopyPlaces, *, piece_elements: int = PIECE_ELEMENTS) -> tuple[MappedWeights, Held] | None:
     """None when there is no copy. Raises DamagedCopy and DamagedJournal for one that is lost.
 
     It does not read the weights: `HostCopy.verify` does.
@@ -45,7 +53,7 @@ def recover(places: CopyPlaces) -> tuple[MappedWeights, Held] | None:
         raise DamagedCopy(f"{places.model} is missing") from None
     try:
         _check(places, weights, state)
-        held = _finish_commit(places, weights, state.held)
+        held = _finish_commit(places, weights, state.held, piece_elements=piece_elements)
     except BaseException:
         weights.close()
         raise
@@ -61,7 +69,7 @@ def _check(places: CopyPlaces, weights: MappedWeights, state: CopyState) -> None
         raise DamagedCopy(f"{places.state}: {error}") from None
 
 
-def _finish_commit(places: CopyPlaces, weights: MappedWeights, held: Held) -> Held:
+def _finish_commit(places: CopyPlaces, weights: MappedWeights, held: Held, *, piece_elements: int) -> Held:
     try:
         journal = Journal.open(places.committed, weights.layout)
     except FileNotFoundError:
@@ -71,7 +79,7 @@ def _finish_commit(places: CopyPlaces, weights: MappedWeights, held: Held) -> He
         if target == held:
             remove(places.committed)
         elif journal.header.base == Base.of(held):
-            redo(places, weights, journal)
+            redo(places, weights, journal, piece_elements=piece_elements)
             _log.info("host_copy_commit_finished", folder=str(places.folder), held=str(target))
         else:
             # Whether a part of it has been applied is unknown, so the copy cannot be trusted either.

@@ -50,21 +50,24 @@ async def fetch_chunks(
     parallel: int,
     deadline_s: float,
     progress: Progress | None = None,
+    range_bytes: int = CHUNK_BYTES,
 ) -> dict[str, Path]:
     """The chunks, given by key, as files by SHA-256. One fetch at a time may use a spool.
 
-    About `parallel` requests run at once. `progress(done, total)` counts what was there already as done.
+    About `parallel` requests run at once; chunks larger than `range_bytes` take several. `progress(done, total)` counts
+    what was there already as done.
     """
     wanted = {chunk.sha256: (key, chunk) for key, chunk in chunks.items()}
-    fetch = _Fetch(store, spool, {sha256: chunk.size for sha256, (_, chunk) in wanted.items()}, deadline_s, progress)
+    sizes = {sha256: chunk.size for sha256, (_, chunk) in wanted.items()}
+    fetch = _Fetch(store, spool, sizes, deadline_s, progress, range_bytes=range_bytes)
     try:
         async with asyncio.timeout(deadline_s):
             await asyncio.to_thread(spool.mkdir, parents=True, exist_ok=True)
             if rate is not None:
                 await fetch.all(wanted.values(), partial(fetch.by_rate, rate), parallel=parallel)
             else:
-                large = [item for item in wanted.values() if item[1].size > CHUNK_BYTES]
-                small = [item for item in wanted.values() if item[1].size <= CHUNK_BYTES]
+                large = [item for item in wanted.values() if item[1].size > range_bytes]
+                small = [item for item in wanted.values() if item[1].size <= range_bytes]
                 await fetch.all(large, fetch.by_ranges, parallel=max(1, parallel // _RANGES))
                 await fetch.all(small, fetch.at_once, parallel=parallel)
     except TimeoutError:
@@ -83,7 +86,14 @@ class _Fetch:
     """Three ways to the same end: a file beside the place of the chunk, which takes its place once it is verified."""
 
     def __init__(
-        self, store: ObjectStore, spool: Path, sizes: Mapping[str, int], deadline_s: float, progress: Progress | None
+        self,
+        store: ObjectStore,
+        spool: Path,
+        sizes: Mapping[str, int],
+        deadline_s: float,
+        progress: Progress | None,
+        *,
+        range_bytes: int,
     ) -> None:
         self._store = store
         self._spool = spool
@@ -91,6 +101,7 @@ class _Fetch:
         self._done = dict.fromkeys(sizes, 0)
         self._deadline_s = deadline_s
         self._progress = progress
+        self._range_bytes = range_bytes
 
     async def all(self, items: Iterable[tuple[str, Chunk]], way: Way, *, parallel: int) -> None:
         turn = asyncio.Semaphore(parallel)
@@ -141,7 +152,7 @@ class _Fetch:
                 key,
                 whole,
                 deadline_s=self._deadline_s,
-                shape=DownloadShape(max_bytes=chunk.size, range_bytes=CHUNK_BYTES, parallel=_RANGES),
+                shape=DownloadShape(max_bytes=chunk.size, range_bytes=self._range_bytes, parallel=_RANGES),
                 progress=lambda done, _: self._note(chunk, done),
             )
         except (ChecksumMismatch, ObjectTooLarge) as error:

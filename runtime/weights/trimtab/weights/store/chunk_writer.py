@@ -34,8 +34,9 @@ class ChunkWriter:
         deadline_s: float,
         parallel: int = 8,
         max_bytes_in_flight: int = 32 << 20,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """`deadline_s` is for each chunk."""
+        """`deadline_s` is for each chunk. Only a block that is larger makes a chunk larger than `chunk_bytes`."""
         self._store = store
         self._policy = policy
         self._epoch = epoch
@@ -43,6 +44,7 @@ class ChunkWriter:
         self._deadline_s = deadline_s
         self._parallel = parallel
         self._max_bytes_in_flight = max_bytes_in_flight
+        self._chunk_bytes = chunk_bytes
         self._filling: list[bytes] = []
         self._filled_bytes = 0
         # Until the end pieces name the upload that takes them along; uploads of equal content become one chunk.
@@ -54,7 +56,7 @@ class ChunkWriter:
         """Waits while too much is on the way. Raises what an earlier upload has failed with."""
         if self._pieces and block <= self._pieces[-1].block:
             raise ValueError(f"block {block} comes after block {self._pieces[-1].block}; add them in order")
-        if self._filling and self._filled_bytes + len(encoded) > CHUNK_BYTES:
+        if self._filling and self._filled_bytes + len(encoded) > self._chunk_bytes:
             await self._send()
         self._pieces.append(
             Piece(
@@ -69,7 +71,7 @@ class ChunkWriter:
         )
         self._filling.append(encoded)
         self._filled_bytes += len(encoded)
-        if self._filled_bytes >= CHUNK_BYTES:
+        if self._filled_bytes >= self._chunk_bytes:
             await self._send()
 
     async def finish(self) -> tuple[tuple[Chunk, ...], tuple[Piece, ...]]:
