@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +133,7 @@ def sparsity_of(pair: StepPair) -> float:
     return float(np.mean(pair.base.view(np.uint16) == pair.target.view(np.uint16)))
 
 
+@cache
 def _median_of_products() -> float:
     """The median of |Gaussian x row scale x column scale|, by numbers: the logarithm of a Gaussian is not symmetric."""
     random = np.random.default_rng(0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 END = 0
-_VOCABULARY = 8
+VOCABULARY = 8
 _PROMPT_TOKENS = 2
 _BISECTIONS = 200
 
@@ -60,7 +61,7 @@ def words(*, seed: int, prompts: int = 4) -> KnownTask:
     asked = _prompts(chance, prompts)
     worth = []
     for _ in asked:
-        secret = tuple(chance.integers(1, _VOCABULARY, 2).tolist())
+        secret = tuple(chance.integers(1, VOCABULARY, 2).tolist())
         worth.append({answer: _likeness(answer, secret) for answer in _continuations((), 3)})
     return KnownTask(prompts=asked, rewards=tuple(worth), longest=3)
 
@@ -70,7 +71,7 @@ def lottery(*, seed: int, prompts: int = 4) -> KnownTask:
     chance = np.random.default_rng(seed)
     asked = _prompts(chance, prompts)
     worth: list[dict[Answer, float]] = [
-        {(token,): float(chance.random()) for token in range(_VOCABULARY)} for _ in asked
+        {(token,): float(chance.random()) for token in range(VOCABULARY)} for _ in asked
     ]
     return KnownTask(prompts=asked, rewards=tuple(worth), longest=1)
 
@@ -79,7 +80,7 @@ def make_model(folder: Path, *, seed: int, spread: float = 0.1) -> None:
     """A Llama of some thousand weights. With a larger `spread` it begins with decided opinions."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=_VOCABULARY,
+        vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -95,21 +96,26 @@ def make_model(folder: Path, *, seed: int, spread: float = 0.1) -> None:
 
 
 @torch.no_grad()
+def next_token_logits(model: LlamaForCausalLM, task: KnownTask) -> list[torch.Tensor]:
+    """For each place of an answer, (prompts, all texts that may stand before it, tokens), texts as numbers in order.
+
+    One pass over the longest texts serves all places, as what is before a place does not see what is after it.
+    """
+    texts = list(product(range(VOCABULARY), repeat=task.longest - 1))
+    ids = torch.tensor([[*prompt, *text] for prompt in task.prompts for text in texts])
+    logits = model(input_ids=ids, use_cache=False).logits.view(len(task.prompts), len(texts), ids.shape[1], -1)
+    first = _PROMPT_TOKENS - 1
+    return [logits[:, :: VOCABULARY ** (task.longest - 1 - place), first + place] for place in range(task.longest)]
+
+
 def answer_probabilities(model: LlamaForCausalLM, task: KnownTask) -> torch.Tensor:
     """(prompts, answers) in float64, in the order of `task.answers`."""
-    open_prefixes: dict[Answer, torch.Tensor] = {(): torch.zeros(len(task.prompts), dtype=torch.float64)}
-    finished: dict[Answer, torch.Tensor] = {}
-    for place in range(task.longest):
-        ids = torch.tensor([[*prompt, *prefix] for prefix in open_prefixes for prompt in task.prompts])
-        logits = model(input_ids=ids, use_cache=False).logits[:, -1].double()
-        by_prefix = torch.log_softmax(logits, dim=-1).view(len(open_prefixes), len(task.prompts), -1)
-        grown: dict[Answer, torch.Tensor] = {}
-        for (prefix, logprobs), following in zip(open_prefixes.items(), by_prefix, strict=True):
-            for token in range(_VOCABULARY):
-                over = token == END or place == task.longest - 1
-                (finished if over else grown)[(*prefix, token)] = logprobs + following[:, token]
-        open_prefixes = grown
-    return torch.stack([finished[answer] for answer in task.answers], dim=1).exp()
+    logprobs = torch.zeros(len(task.prompts), 1, dtype=torch.float64)
+    by_length = []
+    for logits in next_token_logits(model, task):
+        logprobs = (logprobs[:, :, None] + torch.log_softmax(logits.double(), dim=-1)).flatten(start_dim=1)
+        by_length.append(logprobs)
+    return torch.stack([by_length[len(answer) - 1][:, _number(answer)] for answer in task.answers], dim=1).exp()
 
 
 def gibbs(reference: torch.Tensor, rewards: torch.Tensor, *, coefficient: float) -> torch.Tensor:
@@ -139,12 +145,16 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _prompts(chance: np.random.Generator, count: int) -> tuple[Answer, ...]:
-    numbers = chance.permutation(_VOCABULARY**_PROMPT_TOKENS)[:count].tolist()
-    return tuple(divmod(number, _VOCABULARY) for number in numbers)
+    numbers = chance.permutation(VOCABULARY**_PROMPT_TOKENS)[:count].tolist()
+    return tuple(divmod(number, VOCABULARY) for number in numbers)
+
+
+def _number(text: Answer) -> int:
+    return reduce(lambda number, token: number * VOCABULARY + token, text, 0)
 
 
 def _continuations(prefix: Answer, longest: int) -> Iterator[Answer]:
-    for token in range(_VOCABULARY):
+    for token in range(VOCABULARY):
         answer = (*prefix, token)
         if token == END or len(answer) == longest:
             yield answer

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import LlamaForCausalLM
 
-from tests.support.learning.known_optimum import END, KnownTask, answer_probabilities
+from tests.support.learning.known_optimum import (
+    END,
+    VOCABULARY,
+    KnownTask,
+    answer_probabilities,
+    next_token_logits,
+)
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Group, StepTotals
@@ -93,23 +100,25 @@ class Sampler:
         self._chance = torch.Generator().manual_seed(seed)
         self._worth = [dict(zip(task.answers, row, strict=True)) for row in task.reward_table.tolist()]
 
-    @torch.no_grad()
     def rows(self, weights: Mapping[str, torch.Tensor], setting: Setting, *, version: int) -> list[Row]:
         self._model.load_state_dict(weights)
-        prompts = [number for number in range(len(self._task.prompts)) for _ in range(setting.groups)]
-        asked = torch.tensor([self._task.prompts[number] for number in prompts])
-        asked = asked.repeat_interleave(setting.group_size, dim=0)
-        ids, logprobs = asked, torch.zeros(asked.shape)
-        for _ in range(self._task.longest):
-            logits = self._model(input_ids=ids, use_cache=False).logits[:, -1].float()
-            following = torch.log_softmax(logits, dim=-1)
+        prompts = torch.arange(len(self._task.prompts)).repeat_interleave(setting.groups)
+        asked = prompts.repeat_interleave(setting.group_size)
+        ids = torch.tensor(self._task.prompts)[asked]
+        logprobs = torch.zeros(ids.shape)
+        said = torch.zeros_like(asked)
+        """The number of what was drawn so far."""
+        for logits in next_token_logits(self._model, self._task):
+            following = torch.log_softmax(logits[asked, said].float(), dim=-1)
             drawn = torch.multinomial(following.exp(), 1, generator=self._chance)
             ids = torch.cat([ids, drawn], dim=1)
             logprobs = torch.cat([logprobs, following.gather(1, drawn)], dim=1)
+            said = said * VOCABULARY + drawn[:, 0]
+        token_ids, token_logprobs = ids.numpy().astype(np.int32), logprobs.numpy()
         rows: list[Row] = []
-        for prompt in prompts:
+        for prompt in prompts.tolist():
             part = slice(len(rows), len(rows) + setting.group_size)
-            rows += self._group(prompt, ids[part], logprobs[part], version=version, first_key=len(rows))
+            rows += self._group(prompt, token_ids[part], token_logprobs[part], version=version, first_key=len(rows))
         return rows
 
     def probabilities(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -117,7 +126,13 @@ class Sampler:
         return answer_probabilities(self._model, self._task)
 
     def _group(
-        self, prompt: int, ids: torch.Tensor, logprobs: torch.Tensor, *, version: int, first_key: int
+        self,
+        prompt: int,
+        ids: npt.NDArray[np.int32],
+        logprobs: npt.NDArray[np.float32],
+        *,
+        version: int,
+        first_key: int,
     ) -> list[Row]:
         asked = len(self._task.prompts[prompt])
         answers = [_until_end(tokens[asked:]) for tokens in ids.tolist()]
@@ -130,8 +145,8 @@ class Sampler:
             rows.append(
                 Row(
                     key=first_key + number,
-                    token_ids=ids[number, :length].numpy().astype(np.int32),
-                    logprobs=logprobs[number, :length].numpy().astype(np.float32),
+                    token_ids=ids[number, :length],
+                    logprobs=logprobs[number, :length],
                     mask=mask,
                     versions=np.where(mask, version, -1),
                     advantage=group.of(reward, tokens=len(answer)),
