@@ -90,31 +90,33 @@ def scene(site: Site) -> Scene:
     return Scene(site, layout, (weights(layout, version=0), weights(layout, version=1)))
 
 
-def test_a_commit_killed_anywhere_leaves_one_version(scene: Scene) -> None:
+def test_a_commit_killed_anywhere_leaves_one_version(scene: Scene, sizes: Sizes) -> None:
+    step = sizes.lines_between_kills
     versions: list[int] = []
     scene.start()
-    while scene.dies_at_line_of_commit(len(versions) + 1):
+    while scene.dies_at_line_of_commit(step * len(versions) + 1):
         versions.append(scene.version_after_opening())
         scene.start()
     # The version changes at one moment, with kills on both sides of it.
     assert versions == sorted(versions)
-    assert versions.count(0) > 20
-    assert versions.count(1) > 20
+    assert versions.count(0) > 20 // step
+    assert versions.count(1) > 20 // step
 
 
-def test_a_recovery_killed_anywhere_is_finished_by_the_next(scene: Scene) -> None:
+def test_a_recovery_killed_anywhere_is_finished_by_the_next(scene: Scene, sizes: Sizes) -> None:
+    step = sizes.lines_between_kills
     kills = 0
     while True:
         scene.start()
         scene.commit_and_vanish()
-        if not dies_at_line(lambda: scene.site.opened().close(), kills + 1):
+        if not dies_at_line(lambda: scene.site.opened().close(), step * kills + 1):
             break
         kills += 1
         assert scene.version_after_opening() == 1
-    assert kills > 40
+    assert kills > 40 // step
 
 
-def test_a_build_killed_anywhere_leaves_all_or_nothing(scene: Scene) -> None:
+def test_a_build_killed_anywhere_leaves_all_or_nothing(scene: Scene, sizes: Sizes) -> None:
     """Here it replaces a copy of another layout, which is there until the build begins."""
     other = StateLayout.of({"old": ("F32", (10,))})
     outcomes: list[str] = []
@@ -122,7 +124,8 @@ def test_a_build_killed_anywhere_leaves_all_or_nothing(scene: Scene) -> None:
         scene.clear()
         scene.site.build(other, weights(other, version=0), version=0).close()
         if not dies_at_line(
-            lambda: scene.site.build(scene.layout, scene.versions[1], version=1).close(), len(outcomes) + 1
+            lambda: scene.site.build(scene.layout, scene.versions[1], version=1).close(),
+            sizes.lines_between_kills * len(outcomes) + 1,
         ):
             break
         copy = scene.site.open()

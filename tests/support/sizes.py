@@ -13,6 +13,8 @@ class DataflowStorm:
     """At least, of workers and of ranks each, and as many departures."""
     steps: int
     """At least, of each policy."""
+    everything: bool
+    """Whether it is so long that all that may happen to a group, a worker or a rank has happened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,25 +34,29 @@ class Sizes:
     operator_kills: int
     weight_transfer_kills: int
     host_copy_rounds: int
+    lines_between_kills: int
+    """Of the code that commits, recovers and builds a host copy."""
     outage_s: float
     """Of NATS and object storage, both at once."""
 
 
 SMALL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3),
+    dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3, everything=False),
     drains=Drains(tasks=120, scale_downs=4, kills=1, slow_every=8),
     rank_kills=6,
     operator_kills=6,
     weight_transfer_kills=30,
     host_copy_rounds=40,
+    lines_between_kills=5,
     outage_s=5.0,
 )
 FULL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10),
+    dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,
     host_copy_rounds=150,
+    lines_between_kills=1,
     outage_s=30.0,
 )

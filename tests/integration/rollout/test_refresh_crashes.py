@@ -31,7 +31,9 @@ async def weights(
         yield weights
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize(
+    "step", [step if step is Step.COMMITTED else pytest.param(step, marks=pytest.mark.slow) for step in Step]
+)
 async def test_killed_at_a_step_of_a_swap(
     step: Step,
     weights: WeightsOfJob,

@@ -16,6 +16,8 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore
 
+pytestmark = pytest.mark.slow
+
 State = dict[str, torch.Tensor]
 
 

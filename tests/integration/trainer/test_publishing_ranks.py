@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -13,6 +14,8 @@ from tests.support.trainer.forked_ranks import run_ranks
 from tests.support.trainer.publishing_ranks import RANKS, run_rank
 from tests.support.trainer.samples import policy
 from trimtab.trainer.learner import Learner
+
+pytestmark = pytest.mark.slow
 
 
 async def test_rank_0_alone_keeps_them_and_they_are_those_of_one_rank(

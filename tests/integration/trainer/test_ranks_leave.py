@@ -22,6 +22,8 @@ from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
 from trimtab.fabric.wire.lease import BatchRequest
 
+pytestmark = pytest.mark.slow
+
 
 class Ranks:
     """`torchrun` with two ranks of the real trainer."""
