@@ -20,8 +20,8 @@ def greedy(model: Any, prompt: list[int], *, count: int) -> list[int]:
 
 
 def assert_greedy(model: Any, prompt: list[int], answer: Answer) -> None:
-    """Each token is the likeliest one after those before it, which makes it what `greedy` gives. One pass tells, where a
-    model of some size would take its time to generate."""
+    """Each token is the likeliest one after those before it, which makes it what `greedy` gives. One pass tells, where
+    a model of some size would take its time to generate."""
     tokens = tokens_of(answer)
     assert _logprobs(model, prompt, [tokens])[0].argmax(dim=-1).tolist() == tokens
 
