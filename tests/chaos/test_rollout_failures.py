@@ -138,6 +138,7 @@ async def test_no_workflow_takes_the_worker_with_it_and_none_is_rewarded_for_try
     await pod.leave()
 
 
+@pytest.mark.slow
 async def test_a_dead_engine_is_waited_for_and_named_when_it_stays_away(
     sites: Sites, bus: Bus, engine: EngineProcess, rollout_template: TemplateProcess
 ) -> None:

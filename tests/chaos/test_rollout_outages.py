@@ -16,7 +16,6 @@ from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.forked_pods import RolloutPod
 from tests.support.rollout.job import Job
 from tests.support.rollout.pod_site import POLICY, PodSite
-from tests.support.sizes import Sizes
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -32,6 +31,9 @@ from trimtab.weights.source import SafetensorsFile
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 
+pytestmark = pytest.mark.slow
+
+OUTAGE_S = 30.0
 GROUP = 2
 BEFORE, DURING, AFTER = 10, 20, 5
 SLOW = {"prompt": "1,2,3>", "answer": "3", "seconds": 4.0}
@@ -68,7 +70,6 @@ async def test_a_worker_outlives_a_time_without_broker_and_store(
     rollout_model: Path,
     rollout_template: TemplateProcess,
     tmp_path: Path,
-    sizes: Sizes,
 ) -> None:
     signer = Signer.generate()
     site = PodSite(
@@ -105,7 +106,7 @@ async def test_a_worker_outlives_a_time_without_broker_and_store(
 
         await eventually(under_way, timeout_s=20.0)
         nats.kill()
-        await asyncio.sleep(sizes.outage_s)
+        await asyncio.sleep(OUTAGE_S)
         assert pod.runs, pod.said()
         assert await pod.metric("weight_version", policy=POLICY) == 0
         await asyncio.gather(asyncio.to_thread(nats.start), asyncio.to_thread(seaweed.start))

@@ -36,8 +36,6 @@ class Sizes:
     host_copy_rounds: int
     lines_between_kills: int
     """Of the code that commits, recovers and builds a host copy."""
-    outage_s: float
-    """Of NATS and object storage, both at once."""
 
 
 SMALL = Sizes(
@@ -48,7 +46,6 @@ SMALL = Sizes(
     weight_transfer_kills=30,
     host_copy_rounds=40,
     lines_between_kills=5,
-    outage_s=5.0,
 )
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
@@ -58,5 +55,4 @@ FULL = Sizes(
     weight_transfer_kills=200,
     host_copy_rounds=150,
     lines_between_kills=1,
-    outage_s=30.0,
 )

@@ -30,6 +30,8 @@ from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
 
+pytestmark = pytest.mark.slow
+
 TASKS = 5
 KEY = "sk-not-for-the-log"
 

@@ -34,6 +34,8 @@ from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.weights.store.position import Position
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 4
 LAST_VERSION = 6
 BACKLOG = 2 * WORKERS
