@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+_WITH_OPERATOR = {"operator", "remote", "release"}
+
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.split("::", 1)[0])
-        if file.parent.parent.name == "cluster":
-            return str(file.parent)
+        if file.parts[:2] == ("tests", "cluster"):
+            # Those with an operator of their own have a control plane of their own; the others share one.
+            own = len(file.parts) > 3 and file.parts[2] in _WITH_OPERATOR
+            return "/".join(file.parts[: 3 if own else 2])
         return "rollout pods" if file.match("chaos/test_rollout_*.py") else str(file)
 
 

@@ -33,6 +33,8 @@ class Sizes:
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
+    flipped_bits: int
+    """Of chunks and manifests."""
     host_copy_rounds: int
     lines_between_kills: int
     """Of the code that commits, recovers and builds a host copy."""
@@ -44,6 +46,7 @@ SMALL = Sizes(
     rank_kills=6,
     operator_kills=6,
     weight_transfer_kills=30,
+    flipped_bits=200,
     host_copy_rounds=40,
     lines_between_kills=5,
 )
@@ -53,6 +56,7 @@ FULL = Sizes(
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,
+    flipped_bits=1000,
     host_copy_rounds=150,
     lines_between_kills=1,
 )

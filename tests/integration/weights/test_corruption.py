@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.sizes import Sizes
 from tests.support.weights.published import POLICY, D, Published
 from tests.support.weights.small_policy import content, flipped, pulls_newest, refusal
 from tests.support.weights.small_policy import published as published
@@ -36,15 +37,15 @@ from trimtab.weights.store.manifest import Chunk, InvalidManifest, WeightManifes
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 
-FLIPS = 1000
 PULLS = 20
 POINTER_FLIPS = 40
 LEASE_FLIPS = 25
 
 
 async def test_every_flipped_bit_of_chunks_and_manifests_is_detected(
-    published: Published, store: ObjectStore, tmp_path: Path
+    published: Published, store: ObjectStore, tmp_path: Path, sizes: Sizes
 ) -> None:
+    flips = sizes.flipped_bits
     """Chunks go through the store and the fetch; a chunk's blocks are decoded too, as if SHA-256 had not noticed."""
     chance = random.Random(20261115)
     owners = {key: manifest for manifest in published.manifests.values() for key in manifest.chunk_keys()}
@@ -76,15 +77,15 @@ async def test_every_flipped_bit_of_chunks_and_manifests_is_detected(
         detected["manifest"] += 1
 
     jobs = []
-    for number in range(FLIPS):
+    for number in range(flips):
         victim = chance.choice(victims)
         if isinstance(victim, str):
             jobs.append(damage_chunk(number, victim))
         else:
             damage_manifest(victim)
     await asyncio.gather(*jobs)
-    assert detected.total() == FLIPS
-    assert min(detected["chunk"], detected["manifest"]) > FLIPS / 10
+    assert detected.total() == flips
+    assert min(detected["chunk"], detected["manifest"]) > flips / 10
 
 
 def check_blocks(published: Published, manifest: WeightManifest, damaged: Chunk, files: ChunkFiles) -> None:
