@@ -30,6 +30,8 @@ class Drains:
 class Sizes:
     dataflow_storm: DataflowStorm
     drains: Drains
+    interrupted_jobs: bool
+    """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
@@ -43,6 +45,7 @@ class Sizes:
 SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3, everything=False),
     drains=Drains(tasks=120, scale_downs=4, kills=1, slow_every=8),
+    interrupted_jobs=False,
     rank_kills=6,
     operator_kills=6,
     weight_transfer_kills=30,
@@ -53,6 +56,7 @@ SMALL = Sizes(
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
+    interrupted_jobs=True,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

@@ -17,6 +17,8 @@ from tests.support.remote.far_side import SECRET, FarSide, kubeconfig_secret
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 from trimtab.kube.timestamps import epoch
 
+pytestmark = pytest.mark.slow
+
 HOME = {"name": "home", "replicas": 1, "gracePeriodSeconds": 5}
 FAR = ("tiny-far-rollout-0", "tiny-far-rollout-1")
 
@@ -48,7 +50,7 @@ def _no_address_in(scene: Scene, far: FarSide) -> Iterator[None]:
     assert str(far.line.port) not in told
 
 
-@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.slow), "hang"])
+@pytest.mark.parametrize("fault", ["cut", "hang"])
 def test_while_the_line_is_down_nothing_happens_there_and_then_it_goes_on(
     scene: Scene, far: FarSide, fault: str
 ) -> None:
@@ -95,7 +97,6 @@ def test_a_lost_cluster_is_covered_at_home_until_it_is_back(scene: Scene, far: F
     scene.until(lambda: scene.pods("home"), lambda pods: len(pods) == 1)
 
 
-@pytest.mark.slow
 def test_a_killed_operator_does_not_begin_to_count_anew(scene: Scene, far: FarSide, operator: OperatorProcess) -> None:
     before = _uids(_begin(scene, far, lostAfterSeconds=12))
     far.line.cut()
@@ -116,7 +117,6 @@ def test_a_killed_operator_does_not_begin_to_count_anew(scene: Scene, far: FarSi
     assert _uids(far.pods()) == before
 
 
-@pytest.mark.slow
 def test_a_pool_that_is_deleted_while_its_cluster_is_away_goes_and_its_things_are_collected_later(
     scene: Scene, far: FarSide
 ) -> None:
@@ -135,7 +135,6 @@ def test_a_pool_that_is_deleted_while_its_cluster_is_away_goes_and_its_things_ar
     scene.until(far.pods, lambda pods: set(pods) == {"other-far-rollout-0"})
 
 
-@pytest.mark.slow
 def test_a_pool_that_is_moved_away_from_a_lost_cluster_is_not_held_back(scene: Scene, far: FarSide) -> None:
     _begin(scene, far, lostAfterSeconds=3)
     far.line.cut()

@@ -39,7 +39,8 @@ def test_micro_batches_and_portions_change_nothing(model: Path, alone: dict[str,
     check_same(trained(model, algorithm, micro_batch_tokens=4096, portions=4), alone[algorithm])
 
 
-@pytest.mark.parametrize(("world_size", "idle_rank"), [(2, -1), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("world_size", "idle_rank"), [(2, -1), (4, 1)])
 async def test_ranks_make_the_same_update_as_one(
     rank_template: TemplateProcess,
     model: Path,
