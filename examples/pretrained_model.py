@@ -72,7 +72,7 @@ def load() -> SmolLM2:
     reader = gguf.GGUFReader(cached_file())
     fields = {name: field.contents() for name, field in reader.fields.items()}
     config = _config(fields)
-    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = LlamaForCausalLM(config)
     random = np.random.default_rng(_NOISE_SEED)
     weights = dict(_tensor(config, stored, random) for stored in reader.tensors)
     # The parameters leave out the output layer, which is the embedding once more.
