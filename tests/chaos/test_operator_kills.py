@@ -13,7 +13,7 @@ import pytest
 from tests.support.operator.fault_proxy import FaultProxy
 from tests.support.operator.forked_operator import prepare
 from tests.support.operator.kill_run import run_kills
-from tests.support.sizes import Sizes
+from tests.support.sizes import FULL, Sizes
 from tests.support.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import ControlPlaneAssets
@@ -49,4 +49,7 @@ async def test_kills_and_faults_leave_no_trace(
                 await run_kills(
                     template, plane, servers, folder=tmp_path, kills=sizes.operator_kills, seed=3, server=proxy.server
                 )
-        assert {"409", "410", "429", "500", "lost answer", "cut watch"} <= proxy.faults.keys()
+        assert proxy.faults
+        # A few kills are over before each kind of fault has come by.
+        if sizes is FULL:
+            assert {"409", "410", "429", "500", "lost answer", "cut watch"} <= proxy.faults.keys()

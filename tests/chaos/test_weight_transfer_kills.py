@@ -154,20 +154,24 @@ def check_notes(site: Site) -> None:
 def not_hit(storm: Storm, *, kills: int) -> list[str]:
     """Parts of a transfer that kills have not hit often enough to show anything."""
     site = storm.site
-    some, few = max(1, kills // 40), max(1, kills // 60)
     published = [line.position for line in site.trainer_notes.lines() if line.position is not None]
     committed = [sum(line.what == "committed" for line in site.notes(member).lines()) for member in MEMBERS]
-    died = sum(later.version < earlier.version for earlier, later in pairwise(published))
-    enough = {
-        "publications": len(published) > kills / 5,
-        "publications cut short": len(_ledger(site)) - len(published) >= some,
-        "trainers that went on from older checkpoints": died >= few,
-        "collections": any(line.what == "weights_collected" for line in site.trainer_notes.lines()),
-        "fetches": storm.moments["fetch"] >= some,
-        "applications": storm.moments["apply"] >= 1,
-        "commits": min(committed) >= some,
+    found = {
+        "publications": (len(published), kills // 5),
+        "publications cut short": (len(_ledger(site)) - len(published), kills // 40),
+        "trainers that went on from older checkpoints": (
+            sum(later.version < earlier.version for earlier, later in pairwise(published)),
+            kills // 60,
+        ),
+        "collections": (
+            sum(line.what == "weights_collected" for line in site.trainer_notes.lines()),
+            kills // 200,
+        ),
+        "fetches": (storm.moments["fetch"], kills // 40),
+        "applications": (storm.moments["apply"], kills // 200),
+        "commits": (min(committed), max(1, kills // 40)),
     }
-    return [part for part, hit in enough.items() if not hit]
+    return [part for part, (hit, enough) in found.items() if hit < enough]
 
 
 async def collect_all(site: Site, store: ObjectStore) -> Latest:

@@ -94,7 +94,9 @@ dd if=/dev/zero of=/dev/shm/shared bs=1k count=1 2>/dev/null
         ],
     )
     # The neighbour sees the shared memory, and has a /tmp of its own.
-    peek = "while [ ! -s /dev/shm/shared ]; do sleep 0.05; done; wc -c </dev/shm/shared; ls -A /tmp"
+    peek = (
+        "while [ ! -s /dev/shm/shared ]; do sleep 0.05; done; wc -c </dev/shm/shared; [ -e /tmp/private ] || echo alone"
+    )
     neighbour = container(peek, name="neighbour", volumeMounts=[{"name": "memory", "mountPath": "/dev/shm"}])
     volumes = [
         {"name": "job", "projected": {"sources": projected}},
@@ -108,7 +110,7 @@ dd if=/dev/zero of=/dev/shm/shared bs=1k count=1 2>/dev/null
     bench.phase("mounts", "Succeeded", "Failed")
     said = bench.logs("mounts", "-c", "main").split("\n")
     assert said[:8] == ["fast", "hush", "mounts", "token", "scratch", "fast", "read-only", "/etc/passwd"]
-    assert bench.logs("mounts", "-c", "neighbour").split() == ["1024"]
+    assert bench.logs("mounts", "-c", "neighbour").split() == ["1024", "alone"]
     assert not any(Path(path).exists() for path in ("/etc/job", "/scratch", "/one-file", "/tmp/private"))
 
 
