@@ -40,7 +40,7 @@ PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),3) --no-loadscope-reorder --du
 test: $(INSTALLED)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
 	$(PYTEST)
 
-test-all: promtool  ## everything: slow tests too, storms at full size, examples, two clusters, images (40 minutes)
+test-all: promtool  ## everything: slow tests too, storms at full size, examples, two clusters, images
 	$(PYTEST) --all
 
 promtool: $(INSTALLED)

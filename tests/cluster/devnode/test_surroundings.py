@@ -63,7 +63,7 @@ def test_a_missing_source_is_waited_for(bench: Bench) -> None:
     assert bench.logs("waits") == "arrived\n"
 
 
-def test_volumes_are_at_their_paths_and_nowhere_else(bench: Bench) -> None:
+def test_volumes_are_at_their_paths_and_nowhere_else(bench: Bench, tmp_path: Path) -> None:
     script = """
 set -e
 cat /etc/job/settings.yaml /etc/job/deep/secret; echo
@@ -93,9 +93,10 @@ dd if=/dev/zero of=/dev/shm/shared bs=1k count=1 2>/dev/null
             {"name": "memory", "mountPath": "/dev/shm"},
         ],
     )
-    # The neighbour sees the shared memory, and has a /tmp of its own.
+    # The neighbour sees the shared memory, and has a /tmp of its own: neither main's nor the machine's.
     peek = (
-        "while [ ! -s /dev/shm/shared ]; do sleep 0.05; done; wc -c </dev/shm/shared; [ -e /tmp/private ] || echo alone"
+        "while [ ! -s /dev/shm/shared ]; do sleep 0.05; done; wc -c </dev/shm/shared;"
+        f" [ -e /tmp/private ] || [ -e {tmp_path} ] || echo alone"
     )
     neighbour = container(peek, name="neighbour", volumeMounts=[{"name": "memory", "mountPath": "/dev/shm"}])
     volumes = [
