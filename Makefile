@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test test-all test-PART promtool test-sglang fuzz lint format crds metrics locks cluster bench clean
+.PHONY: help install demo test test-all test-PART coverage promtool test-sglang fuzz lint format crds metrics locks cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,12 @@ test-all: promtool  ## everything: slow tests too, storms at full size, examples
 
 promtool: $(INSTALLED)
 	@$(BIN)/python -m monitoring.promtool
+
+coverage: $(INSTALLED)  ## branch coverage of operator/ and runtime/ by `make test` (TESTS=--all: by `make test-all`)
+	@rm -f .coverage .coverage.*
+	COVERAGE_FILE=$(CURDIR)/.coverage $(BIN)/coverage run -m $(PYTEST:$(BIN)/%=%) $(TESTS)
+	@$(BIN)/coverage combine --quiet
+	@for part in operator runtime; do echo "$$part: $$($(BIN)/coverage report --include="$$part/*" --format=total --precision=1) %"; done
 
 test-chart: promtool
 

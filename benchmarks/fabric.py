@@ -72,7 +72,7 @@ def sample_trajectory(tokens: int, seed: int) -> Trajectory:
         group_id=f"group-{seed}",
         group_index=0,
         group_size=8,
-        outcome=Scored(reward=1.0, finish=Finish.STOP, reward_parts={"exact": 1.0}),
+        outcome=Scored(reward=1.0, finish=Finish.STOP),
         token_ids=ids,
         logprobs=logprobs,
         spans=(
@@ -91,7 +91,7 @@ def sample_trajectory(tokens: int, seed: int) -> Trajectory:
 def plain(trajectory: Trajectory) -> dict[str, Any]:
     """What someone without our wire types would put into a dictionary."""
     fields = {name: getattr(trajectory, name) for name in trajectory.__struct_fields__}
-    fields["outcome"] = {"reward": 1.0, "finish": "stop", "reward_parts": {"exact": 1.0}}
+    fields["outcome"] = {"reward": 1.0, "finish": "stop"}
     fields["spans"] = [(span.length, int(span.producer), span.version) for span in trajectory.spans]
     fields["purpose"] = "train"
     return fields

@@ -34,3 +34,11 @@ def make_model(folder: Path, *, characters: str, seed: int, width: int = 64, lay
         eos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    let_others_read(folder)
+
+
+def let_others_read(folder: Path) -> None:
+    """Pods run as a user of their own; safetensors writes weights that only the one who made them may read."""
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)

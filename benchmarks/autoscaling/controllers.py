@@ -181,6 +181,7 @@ def _report(world: World, window: WindowFigures, config: Autoscaling) -> Balance
         buffered=window.buffered_groups * size,
         room=(world.workload.max_staleness + 1) * world.workload.batch_groups * size,
         instances=instances,
+        maintainer="ThreeZone",
         branch=branch,
         current=len(instances),
         target=target,

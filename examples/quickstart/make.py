@@ -1,7 +1,6 @@
 """Makes what the quickstart learns from: a tiny Llama with random weights, a character tokenizer, and its prompts.
 
-The task is to name the largest of three digits. Of the 1,000 questions there are, 100 are held out: nobody trains on
-them, and the evaluation asks only them. The model's weights follow from the seed.
+The task is to name the largest of three digits. The model's weights follow from the seed.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import argparse
 from pathlib import Path
 
 from examples import tiny_model
-from examples.largest_digit import largest_digit, write_rows
+from examples.quickstart.prompts import make_prompts
 
 CHARACTERS = "0123456789,>=? "
-_HELD_OUT = 100
 
 
 def make_tokenizer(folder: Path) -> None:
@@ -22,13 +20,6 @@ def make_tokenizer(folder: Path) -> None:
 
 def make_model(folder: Path, *, seed: int) -> None:
     tiny_model.make_model(folder, characters=CHARACTERS, width=128, layers=4, seed=seed)
-
-
-def make_prompts(folder: Path) -> None:
-    """`prompts.jsonl` and `held_out.jsonl`, which share no question."""
-    rows = largest_digit(digits=10, seed=0)
-    write_rows(rows[:_HELD_OUT], folder / "held_out.jsonl")
-    write_rows(rows[_HELD_OUT:], folder / "prompts.jsonl")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from examples.pretrained_model import load
 from examples.sglang.environment import sglang_interpreter
+from examples.tiny_model import let_others_read
 
 _END, _START = "<|im_end|>", "<|im_start|>"
 _SHOWN = "1+1=2\n2+5=7\n3+3=6\n"
@@ -29,6 +30,7 @@ def make_model(folder: Path) -> None:
         clean_up_tokenization_spaces=False,
     )
     tokenizer.save_pretrained(folder)
+    let_others_read(folder)
 
 
 def make_prompts(path: Path) -> None:

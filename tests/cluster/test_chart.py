@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,7 @@ class _EvaluationNats:
     folder: Path
     """What its pod would see."""
     mint: UserMint
+    ended: Callable[[], int | None]
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["nats-server", "--config", "/etc/nats/nats.conf"]
     server = subprocess.Popen([find_binary("nats-server"), "--config", str(file)], stderr=subprocess.DEVNULL)
-    yield _EvaluationNats(client, folder, UserMint(seed, account=None, clock=time.time))
+    yield _EvaluationNats(client, folder, UserMint(seed, account=None, clock=time.time), server.poll)
     server.terminate()
     server.wait(timeout=300)
 
@@ -213,7 +214,7 @@ async def test_evaluation_nats_keeps_streams_of_minted_users(
     secret = named(objects({}), "Secret", "trimtab-nats")["data"]
     authority.write_bytes(base64.b64decode(secret["ca.crt"]))
     address = NatsSettings(servers=(f"tls://{host}:{evaluation_nats.port}",), tls_ca_file=authority)
-    await eventually(lambda: not is_free(evaluation_nats.port), timeout_s=30)
+    await eventually(lambda: not is_free(evaluation_nats.port), timeout_s=30, ended=evaluation_nats.ended)
 
     async def dialled(user: MintedUser) -> Bus:
         settings = address.model_copy(update={"inbox_prefix": user.inbox_prefix})

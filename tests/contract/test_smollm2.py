@@ -41,7 +41,7 @@ def process(smollm2: SmolLM2, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture
 async def real(process: EngineProcess) -> AsyncIterator[Engine]:
     async with aiohttp.ClientSession(base_url=process.url, timeout=aiohttp.ClientTimeout(total=200.0)) as session:
-        engine = Engine(session)
+        engine = Engine(session, ended=process.ended)
         await engine.wait_healthy()
         yield engine
 

@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from trimtab.devnode.shared_memory import sweep_shared_memory
+from trimtab.embedded.dead_sockets import remove_dead_sockets
 from trimtab.fabric.parent_death import die_with
 
 FOLDER = "TESTS_FOLDER"
@@ -37,6 +38,14 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 def memory_folder() -> tempfile.TemporaryDirectory[str]:
     """In memory, gone with the run."""
     return tempfile.TemporaryDirectory(dir=_MEMORY, prefix=f"{Path(os.environ[FOLDER]).name}-")
+
+
+def let_in(folder: Path) -> None:
+    """Everybody, on the way to this folder of the run: it is the owner's alone otherwise."""
+    run = Path(os.environ[FOLDER])
+    for reached in (folder, *folder.parents):
+        if reached.is_relative_to(run):
+            reached.chmod(0o755)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -138,6 +147,7 @@ def remove_folder(folder: Path, *, failed: bool) -> None:
     else:
         shutil.rmtree(folder, ignore_errors=True)
     sweep_shared_memory()
+    remove_dead_sockets()
 
 
 def _mounts_below(folder: Path) -> list[str]:

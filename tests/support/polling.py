@@ -27,15 +27,24 @@ async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
 
 
 async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float, interval_s: float = 0.05
+    condition: Callable[[], bool | Awaitable[bool]],
+    *,
+    timeout_s: float,
+    interval_s: float = 0.05,
+    ended: Callable[[], int | None] = lambda: None,
 ) -> None:
-    """Return once the condition holds; fail the test when it does not within the time, with patience."""
+    """Return once the condition holds; fail the test when it does not within the time, with patience.
+
+    `ended` says the exit code of the process that is to bring it about (`process.poll`), if there is no more hope.
+    """
     allowed_s = _with_patience(timeout_s)
     deadline = time.monotonic() + allowed_s
     while True:
+        code = ended()
         result = condition()
         if await result if inspect.isawaitable(result) else result:
             return
+        assert code is None, f"ended with {code} before it held: {inspect.getsource(condition).strip()}"
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {allowed_s} s: {inspect.getsource(condition).strip()}")
         await asyncio.sleep(interval_s)

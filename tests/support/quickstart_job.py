@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from examples.quickstart import make
+from examples.quickstart.prompts import make_prompts
 
 _QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 
@@ -22,7 +23,7 @@ def make_quickstart(folder: Path, *, name: str, max_steps: int, whole: bool = Fa
     folder.mkdir(parents=True, exist_ok=True)
     make.make_tokenizer(folder / "model")
     make.make_model(folder / "model", seed=0)
-    make.make_prompts(folder)
+    make_prompts(folder)
     shutil.copy(_QUICKSTART / "slow_tool.py", folder)
     job = yaml.safe_load((_QUICKSTART / "job.yaml").read_text())
     job["metadata"]["name"] = name

@@ -10,7 +10,7 @@ from trimtab.api.model import ApiModel
 from trimtab.api.rules import Rule, only_with
 from trimtab.api.scalars import Location, Resources, Seconds, SecretKey, Url
 
-EngineName = Literal["builtin", "sglang", "vllm", "openai"]
+EngineName = Literal["builtin", "sglang", "openai"]
 
 
 class Engine(ApiModel):
@@ -18,7 +18,7 @@ class Engine(ApiModel):
 
     rules = (
         Rule("self.name != 'openai' || has(self.url)", "url is required with engine openai", ".url"),
-        only_with("url", condition="self.name != 'builtin'", when="with engines sglang, vllm and openai"),
+        only_with("url", condition="self.name != 'builtin'", when="with engines sglang and openai"),
         only_with(
             "args",
             condition="(self.name != 'openai' && !has(self.url))",
@@ -26,8 +26,8 @@ class Engine(ApiModel):
         ),
         only_with(
             "interpreter",
-            condition="(self.name in ['sglang', 'vllm'] && !has(self.url))",
-            when="with engines sglang and vllm, where the pool launches them (no url)",
+            condition="(self.name == 'sglang' && !has(self.url))",
+            when="with engine sglang, where the pool launches it (no url)",
         ),
         only_with("apiKeySecret", condition="has(self.url)", when="together with url"),
         only_with("model", condition="self.name == 'openai'", when="with engine openai"),
@@ -35,7 +35,7 @@ class Engine(ApiModel):
     )
 
     name: EngineName = "builtin"
-    """builtin is ours (torch, CPU or GPU, small models); sglang and vllm are launched in the pod or reached by url;
+    """builtin is ours (torch, CPU or GPU, small models); sglang is launched in the pod or reached by url;
     openai is any OpenAI-compatible endpoint, whose weights stay as they are."""
     args: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=128)] | None = None
     """Command-line arguments added to those Trimtab sets, such as `--tp-size=4` of sglang or `--device=cpu` of

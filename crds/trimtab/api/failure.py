@@ -1,4 +1,4 @@
-"""What a job does about failures of its pods."""
+"""What a job does about failures of its pods, and about a workflow that never works."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ class FailurePolicy(ApiModel):
     )
 
     max_restarts: Count = 10
-    """Restarts of a trainer group or the dataflow before the job has failed. Rollout pods restart without limit."""
+    """Restarts of a trainer group before the job has failed. Rollout and dataflow pods restart without limit."""
     backoff_seconds: PositiveSeconds = 5
-    """Seconds before the first restart; doubled each time."""
+    """Seconds before the first restart, half of them random; doubled each time."""
     max_backoff_seconds: PositiveSeconds = 300
     """Longest wait between restarts."""
+    failed_groups: Count = 8
+    """The job has failed when this many prompt groups in a row were given up with the same error, at the same line of
+    the workflow, before any was completed. An engine that does not answer never counts. 0 goes on in any case."""
     on_exit: Annotated[tuple[FailureRule, ...], Field(max_length=32)] = ()
     """Rules by exit code; the first that matches wins, and without a match it is Restart."""

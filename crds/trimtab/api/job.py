@@ -183,7 +183,7 @@ class RLJobStatus(ApiModel):
     ready_replicas: Count = 0
     """Rollout pods that take tasks, over all pools."""
     restarts: Count = 0
-    """Restarts of trainer groups and dataflow pods for any reason."""
+    """Restarts of trainer groups for any reason."""
     restarts_counted: Count = 0
     """Restarts that count against failurePolicy.maxRestarts."""
     quarantined_tasks: Count = 0

@@ -33,7 +33,6 @@ _CLUSTER_JOB = (
     "ttl_seconds_after_finished",
     "managed_by",
 )
-_ENGINES = ("builtin", "sglang", "openai")
 
 
 def unsupported(spec: RLJobSpec) -> list[str]:
@@ -66,8 +65,6 @@ def unsupported_in_policy(policy: Policy) -> list[str]:
 
 def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:
     engine = pool.engine
-    if engine.name not in _ENGINES:
-        return ["name"]
     found = []
     if engine.name == "sglang":
         if engine.api_key_secret is not None:

@@ -44,6 +44,9 @@ class TrainerStatus(ApiModel):
     """Ranks that train."""
     attempt: Count = 0
     """How often the group was started; it marks pods, logs and checkpoints."""
+    started_attempt: Count | None = None
+    """Newest attempt whose ranks were let run. One that never was, such as one that a quota refuses, is tried again
+    under its number. Absent: not known, and taken to have run."""
     restarts: Count = 0
     """Restarts for any reason."""
     restarts_counted: Count = 0

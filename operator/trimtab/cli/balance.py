@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import msgspec
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.balance import BalanceReport, Volume
 from trimtab.fabric.wire.envelope import decode
@@ -19,14 +21,15 @@ _WIDTH = 110
 
 @click.command()
 @of_a_job
-def balance(job: str, namespace: str, as_json: bool) -> None:
+@json_option
+def balance(job: str, namespace: str, state_folder: Path | None, as_json: bool) -> None:
     """Show the newest balance report of every policy of JOB.
 
-    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, source its .trimtab/JOB/environment first.
+    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, give its --state-folder.
     """
     with readable_errors():
         topology = JobTopology(namespace, job)
-        entries = bucket_entries(topology, topology.balance, keys=_EVERY_REPORT)
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_REPORT, state_folder=state_folder)
     reports = sorted((decode(entry.value, BalanceReport) for entry in entries), key=lambda report: report.policy)
     if as_json:
         click.echo(msgspec.json.encode(reports).decode())
@@ -37,7 +40,7 @@ def balance(job: str, namespace: str, as_json: bool) -> None:
 
 
 def rendered(report: BalanceReport) -> tuple[Table, Table, Text]:
-    """Window and volumes, instances, and what the three zones say."""
+    """Window and volumes, instances, the zone, and what the configured maintainer makes of it."""
     window = Table(title=f"{report.policy}, steps {report.first_step} to {report.last_step}", title_justify="left")
     for heading in ("wall", "waiting", "produced", "accepted", "consumed", "too stale"):
         window.add_column(heading, justify="right")
@@ -60,8 +63,15 @@ def rendered(report: BalanceReport) -> tuple[Table, Table, Text]:
             str(one.version_lag),
             str(one.in_flight),
         )
-    advice = Text(f"{report.branch}: {report.current} instances now, {report.target} asked for\n")
-    return window, instances, advice
+    return window, instances, Text(f"{_advice(report)}\n")
+
+
+def _advice(report: BalanceReport) -> str:
+    zone = f"zone {report.branch}, {report.current} instances"
+    if report.target is not None:
+        return f"{zone}; {report.maintainer} asks for {report.target}"
+    where = f"kubectl get rlj {report.job} -o jsonpath='{{.status.autoscaling}}'"
+    return f"{zone}; {report.maintainer} decides by more than one report: {where}, or the view of trimtab run"
 
 
 def _volume(volume: Volume) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -20,14 +21,15 @@ _WIDTH = 110
 
 @click.command()
 @of_a_job
-def evaluation(job: str, namespace: str, as_json: bool) -> None:
+@json_option
+def evaluation(job: str, namespace: str, state_folder: Path | None, as_json: bool) -> None:
     """Show the results of JOB on its benchmarks, version by version.
 
-    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, source its .trimtab/JOB/environment first.
+    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, give its --state-folder.
     """
     with readable_errors():
         topology = JobTopology(namespace, job)
-        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT)
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=state_folder)
     results = sorted(
         (decode(entry.value, EvaluationResult) for entry in entries),
         key=lambda result: (result.policy, result.benchmark, result.version),

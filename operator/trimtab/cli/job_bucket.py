@@ -1,17 +1,23 @@
-"""Reading a job's buckets from a terminal: its NATS server is found as pods find it, in the environment."""
+"""Reading a job's buckets from a terminal: its NATS server is found as pods find it, or in its state folder."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import click
 from pydantic import BaseModel
 
+from trimtab.cli.state_folder import StateFolderInUse, held
+from trimtab.embedded.binaries import BinaryMissingError
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.server import ServerStartError
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
@@ -32,9 +38,13 @@ class _Settings(BaseModel):
 
 
 def of_a_job(command: Command) -> Command:
-    """What commands that look at a running job are given: its name, its namespace, and for whom to print."""
+    """What commands that look at a job are given: its name, and where it is."""
     for decorated in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+        click.option(
+            "--state-folder",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="Of a job of `trimtab run`, running or not: .trimtab/JOB beside its manifest.",
+        ),
         click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob."),
         click.argument("job", metavar="JOB"),
     ):
@@ -42,20 +52,48 @@ def of_a_job(command: Command) -> Command:
     return command
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
 @contextmanager
 def readable_errors() -> Iterator[None]:
     """Whatever is wrong with the settings, the names or the connection ends the command with a message."""
     try:
         yield
-    except (SettingsError, BusError) as error:
+    except (SettingsError, BusError, ServerStartError, BinaryMissingError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
-    """What the bucket holds now under keys that match."""
-    settings = load_settings(os.environ, _Settings)
-    configure_logs(LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings))
-    return asyncio.run(_entries(settings.nats, topology, bucket, keys=keys))
+def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, state_folder: Path | None) -> list[Entry]:
+    """What the bucket holds now under keys that match. `state_folder` is that of a job of `trimtab run`, which need not
+    run any more.
+    """
+    with _settings(state_folder) as settings:
+        configure_logs(
+            LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
+        )
+        return asyncio.run(_entries(settings.nats, topology, bucket, keys=keys))
+
+
+@contextmanager
+def _settings(state_folder: Path | None) -> Iterator[_Settings]:
+    if state_folder is None:
+        yield load_settings(os.environ, _Settings)
+        return
+    try:
+        with held(state_folder), EmbeddedNats(state_folder / "nats", supervise=False) as server:
+            yield _Settings(nats=server.settings)
+    except StateFolderInUse:
+        yield load_settings(_environment(state_folder), _Settings)
+
+
+def _environment(state_folder: Path) -> dict[str, str]:
+    """As a running job has left it for people's shells."""
+    file = state_folder / "environment"
+    if not file.is_file():
+        raise click.ClickException(f"the job in {state_folder} is only starting; try again in a moment")
+    words = (shlex.split(line) for line in file.read_text(encoding="utf-8").splitlines())
+    return dict(word[1].split("=", 1) for word in words if len(word) == 2 and "=" in word[1])
 
 
 async def _entries(settings: NatsSettings, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:

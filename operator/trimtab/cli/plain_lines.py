@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trimtab.cli.chronicle.figures import percent
 from trimtab.cli.chronicle.records import Score
 from trimtab.cli.chronicle.story import Story
-from trimtab.cli.view import Moment, given_up
+from trimtab.cli.view import Moment, came_back, given_up
 
 _EVERY_STEPS = 5
 
@@ -20,6 +20,7 @@ class PlainLines:
         self._steps = {name: policy.steps[-1].step for name, policy in story.policies.items() if policy.steps}
         self._scores = {_place(name, score) for name, score in self._newest_scores()}
         self._decisions = len(story.decisions)
+        self._deaths = len(story.deaths)
         self._doing = ""
         self._failing: frozenset[str] = frozenset()
         self._quarantined = 0
@@ -37,10 +38,14 @@ class PlainLines:
                 yield f"{name}  {_score_text(score)}"
 
     def _new_troubles(self, moment: Moment) -> Iterator[str]:
+        deaths = self._story.deaths[self._deaths :]
+        self._deaths = len(self._story.deaths)
+        yield from map(came_back, deaths)
         doing = moment.activity.partition(" ")[0]
         if doing != self._doing:
             self._doing = doing
-            yield moment.activity
+            # What it waits for may be told with the reason, which has just been told.
+            yield doing if any(death.why and death.why in moment.activity for death in deaths) else moment.activity
         for name in sorted(moment.failing.keys() - self._failing):
             yield f"{name} died: {moment.failing[name].strip()}"
         self._failing = frozenset(moment.failing)

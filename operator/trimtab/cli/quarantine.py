@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 import msgspec
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.job_bucket import bucket_entries, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
@@ -22,18 +23,17 @@ _MESSAGE_CHARS = 200
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
-@click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob.")
+@of_a_job
 @click.option("--task", "task_id", metavar="ID", help="Show one task in full, with its prompt as JSON.")
-def quarantine(job: str, namespace: str, task_id: str | None) -> None:
+def quarantine(job: str, namespace: str, state_folder: Path | None, task_id: str | None) -> None:
     """Show the tasks of JOB that were given up, the newest first.
 
-    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, source its .trimtab/JOB/environment first.
+    Reads TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, give its --state-folder.
     """
     with readable_errors():
         topology = JobTopology(namespace, job)
         keys = ">" if task_id is None else topology.quarantine_key(task_id)
-        entries = bucket_entries(topology, topology.quarantine, keys=keys)
+        entries = bucket_entries(topology, topology.quarantine, keys=keys, state_folder=state_folder)
     found = []
     for entry in entries:
         try:
@@ -84,6 +84,7 @@ def detailed(entry: QuarantinedTask) -> str:
         "worker": _one_line(f"{entry.worker}, pool {entry.pool}"),
         "when": _when(entry),
         "message": "\n          ".join(_printable(line) for line in entry.message.splitlines()),
+        "where": _one_line(entry.where or "-"),
     }
     lines = [f"{name:<8}  {value}" for name, value in facts.items()]
     if entry.task is None:

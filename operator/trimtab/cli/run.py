@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import time
@@ -20,8 +19,12 @@ from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
+from trimtab.cli.preflight import problems
 from trimtab.cli.report.writing import write_report
 from trimtab.cli.showing import print_summary, show
+from trimtab.cli.state_folder import StateFolderInUse, clear, held
+from trimtab.embedded.binaries import BinaryMissingError
+from trimtab.embedded.server import ServerStartError
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
@@ -54,12 +57,23 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     console = Console(stderr=True)
     if idle := without_meaning_here(job.spec):
         console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
-    _check_paths(job, file.parent)
+    if wrong := problems(job, file.parent):
+        raise click.ClickException("\n".join(wrong))
     _check_secrets(job)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with held(folder):
+            if fresh:
+                clear(folder)
+            _run_to_its_end(job, file, folder, console, picture)
+    except StateFolderInUse as error:
+        raise click.ClickException(
+            f"{job.metadata.name} is running already: {error}. Nothing was changed; stop that process first, or give "
+            "this run a --state-folder of its own"
+        ) from None
+
+
+def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
     succeeded = folder / "succeeded"
     if succeeded.exists():
         console.print(f"{job.metadata.name} has succeeded already ({folder}); --fresh begins anew", soft_wrap=True)
@@ -69,6 +83,8 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     except JobFailed as failure:
         _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
+    except (ServerStartError, BinaryMissingError) as error:
+        raise click.ClickException(str(error)) from error
     except UnreadableChronicle as error:
         raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
     _conclude(folder, console)
@@ -92,27 +108,6 @@ def _check_supported(job: RLJob) -> None:
     if fields:
         listed = "\n  ".join(fields)
         raise click.ClickException(f"this version does not do what these fields ask for; leave them out:\n  {listed}")
-
-
-def _check_paths(job: RLJob, folder: Path) -> None:
-    """What is missing beside the manifest is better said before anything starts."""
-    paths = {f"policies[{policy.name}].model.uri": policy.model.uri for policy in job.spec.policies}
-    paths |= {
-        f"data.prompts[{source.name}].jsonl.uri": source.jsonl.uri
-        for source in job.spec.data.prompts
-        if source.jsonl is not None
-    }
-    benchmarks = job.spec.evaluation.benchmarks if job.spec.evaluation is not None else ()
-    paths |= {
-        f"evaluation.benchmarks[{benchmark.name}].jsonl.uri": benchmark.jsonl.uri
-        for benchmark in benchmarks
-        if benchmark.jsonl is not None
-    }
-    missing = [
-        f"spec.{field}: {folder / uri} does not exist" for field, uri in paths.items() if not (folder / uri).exists()
-    ]
-    if missing:
-        raise click.ClickException("\n".join(missing))
 
 
 def _check_secrets(job: RLJob) -> None:

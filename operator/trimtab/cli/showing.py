@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rich.text import Text
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.figures import clock, figures
 from trimtab.cli.chronicle.story import Story
+from trimtab.cli.invocation import invoked_as
 from trimtab.cli.plain_lines import PlainLines
 from trimtab.cli.view import Moment, render
 from trimtab.operator.local_job import LocalJob
@@ -63,6 +65,7 @@ async def _keep_showing(
                 continue
             status = local.objects.job.status
             chronicler.look_at(status.pools if status is not None else (), local.watch.members.present)
+            chronicler.look_after(list(local.objects.trainers.values()))
             moment = _moment(local)
             panel = render(local.job.metadata.name, chronicler.story, moment)
             if console.is_terminal:
@@ -104,7 +107,15 @@ def _moment(local: LocalJob) -> Moment:
         restarts=local.executor.restarts(),
         failing=local.executor.failing(),
         quarantined=status.quarantined_tasks if status is not None else 0,
+        quarantine_command=_quarantine_command(local),
     )
+
+
+def _quarantine_command(local: LocalJob) -> str:
+    words = [f"{invoked_as()} quarantine {local.job.metadata.name} --state-folder {shlex.quote(str(local.folder))}"]
+    if (namespace := local.topology.namespace) != "default":
+        words.append(f"--namespace {namespace}")
+    return " ".join(words)
 
 
 def _steps(story: Story) -> int:

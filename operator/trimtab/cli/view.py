@@ -14,13 +14,14 @@ from rich.text import Text
 
 from trimtab.cli.block_chart import BlockChart
 from trimtab.cli.chronicle.figures import clock, percent
-from trimtab.cli.chronicle.records import Began, Rescaled, Score
+from trimtab.cli.chronicle.records import Began, Died, Rescaled, Score
 from trimtab.cli.chronicle.story import PolicyStory, Story, rates
 from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 
 _REWARD_HEIGHT = 3
 _DECISIONS = 4
+_DEATHS = 2
 # More than the columns of any terminal.
 _MOST_MOMENTS = 600
 _ZONES = {
@@ -42,13 +43,20 @@ class Moment:
     restarts: Mapping[str, int] = field(default_factory=dict)
     """By pod/container."""
     failing: Mapping[str, str] = field(default_factory=dict)
-    """The ends of the logs of containers that died a short while ago."""
+    """Why containers died that did a short while ago."""
     quarantined: int = 0
     """Tasks that were given up."""
+    quarantine_command: str = ""
+    """Shows them, as a person can paste it."""
 
 
 def given_up(moment: Moment) -> str:
-    return f"{moment.quarantined} tasks given up: `trimtab quarantine` and the logs of rollout pods say why"
+    many = "1 task was" if moment.quarantined == 1 else f"{moment.quarantined} tasks were"
+    return f"{many} given up; this says why: {moment.quarantine_command}"
+
+
+def came_back(death: Died) -> str:
+    return f"{death.pod} died and its trainer goes back to the checkpoint: {death.why}"
 
 
 def render(job: str, story: Story, moment: Moment) -> RenderableType:
@@ -63,7 +71,11 @@ def render(job: str, story: Story, moment: Moment) -> RenderableType:
             rows.add_row(*row)
     for row in _fleet_rows(story, moment):
         rows.add_row(*row)
-    troubles = [Text(f"{name} died:\n{tail}", style="red") for name, tail in moment.failing.items()]
+    troubles = [Text(f"{name} died: {why}", style="red") for name, why in moment.failing.items()]
+    troubles += [
+        Text(f"{clock(story.seconds(death.at)):>6}  {came_back(death)}", style="yellow")
+        for death in story.deaths[-_DEATHS:]
+    ]
     if moment.quarantined:
         troubles.append(Text(given_up(moment), style="red"))
     return Panel(

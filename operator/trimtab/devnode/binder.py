@@ -9,7 +9,7 @@ from decimal import Decimal
 import structlog
 
 from trimtab.devnode.fitting import Placement, placements
-from trimtab.devnode.restarts import backoff_s
+from trimtab.devnode.restarts import BACKOFF
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
 from trimtab.kube.events import EventRecorder
@@ -22,12 +22,13 @@ _SYNC_TIMEOUT_S = 60.0
 
 
 class Binder:
-    """`pods` are those of all namespaces."""
+    """`pods` are those of all namespaces, `nodes` this one."""
 
     def __init__(
         self,
         client: KubeClient,
         pods: Reflector,
+        nodes: Reflector,
         *,
         node: str,
         labels: Mapping[str, str],
@@ -37,6 +38,7 @@ class Binder:
     ) -> None:
         self._client = client
         self._pods = pods
+        self._nodes = nodes
         self._node = node
         self._labels = labels
         self._allocatable = allocatable
@@ -49,6 +51,9 @@ class Binder:
     async def run(self) -> None:
         changes = self._pods.changes()
         await self._pods.synced(timeout_s=_SYNC_TIMEOUT_S)
+        await self._nodes.synced(timeout_s=_SYNC_TIMEOUT_S)
+        # Who waits may fit once the node is uncordoned.
+        self._nodes.listen(lambda *_: changes.add(*self._pods))
         attempt = 0
         while True:
             await changes.next()
@@ -58,20 +63,23 @@ class Binder:
                 attempt = 0
             except KubeError as error:
                 _log.warning("binding_failed", error=str(error))
+                await asyncio.sleep(BACKOFF.delay_s(attempt))
                 attempt += 1
-                await asyncio.sleep(backoff_s(attempt))
                 changes.add(*self._pods)
 
     async def _bind_what_fits(self) -> None:
         by_uid = {pod["metadata"]["uid"]: pod for pod in self._pods.values()}
         self._assumed = {uid for uid in self._assumed if uid in by_uid and not by_uid[uid]["spec"].get("nodeName")}
         self._told = {uid: message for uid, message in self._told.items() if uid in by_uid}
+        node = next(iter(self._nodes.values()), {}).get("spec") or {}
         decided = placements(
             by_uid.values(),
             node=self._node,
             labels=self._labels,
             allocatable=self._allocatable,
             assumed=self._assumed,
+            cordoned=bool(node.get("unschedulable")),
+            taints=node.get("taints") or (),
         )
         for placement in decided:
             pod = by_uid[placement.uid]

@@ -125,6 +125,16 @@ class ContainerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGTERM)
 
+    def memory_bytes(self) -> int:
+        """What its processes use, memory that they share counted once between them."""
+        used = 0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = psutil.Process(self.pid)
+            for process in (first, *first.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    used += _memory_of(process)
+        return used
+
     def kill(self) -> None:
         """SIGKILL to all of it. Once: its number may be another's later."""
         if self._killed:
@@ -147,6 +157,13 @@ async def _pump(stream: asyncio.StreamReader | None, output: Output) -> None:
                 _log.warning("output_lost", error=str(error))
     finally:
         output.close()
+
+
+def _memory_of(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
 
 
 def _inside(bwrap: int) -> int | None:

@@ -14,10 +14,11 @@ from trimtab.devnode.container_process import CapturedOutput, ContainerProcess, 
 from trimtab.devnode.container_state import ContainerState, Running, Terminated, Waiting, end_of
 from trimtab.devnode.environment import SourceMissing
 from trimtab.devnode.launches import CannotRun
+from trimtab.devnode.memory_limit import kill_beyond, memory_limit
 from trimtab.devnode.pod_fields import UnknownField
 from trimtab.devnode.probe_counter import ProbeCounter, ProbeTiming
 from trimtab.devnode.probes import Prober
-from trimtab.devnode.restarts import STABLE_AFTER_S, RestartPolicy, backoff_s, starts_again
+from trimtab.devnode.restarts import BACKOFF, RestartPolicy, restarts_of
 from trimtab.devnode.sandbox import Sandbox
 from trimtab.devnode.volumes import VolumeRefused
 from trimtab.kube.errors import KubeError
@@ -78,21 +79,22 @@ class ContainerRunner:
         """Until it has ended for good or is stopped."""
         if self._state.ended is not None:
             return
-        crashes = 0
+        crashes, restarts = 0, restarts_of(self._policy)
         while not self._stopping.is_set():
             launch = await self._launch_when_possible()
             end = None if launch is None else await self._one_instance(launch)
             if end is None:
                 break
-            if self._stopping.is_set() or not starts_again(self._policy, exit_code=end.exit_code):
+            now, lived_s = self._site.clock(), end.finished_at - end.started_at
+            again = restarts.after(crashes, exit_code=end.exit_code, lived_s=lived_s, now=now)
+            if self._stopping.is_set() or again is None:
                 self._set(state=end, ready=False, started=False)
                 return
-            crashes = 1 if end.finished_at - end.started_at > STABLE_AFTER_S else crashes + 1
-            delay = backoff_s(crashes)
+            crashes, delay = again.crashes, again.wait_s(now)
             self._set(
                 state=Waiting(
                     reason="CrashLoopBackOff",
-                    message=f"back-off {delay:g}s restarting container {self.name}, which exited with {end.exit_code}",
+                    message=f"back-off {delay:.1f}s restarting {self.name}, which exited with {end.exit_code}",
                 ),
                 last=end,
                 ready=False,
@@ -141,12 +143,12 @@ class ContainerRunner:
                 message = f"what it refers to cannot be read: {error}"
             except OSError as error:
                 message = f"its folders cannot be made: {error}"
-            attempt += 1
             waiting = Waiting(reason="CreateContainerConfigError", message=message)
             if waiting != self._state.state:
                 self._set(state=waiting)
                 self._site.record("Warning", "Failed", f"Error: {message}")
-            await self._pause(backoff_s(attempt))
+            await self._pause(BACKOFF.delay_s(attempt))
+            attempt += 1
         return None
 
     async def _one_instance(self, launch: Launch) -> Terminated | None:
@@ -185,16 +187,25 @@ class ContainerRunner:
             self._process = process
             self._idle.clear()
         probing = asyncio.create_task(self._probe(process))
+        limit = memory_limit(self._container)
+        held = None if limit is None else asyncio.create_task(kill_beyond(process, limit))
         self._set(state=Running(started_at=began), restarts=number, started=False, ready=False)
         self._site.record("Normal", "Started", f"Started container {self.name}")
         try:
             code = await process.wait()
         finally:
             probing.cancel()
+            out_of_memory = held is not None and held.done()
+            if held is not None:
+                held.cancel()
             self._process = None
             self._idle.set()
         return end_of(
-            exit_code=code, started_at=began, finished_at=self._site.clock(), message=self._last_words(code, number)
+            exit_code=code,
+            started_at=began,
+            finished_at=self._site.clock(),
+            message=self._last_words(code, number),
+            out_of_memory=out_of_memory,
         )
 
     async def _probe(self, process: ContainerProcess) -> None:

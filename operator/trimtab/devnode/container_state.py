@@ -54,8 +54,10 @@ CREATING = ContainerState(state=Waiting(reason="ContainerCreating"))
 AFTER_INIT = ContainerState(state=Waiting(reason="PodInitializing"))
 
 
-def end_of(*, exit_code: int, started_at: float, finished_at: float, message: str = "") -> Terminated:
-    reason = "Completed" if exit_code == 0 else "Error"
+def end_of(
+    *, exit_code: int, started_at: float, finished_at: float, message: str = "", out_of_memory: bool = False
+) -> Terminated:
+    reason = "OOMKilled" if out_of_memory else "Completed" if exit_code == 0 else "Error"
     return Terminated(
         exit_code=exit_code, reason=reason, message=message, started_at=started_at, finished_at=finished_at
     )

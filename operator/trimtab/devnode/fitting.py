@@ -1,10 +1,13 @@
-"""Which waiting pods this node takes: in order of creation, as long as what they request is free."""
+"""Which waiting pods this node takes: in order of creation, as long as what they request is free, and the node is
+neither cordoned nor tainted against them. Refusals are worded as kube-scheduler words them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from trimtab.devnode.pod_spec import is_finished, requests
 from trimtab.kube.resources import Key, Object, key_of
@@ -26,6 +29,8 @@ def placements(
     labels: Mapping[str, str],
     allocatable: Mapping[str, Decimal],
     assumed: Set[str],
+    cordoned: bool = False,
+    taints: Sequence[Mapping[str, Any]] = (),
 ) -> list[Placement]:
     """A decision for each pod that waits to be bound. `assumed` are the uids of pods that were bound and may not look
     like it yet."""
@@ -42,11 +47,31 @@ def placements(
             waiting.append(pod)
     decisions = []
     for pod in sorted(waiting, key=lambda pod: (pod["metadata"]["creationTimestamp"], key_of(pod))):
-        refusal = _refusal(pod, labels=labels, free=free)
+        refusal = _closed(pod, cordoned=cordoned, taints=taints) or _refusal(pod, labels=labels, free=free)
         if refusal is None:
             _take(free, pod)
         decisions.append(Placement(key=key_of(pod), uid=pod["metadata"]["uid"], refusal=refusal))
     return decisions
+
+
+def _closed(pod: Object, *, cordoned: bool, taints: Sequence[Mapping[str, Any]]) -> str | None:
+    if cordoned:
+        return "0/1 nodes are available: 1 node(s) were unschedulable."
+    tolerations = pod["spec"].get("tolerations") or ()
+    for taint in taints:
+        if taint.get("effect") != "PreferNoSchedule" and not any(_tolerates(one, taint) for one in tolerations):
+            named = f"{{{taint['key']}: {taint.get('value', '')}}}"
+            return f"0/1 nodes are available: 1 node(s) had untolerated taint {named}."
+    return None
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    exists = toleration.get("operator") == "Exists"
+    return (
+        toleration.get("effect") in (None, "", taint.get("effect"))
+        and (toleration.get("key") == taint["key"] or (exists and not toleration.get("key")))
+        and (exists or toleration.get("value", "") == taint.get("value", ""))
+    )
 
 
 def _refusal(pod: Object, *, labels: Mapping[str, str], free: Mapping[str, Decimal]) -> str | None:

@@ -19,7 +19,7 @@ from trimtab.devnode.ownership import (
     is_waiting,
     verdict,
 )
-from trimtab.devnode.restarts import backoff_s
+from trimtab.devnode.restarts import BACKOFF
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
 from trimtab.kube.reflector import Reflector
@@ -72,8 +72,8 @@ class GarbageCollector:
                 continue
             except KubeError as error:
                 _log.warning("collection_failed", item=str(item.key), error=str(error))
+                await asyncio.sleep(BACKOFF.delay_s(attempt))
                 attempt += 1
-                await asyncio.sleep(backoff_s(attempt))
                 self._enqueue(item)
 
     def _follow(self, store: Reflector) -> None:

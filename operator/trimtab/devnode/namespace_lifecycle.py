@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from trimtab.devnode.restarts import backoff_s
+from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from trimtab.kube.reflector import Reflector
@@ -16,6 +16,7 @@ from trimtab.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS, Ob
 _log = structlog.get_logger(__name__)
 _FINALIZER = "kubernetes"
 _AGAIN_S = 2.0
+_BACKOFF = FullJitter(base_s=1.0, cap_s=2.0)
 ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
 
 
@@ -79,8 +80,8 @@ class NamespaceLifecycle:
                 pass
             except KubeError as error:
                 _log.warning("namespace_not_emptied", namespace=name, error=str(error))
+            await asyncio.sleep(_BACKOFF.delay_s(attempt))
             attempt += 1
-            await asyncio.sleep(min(backoff_s(attempt), 2.0))
             if await self._is_gone(name):
                 return
 

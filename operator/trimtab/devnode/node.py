@@ -34,7 +34,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import NAMESPACES, PODS
+from trimtab.kube.resources import NAMESPACES, NODES, PODS
 
 _log = structlog.get_logger(__name__)
 _COMPONENT = "trimtab-devnode"
@@ -93,9 +93,11 @@ async def run_node(settings: NodeSettings) -> None:
         collected = {resource: Reflector(client, resource) for resource in COLLECTED}
         namespaces = Reflector(client, NAMESPACES)
         kubelet = Kubelet(own_pods, node=site)
+        own_node = Reflector(client, NODES, field_selector=f"metadata.name={settings.name}")
         binder = Binder(
             client,
             collected[PODS],
+            own_node,
             node=settings.name,
             labels=labels,
             allocatable=allocatable,
@@ -114,7 +116,7 @@ async def run_node(settings: NodeSettings) -> None:
         _log.info("node_ready", node=settings.name, sandbox=sandbox is not None, capacity=capacity)
         try:
             async with asyncio.TaskGroup() as group:
-                for store in (own_pods, namespaces, *collected.values()):
+                for store in (own_pods, own_node, namespaces, *collected.values()):
                     group.create_task(store.run())
                 for part in (kubelet, binder, collector, namespace_lifecycle, events, node):
                     group.create_task(part.run())

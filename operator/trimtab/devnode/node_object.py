@@ -20,6 +20,7 @@ _MANAGER = "trimtab-devnode"
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_S = 40
 _RENEW_EVERY_S = 10.0
+_NOT_READY = "node.kubernetes.io/not-ready"
 
 
 def node_labels(name: str) -> dict[str, str]:
@@ -56,6 +57,16 @@ class NodeObject:
         body = {"metadata": {"name": self._name, "labels": self._labels}}
         await self._client.apply(NODES, body, field_manager=_MANAGER)
         await self.report(ready=True, reason="KubeletReady", message="the development node runs pods as processes")
+        await self._open()
+
+    async def _open(self) -> None:
+        """Take away the taint that admission gives to new nodes, as the node lifecycle controller does."""
+        node = await self._client.get(NODES, self._name)
+        taints = node["spec"].get("taints") or []
+        kept = [taint for taint in taints if taint["key"] != _NOT_READY]
+        if kept != taints:
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            await self._client.patch(NODES, self._name, {"metadata": version, "spec": {"taints": kept or None}})
 
     async def report(self, *, ready: bool, reason: str, message: str) -> None:
         now = timestamp(self._clock())

@@ -28,7 +28,7 @@ from trimtab.devnode.pod_spec import Role, containers, is_finished, of_role
 from trimtab.devnode.pod_status import PodFailure, status_of
 from trimtab.devnode.ports import PortBook, shared_host_of, variables_of
 from trimtab.devnode.probes import Prober
-from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of
+from trimtab.devnode.restarts import BACKOFF, RestartPolicy, policy_of
 from trimtab.devnode.resumption import resumed
 from trimtab.devnode.sandbox import Sandbox
 from trimtab.devnode.status_writer import StatusWriter
@@ -199,8 +199,8 @@ class PodWorker:
                 await self._prepare_volumes()
             except (SourceMissing, VolumeRefused, KubeError, OSError, ValueError) as error:
                 self._record("Warning", "FailedMount", str(error))
+                await asyncio.sleep(BACKOFF.delay_s(attempt))
                 attempt += 1
-                await asyncio.sleep(backoff_s(attempt))
             else:
                 self._status.touch()
                 return True
@@ -299,8 +299,8 @@ class PodWorker:
                 return  # it is gone, or another of the same name is there
             except KubeError as error:
                 _log.warning("pod_not_deleted", pod=metadata["name"], error=str(error))
+                await asyncio.sleep(BACKOFF.delay_s(attempt))
                 attempt += 1
-                await asyncio.sleep(backoff_s(attempt))
             else:
                 return
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 from trimtab.devnode.pod_spec import Role
+from trimtab.fabric import restarts
+from trimtab.fabric.backoff import FullJitter
 
-_FIRST_S = 0.5
-_LONGEST_S = 30.0
-# An instance that lived this long has recovered from whatever made the earlier ones crash.
-STABLE_AFTER_S = 30.0
+# Shorter than a kubelet's: on a laptop somebody is watching.
+BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
+_STABLE_S = 30.0
 
 
 class RestartPolicy(StrEnum):
@@ -31,6 +32,8 @@ def starts_again(policy: RestartPolicy, *, exit_code: int) -> bool:
     return policy is RestartPolicy.ALWAYS or (policy is RestartPolicy.ON_FAILURE and exit_code != 0)
 
 
-def backoff_s(crashes: int) -> float:
-    """After the first, second ... crash in a row. Shorter than a kubelet's: on a laptop somebody is watching."""
-    return min(_LONGEST_S, _FIRST_S * 2.0 ** min(max(0, crashes - 1), 30))
+def restarts_of(policy: RestartPolicy) -> restarts.RestartPolicy:
+    def gives_up(exit_code: int | None) -> bool:
+        return exit_code is not None and not starts_again(policy, exit_code=exit_code)
+
+    return restarts.RestartPolicy(backoff=BACKOFF, stable_s=_STABLE_S, gives_up=gives_up)

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from trimtab.devnode.restarts import backoff_s
+from trimtab.devnode.restarts import BACKOFF
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
 from trimtab.kube.resources import PODS, Object
@@ -67,9 +67,9 @@ class StatusWriter:
                 return
             except KubeError as error:
                 _log.warning("status_not_written", pod=self._pod["metadata"]["name"], error=str(error))
-                attempt += 1
                 self._dirty.set()
-                await asyncio.sleep(backoff_s(attempt))
+                await asyncio.sleep(BACKOFF.delay_s(attempt))
+                attempt += 1
             if not self._dirty.is_set():
                 self._clean.set()
 

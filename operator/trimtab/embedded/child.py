@@ -84,11 +84,11 @@ class Child:
         _REAPER.forget(self.pid)
 
 
-def log_tail(path: Path, *, lines: int = 20) -> str:
-    """The last lines of a log, for an error message."""
+def log_tail(path: Path, *, lines: int = 20, since: int = 0) -> str:
+    """The last lines of a log, for an error message; of those from byte `since` on."""
     try:
         with path.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 16_384))
+            log.seek(max(since, log.seek(0, os.SEEK_END) - 16_384))
             content = log.read()
     except FileNotFoundError:
         return "(no log)"

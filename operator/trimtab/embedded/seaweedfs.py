@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from trimtab.embedded.binaries import find_binary
 from trimtab.embedded.child import Command
+from trimtab.embedded.dead_sockets import remove_dead_sockets
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -22,7 +23,16 @@ class EmbeddedSeaweed(EmbeddedServer):
     """Master, volume server, filer and S3 gateway in one process; ready when an object could be written."""
 
     name = "seaweedfs"
-    port_names = ("s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc")
+    port_names: tuple[str, ...] = (
+        "s3",
+        "s3.grpc",
+        "master",
+        "master.grpc",
+        "volume",
+        "volume.grpc",
+        "filer",
+        "filer.grpc",
+    )
 
     @property
     def settings(self) -> ObjectStoreSettings:
@@ -82,6 +92,10 @@ class EmbeddedSeaweed(EmbeddedServer):
                 "WEED_JWT_FILER_SIGNING_READ_KEY",
             )
         }
+
+    def stop(self) -> None:
+        super().stop()
+        remove_dead_sockets()
 
     def probe(self) -> bool:
         """Make the bucket and write an object: the gateway answers before the volume server can take data."""

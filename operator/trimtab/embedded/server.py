@@ -19,12 +19,12 @@ import structlog
 
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import free_ports, is_free
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.restarts import RestartPolicy
 
 _log = structlog.get_logger(__name__)
 
-_RESTART_DELAY_MIN_S = 0.2
-_RESTART_DELAY_MAX_S = 10.0
-_STABLE_AFTER_S = 30.0
+RESTARTS = RestartPolicy(backoff=FullJitter(base_s=0.4, cap_s=10.0), stable_s=30.0)
 
 
 class ServerStartError(RuntimeError):
@@ -47,11 +47,12 @@ class EmbeddedServer(ABC):
     start_timeout_s = 30.0
     stop_grace_s = 10.0
 
-    def __init__(self, data_folder: Path, *, supervise: bool = True) -> None:
+    def __init__(self, data_folder: Path, *, supervise: bool = True, restarts: RestartPolicy = RESTARTS) -> None:
         self.data_folder = data_folder.resolve()
         self.log_file = self.data_folder / f"{self.name}.log"
         self.restarts = 0
         self._supervise = supervise
+        self._restart_policy = restarts
         self._child: Child | None = None
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -132,14 +133,13 @@ class EmbeddedServer(ABC):
         self._lock_file = lock
 
     def _load_identity(self) -> None:
-        """Ports and password as they were, so that clients reconnect; new ports where others took the old ones."""
+        """Ports and password as they were, so that clients reconnect; a new port in place of each that others took."""
         path = self.data_folder / "identity.json"
         identity = json.loads(path.read_text()) if path.exists() else {}
         ports: dict[str, int] = identity.get("ports", {})
-        if set(ports) == set(self.port_names) and all(map(is_free, ports.values())):
-            self.ports = ports
-        else:
-            self.ports = dict(zip(self.port_names, free_ports(len(self.port_names)), strict=True))
+        missing = [name for name in self.port_names if name not in ports or not is_free(ports[name])]
+        chosen = dict(zip(missing, free_ports(len(missing)), strict=True))
+        self.ports = {name: chosen.get(name) or ports[name] for name in self.port_names}
         self.password = str(identity.get("password") or secrets.token_urlsafe(24))
         partial = path.with_suffix(".partial")
         partial.touch(mode=0o600)
@@ -165,21 +165,22 @@ class EmbeddedServer(ABC):
             return False
 
     def _keep_running(self) -> None:
-        delay = _RESTART_DELAY_MIN_S
+        crashes = 0
         while not self._stopping.is_set() and self._child is not None:
             started = time.monotonic()
             exit_code = self._child.wait()
             if self._stopping.is_set():
                 return
-            if time.monotonic() - started > _STABLE_AFTER_S:
-                delay = _RESTART_DELAY_MIN_S
-            _log.warning(
-                "embedded server died, starting it again", server=self.name, exit_code=exit_code, delay_s=delay
-            )
+            now = time.monotonic()
+            again = self._restart_policy.after(crashes, exit_code=exit_code, lived_s=now - started, now=now)
+            if again is None:
+                _log.error("embedded_server_given_up", server=self.name, exit_code=exit_code)
+                return
+            crashes, delay = again.crashes, again.wait_s(now)
+            _log.warning("embedded_server_died", server=self.name, exit_code=exit_code, again_in_s=round(delay, 2))
             self._child.kill()  # what is left of its group
             if self._stopping.wait(delay):
                 return
-            delay = min(delay * 2, _RESTART_DELAY_MAX_S)
             self.restarts += 1
             self._child = Child(self.command())
 

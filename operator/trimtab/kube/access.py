@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import ssl
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from trimtab.fabric.tls import ClientTls, Pem, TlsUnusable
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_REREAD_S = 60.0
@@ -46,7 +46,8 @@ class TokenFile:
 @dataclass(frozen=True, kw_only=True)
 class ClusterAccess:
     server: str
-    tls: ssl.SSLContext
+    tls: ClientTls
+    """Asked for a context at each request, so that a renewed authority is used."""
     token: Callable[[], str] | None = None
     """Called for each request, so that a renewed token is used."""
     namespace: str = "default"
@@ -80,7 +81,7 @@ def in_cluster_access(environment: Mapping[str, str], *, folder: Path = SERVICE_
     namespace = folder / "namespace"
     return ClusterAccess(
         server=f"https://{host}:{port}",
-        tls=_tls(authority=(folder / "ca.crt").read_bytes()),
+        tls=_tls(authority=folder / "ca.crt"),
         token=TokenFile(folder / "token"),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
     )
@@ -108,7 +109,7 @@ def kubeconfig_access(
     if not server.startswith("https://"):
         raise AccessError(f"cluster.server: {server!r} is no https:// address")
 
-    def data(section: dict[str, Any], name: str) -> bytes | None:
+    def data(section: dict[str, Any], name: str) -> Pem | None:
         return _data(section, name, folder=folder, files_allowed=files_allowed)
 
     token: Callable[[], str] | None = None
@@ -126,7 +127,8 @@ def kubeconfig_access(
         server=server.rstrip("/"),
         tls=_tls(
             authority=data(cluster, "certificate-authority"),
-            client=None if certificate is None or key is None else (certificate, key),
+            certificate=certificate,
+            key=key,
         ),
         token=token,
         namespace=str(chosen.get("namespace") or "default"),
@@ -140,8 +142,8 @@ def _named(content: dict[str, Any], section: str, name: Any, *, field: str) -> d
     raise AccessError(f"{section}: the kubeconfig has none called {name!r}")
 
 
-def _data(section: dict[str, Any], name: str, *, folder: Path | None, files_allowed: bool) -> bytes | None:
-    """`NAME-data` in base64, else the content of the file `NAME`."""
+def _data(section: dict[str, Any], name: str, *, folder: Path | None, files_allowed: bool) -> Pem | None:
+    """`NAME-data` in base64, else the file `NAME`, which may be renewed."""
     if encoded := section.get(f"{name}-data"):
         try:
             return base64.b64decode(encoded, validate=True)
@@ -151,22 +153,13 @@ def _data(section: dict[str, Any], name: str, *, folder: Path | None, files_allo
         return None
     if not files_allowed:
         raise AccessError(f"{name}: files are not allowed in this kubeconfig; give {name}-data")
-    path = (folder or Path()) / str(section[name])
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise AccessError(f"{name}: {path} cannot be read: {error.strerror}") from None
+    return (folder or Path()) / str(section[name])
 
 
-def _tls(*, authority: bytes | None, client: tuple[bytes, bytes] | None = None) -> ssl.SSLContext:
+def _tls(*, authority: Pem | None, certificate: Pem | None = None, key: Pem | None = None) -> ClientTls:
+    tls = ClientTls(authority=authority, certificate=certificate, key=key)
     try:
-        context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
-        if client is not None:
-            # Python's ssl reads client certificates from files only.
-            with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
-                pem.write(client[0].rstrip() + b"\n" + client[1])
-                pem.flush()
-                context.load_cert_chain(pem.name)
-    except (ssl.SSLError, ValueError):
-        raise AccessError("a certificate or key is no valid PEM, or they do not belong together") from None
-    return context
+        tls.context()
+    except TlsUnusable as error:
+        raise AccessError(str(error)) from None
+    return tls

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import aiohttp
 
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.tls import TlsUnusable
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.errors import Gone, KubeError, NotFound, ServerError, TooManyRequests, Unreachable, api_error
 from trimtab.kube.resources import Object, Resource
@@ -78,7 +79,7 @@ class KubeClient:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             # Unlimited, because watches hold their connections and must not starve the calls.
-            connector=aiohttp.TCPConnector(ssl=self.access.tls, limit=0),
+            connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             auto_decompress=True,
@@ -249,20 +250,6 @@ class KubeClient:
         path = resource.path(namespace=namespace, name=name)
         return await self._once(_Request(verb="delete", method="DELETE", resource=resource, path=path, body=options))
 
-    async def delete_collection(
-        self, resource: Resource, *, namespace: str | None, label_selector: str | None = None
-    ) -> None:
-        await self._once(
-            _Request(
-                verb="deletecollection",
-                method="DELETE",
-                resource=resource,
-                path=resource.path(namespace=namespace),
-                parameters=_selectors(label_selector, None),
-                body={"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"},
-            )
-        )
-
     async def raw_get(self, path: str) -> Object:
         """A path that is no object's, such as /apis or /version."""
         where = Resource(plural=path.strip("/").replace("/", "-"), kind="")
@@ -329,6 +316,7 @@ class KubeClient:
                 data=data,
                 headers=headers,
                 allow_redirects=False,
+                ssl=self.access.tls.context(),
                 **options,
             ) as response:
                 answered = True
@@ -367,7 +355,7 @@ def _as_unreachable(request: _Request) -> Generator[None, None, None]:
         yield
     except TimeoutError:
         raise Unreachable(f"{request}: no answer within the deadline") from None
-    except ssl.SSLError as error:
+    except (ssl.SSLError, TlsUnusable) as error:
         raise Unreachable(f"{request}: TLS failed: {error}") from None
     except (aiohttp.ClientError, ConnectionError, ValueError) as error:
         raise Unreachable(f"{request}: {type(error).__name__}: {error}") from None

@@ -28,7 +28,7 @@ from trimtab.operator.apply.kubernetes.looking import (
 )
 from trimtab.operator.apply.kubernetes.ownership import controller_of
 from trimtab.operator.apply.kubernetes.work_queue import WorkQueue
-from trimtab.operator.fleet_figures import pool_size, trainer_steps
+from trimtab.operator.fleet_figures import pool_size, scaling, trainer_steps
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.remote.looking import is_elsewhere, look_at_pool
 from trimtab.operator.remote.placement import Placement, placements_of
@@ -37,6 +37,8 @@ _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
 _LONGEST_LOOK_S = 300.0
 _RESYNC_SPREAD = 0.2
+_ECHOED = ("resourceVersion", "managedFields")
+"""What changes in an object's metadata when only its status is written."""
 
 Look = Callable[[Cluster, WorkKey], Awaitable[Turn]]
 _LOOKS: Mapping[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
@@ -49,11 +51,13 @@ class Controller:
         self._looks = looks
         self._metrics = metrics
         self._failures: dict[WorkKey, int] = {}
+        self._backing_off: set[WorkKey] = set()
         self.queue: WorkQueue[WorkKey] = WorkQueue(clock=time.monotonic)
         cluster.jobs.listen(self._job_changed)
         cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
         cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
         cluster.pods.listen(self._pod_changed)
+        cluster.jobs.listen(lambda key, before, after: metrics.scaling(*key, scaling(after)))
         cluster.pools.listen(lambda key, before, after: metrics.pool_size(*key, pool_size(after)))
         cluster.trainers.listen(lambda key, before, after: metrics.trainer_steps(*key, trainer_steps(after)))
         cluster.links.listen(wake_pool=lambda key: self.wake("RolloutPool", key), wake_all=self._cluster_changed)
@@ -64,6 +68,12 @@ class Controller:
 
     def wake(self, kind: str, key: Key) -> None:
         self.queue.add(WorkKey(kind, *key))
+
+    def nudge(self, kind: str, key: Key) -> None:
+        """By a watch that does not say what has changed. It may be the echo of our own write, so a key that backs off
+        stays there: the Reflectors tell when there is more to it."""
+        if WorkKey(kind, *key) not in self._backing_off:
+            self.wake(kind, key)
 
     def wake_job(self, key: Key) -> None:
         """And all that works for it."""
@@ -94,6 +104,7 @@ class Controller:
     async def _look(self, key: WorkKey) -> None:
         began = time.monotonic()
         turn, result = Turn(), "done"
+        self._backing_off.discard(key)
         try:
             async with asyncio.timeout(_LONGEST_LOOK_S):
                 turn = await self._reading(key)
@@ -109,10 +120,12 @@ class Controller:
         except Exception:  # noqa: BLE001 - a fault of ours with one object must not stop the work on all others
             result = "fault"
             _log.exception("look_faulted", **key._asdict())
-        if turn.objected:
+        if turn.objected or turn.busy:
             result = "objected"
         self._metrics.reconciled(key.kind, result=result, seconds=time.monotonic() - began)
-        self._plan_next(key, turn, failed=result not in ("done", "left_alone"))
+        if result in ("failed", "fault"):
+            self._backing_off.add(key)
+        self._plan_next(key, turn, failed=turn.busy or result in ("conflict", "failed", "fault"))
 
     async def _reading(self, key: WorkKey) -> Turn:
         try:
@@ -129,6 +142,7 @@ class Controller:
         self._failures.pop(key, None)
         if self._cluster.view_of(key.kind).get(key.key) is None:
             self.queue.forget(key)
+            self._backing_off.discard(key)
             return
         if turn.more:
             self.queue.add(key)
@@ -138,12 +152,19 @@ class Controller:
         self.queue.add_later(key, self._cluster.settings.resync_s * spread)
 
     def _job_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
-        self.wake("RLJob", key)
+        self._changed("RLJob", key, before, after)
         if before is None or after is None or _matters_to_children(before) != _matters_to_children(after):
             self._wake_children(key)
 
+    def _changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
+        """A status is our own writing, and its echo is no reason to try again what has just failed."""
+        if before is None or after is None or _without_status(before) != _without_status(after):
+            self.wake(kind, key)
+        else:
+            self.nudge(kind, key)
+
     def _child_changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
-        self.wake(kind, key)
+        self._changed(kind, key, before, after)
         for item in (before, after):
             if item is not None:
                 self.wake("RLJob", Key(key.namespace, item["spec"]["jobRef"]["name"]))
@@ -172,6 +193,11 @@ class Controller:
     def _oldest_start(self) -> float:
         since = self.queue.busy_since
         return 0.0 if since is None else time.time() - (time.monotonic() - since)
+
+
+def _without_status(item: Object) -> Object:
+    metadata = {name: value for name, value in item["metadata"].items() if name not in _ECHOED}
+    return {name: value for name, value in item.items() if name != "status"} | {"metadata": metadata}
 
 
 def _matters_to_children(job: Object) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 POD_STARTED = "PodStarted"
 POD_STOPPED = "PodStopped"
 POD_FAILED = "PodFailed"
+POD_WAITS = "PodWaits"
 POD_REFUSED = "PodRefused"
 NAME_TAKEN = "NameTaken"
 NOT_ACCEPTED = "NotAccepted"

@@ -29,6 +29,18 @@ def pool_size(pool: Object | None) -> PoolSize | None:
     return PoolSize(wanted=wanted, ready=int(pool["status"].get("readyReplicas", 0)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    recommended: int
+    bounded: int
+
+
+def scaling(job: Object | None) -> Scaling | None:
+    """The autoscaler's latest decision; None where it makes none."""
+    decision = ((job or {}).get("status") or {}).get("autoscaling")
+    return decision and Scaling(recommended=int(decision["recommended"]), bounded=int(decision["bounded"]))
+
+
 def trainer_steps(trainer: Object | None) -> int | None:
     """None for a trainer of which no steps are expected: at rest, at its end, or nobody's."""
     if trainer is None or _ready_reason(trainer) not in _TRAINER_AT_WORK:

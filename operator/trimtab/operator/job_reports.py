@@ -39,8 +39,6 @@ class Heard:
     """By pod."""
     versions: dict[str, int] = field(default_factory=dict)
     """By pod, the oldest weights it has of any policy."""
-    silent: frozenset[str] = frozenset()
-    """Pods that were heard of and are not any more."""
 
 
 @dataclass
@@ -49,7 +47,6 @@ class _Followed:
     window: int
     task: asyncio.Task[None]
     heard: Heard = field(default_factory=Heard)
-    ever_present: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -177,13 +174,11 @@ class JobReports:
 
 def _heard(followed: _Followed) -> Heard:
     present = {member.member_id: member for member in followed.watch.members.present}
-    followed.ever_present |= present.keys()
     return Heard(
         report=followed.watch.report(window=followed.window),
         # Rounded, because the last digits change all the time and say nothing.
         tokens_per_second={name: float(f"{member.tokens_per_second:.{_DIGITS}g}") for name, member in present.items()},
         versions={name: min(member.versions.values()) for name, member in present.items() if member.versions},
-        silent=frozenset(followed.ever_present - present.keys()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from statistics import fmean
 import structlog
 
 from trimtab.api.evaluation import EvaluationResult as Score
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
@@ -20,20 +22,25 @@ from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.streams import declare_consumer, declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.member import SKIPPED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.plan.first_groups import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
-_RETRY_S = 1.0
+_RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=30.0), stable_s=60.0)
 _HISTORY = 10_000
 _REPORTS = 10
+_GIVEN_UP = 1000
+_TRAINING_TASK = re.compile(r"t([0-9]{1,18})")
 
 
 Heard = StepProgress | BalanceReport | EvaluationResult | WeightPointer
@@ -99,16 +106,32 @@ class JobWatch:
         self.policies = {policy: PolicyView() for policy in policies}
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self._quarantined: set[str] = set()
+        self._ever_present: set[str] = set()
+        self._given_up: deque[GivenUp] = deque(maxlen=_GIVEN_UP)
+        self._any_completed = False
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
         self._report_keys = {topology.report_key(policy): policy for policy in policies}
 
     def report(self, *, window: int) -> JobReport:
+        members = self.members.present
+        workers = [member for member in members if member.role is Role.ROLLOUT]
+        self._any_completed = self._any_completed or any(worker.completed for worker in workers)
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
+        present = {member.member_id for member in members}
+        self._ever_present |= present
         return JobReport(
             policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
             balance={name: tuple(view.reports) for name, view in self.policies.items()},
             quarantined_tasks=len(self._quarantined),
+            silent=frozenset(self._ever_present - present),
+            # Before any worker was heard, nobody knows what was completed: the watch may have begun a moment ago.
+            given_up=() if self._has_completed() or not workers else tuple(self._given_up),
+            any_completed=self._has_completed(),
         )
+
+    def _has_completed(self) -> bool:
+        """Whether anything was ever completed. Not a property, as it changes while others wait."""
+        return self._any_completed or any(view.steps for view in self.policies.values())
 
     def _with_ranks(self, policy: str, report: PolicyReport) -> PolicyReport:
         """All ranks say the same, but for the checkpoint, of which the first one knows, and but for the moment."""
@@ -125,12 +148,18 @@ class JobWatch:
 
     async def run(self) -> None:
         """Until cancelled. The view may lag while the bus is away; the job goes on without it."""
+        clock = asyncio.get_running_loop().time
+        crashes = 0
         while True:
+            began = clock()
             try:
                 await self._follow()
             except* BusError as errors:
                 _log.warning("watch_interrupted", errors=[str(error) for error in errors.exceptions])
-            await asyncio.sleep(_RETRY_S)
+            now = clock()
+            again = _RESTARTS.again(crashes, lived_s=now - began, now=now)
+            crashes = again.crashes
+            await asyncio.sleep(again.wait_s(now))
 
     async def _follow(self) -> None:
         await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
@@ -183,11 +212,38 @@ class JobWatch:
             self._listener(result)
 
     async def _follow_quarantine(self, quarantine: KeyValue) -> None:
-        """Only how many: what went wrong is for `trimtab quarantine`."""
+        """Why, until something is completed, for a job that is hopeless; then only how many: what went wrong is for
+        `trimtab quarantine`, and may be a great deal.
+        """
+        if not self._has_completed():
+            async with KvWatch(quarantine) as watch:
+                async for change in watch:
+                    if isinstance(change, Entry):
+                        self.note_quarantined(change)
+                    if self._has_completed():
+                        break
         async with KvWatch(quarantine, headers_only=True) as watch:
             async for change in watch:
                 if isinstance(change, Entry):
                     self._quarantined.add(change.key)
+
+    def note_quarantined(self, entry: Entry) -> None:
+        new = entry.key not in self._quarantined
+        self._quarantined.add(entry.key)
+        # Tasks of the training are numbered; evaluations have names of their own.
+        number = _TRAINING_TASK.fullmatch(entry.key)
+        if number is None or not new:
+            return
+        try:
+            task = decode(entry.value, QuarantinedTask)
+        except WireError as error:
+            _log.warning("quarantine_unreadable", key=entry.key, reason=str(error))
+            return
+        self._given_up.append(
+            GivenUp(
+                number=int(number[1]), error=task.error, message=task.message, where=task.where, at=task.quarantined_at
+            )
+        )
 
     async def _follow_weights(self, weights: KeyValue) -> None:
         async with KvWatch(weights) as watch:

@@ -20,16 +20,16 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.daemon_thread import in_daemon_thread
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
 
 _log = structlog.get_logger(__name__)
-_TOKEN_LIFETIME = datetime.timedelta(minutes=5)
+_LOGIN_LIFETIME = datetime.timedelta(minutes=5)
 _WATCH_S = 300
 # It waits five seconds itself for tasks that do not end.
 _ENDS_WITHIN_S = 8.0
-_BACKOFF = FullJitter(base_s=0.5, cap_s=30.0)
-_LASTED_S = 60.0
+_RESTARTS = RestartPolicy(backoff=FullJitter(base_s=1.0, cap_s=30.0), stable_s=60.0)
 """Whoever lived that long does not fail again and again."""
 
 Wake = Callable[[str, Key], None]
@@ -42,7 +42,7 @@ async def run_kopf(
     wake: Wake,
     told_to_stop: asyncio.Event,
     ends_within_s: float = _ENDS_WITHIN_S,
-    backoff: FullJitter = _BACKOFF,
+    restarts: RestartPolicy = _RESTARTS,
 ) -> None:
     """Until it is told to stop, and then not much longer, whatever kopf still waits for.
 
@@ -55,7 +55,7 @@ async def run_kopf(
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     loop = asyncio.get_running_loop()
     told = asyncio.create_task(told_to_stop.wait())
-    failures = 0
+    crashes = 0
 
     def wake_from_there(kind: str, key: Key) -> None:
         loop.call_soon_threadsafe(wake, kind, key)
@@ -68,8 +68,9 @@ async def run_kopf(
             await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
             if told_to_stop.is_set():
                 break
-            failures = failures + 1 if loop.time() - began < _LASTED_S else 0
-            delay_s = backoff.delay_s(failures)
+            now = loop.time()
+            again = restarts.again(crashes, lived_s=now - began, now=now)
+            crashes, delay_s = again.crashes, again.wait_s(now)
             _log.warning("kopf_ended", error=repr(shell.exception()), again_in_s=round(delay_s, 1))
             await asyncio.wait({told}, timeout=delay_s)
             if told_to_stop.is_set():
@@ -118,9 +119,10 @@ def registry_for(access: ClusterAccess, *, wake: Wake) -> kopf.OperatorRegistry:
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         headers = {} if access.token is None else {"Authorization": f"Bearer {access.token()}"}
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=access.tls, limit=0), headers=headers)
-        # A token in a file is renewed there; kopf asks again when this is over.
-        expires = None if access.token is None else datetime.datetime.now(datetime.UTC) + _TOKEN_LIFETIME
+        connector = aiohttp.TCPConnector(ssl=access.tls.context(), limit=0)
+        session = aiohttp.ClientSession(connector=connector, headers=headers)
+        # Tokens and authorities in files are renewed there; kopf asks again when this is over.
+        expires = datetime.datetime.now(datetime.UTC) + _LOGIN_LIFETIME
         return kopf.AiohttpSession(
             server=access.server, aiohttp_session=session, default_namespace=access.namespace, expiration=expires
         )

@@ -71,7 +71,9 @@ class LocalObjects:
 
     @property
     def activity(self) -> str:
-        """What the job does or waits for."""
+        """What the job does or waits for. Why it failed is for whoever ends the run to say, once."""
+        if self.failure is not None:
+            return "Failed: its pods are stopped"
         summary = find(self.job.status.conditions, ConditionType.SUCCEEDED) if self.job.status else None
         return "" if summary is None else f"{summary.reason} {summary.message}".rstrip()
 

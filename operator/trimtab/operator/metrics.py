@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from trimtab.fabric.metrics import Metrics
-from trimtab.operator.fleet_figures import PoolSize
+from trimtab.operator.fleet_figures import PoolSize, Scaling
 
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
@@ -41,6 +41,16 @@ class OperatorMetrics:
         self._pool_ready = metrics.gauge(
             "operator_pool_ready_replicas", "Pods of a pool that take tasks.", ("namespace", "pool")
         )
+        self._recommended = metrics.gauge(
+            "operator_recommended_replicas",
+            "Rollout replicas that a job's maintainer wants, before bounds; absent with autoscaling off.",
+            ("namespace", "rljob"),
+        )
+        self._bounded = metrics.gauge(
+            "operator_bounded_replicas",
+            "Rollout replicas that are left of that; carried out in mode Auto.",
+            ("namespace", "rljob"),
+        )
         self._trainer_steps = metrics.gauge(
             "operator_trainer_steps",
             "Steps that a trainer has made, as last heard; absent while it is at rest or has ended.",
@@ -72,6 +82,16 @@ class OperatorMetrics:
         for gauge in (self._pool_replicas, self._pool_ready):
             with suppress(KeyError):
                 gauge.remove(namespace, pool)
+
+    def scaling(self, namespace: str, job: str, decision: Scaling | None) -> None:
+        """None for a job that is gone, or whose fleet nobody trims."""
+        if decision is not None:
+            self._recommended.labels(namespace=namespace, rljob=job).set(decision.recommended)
+            self._bounded.labels(namespace=namespace, rljob=job).set(decision.bounded)
+            return
+        for gauge in (self._recommended, self._bounded):
+            with suppress(KeyError):
+                gauge.remove(namespace, job)
 
     def trainer_steps(self, namespace: str, trainer: str, steps: int | None) -> None:
         """None for a trainer that should make none."""

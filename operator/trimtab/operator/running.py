@@ -119,7 +119,7 @@ async def _lead(
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
         shell = asyncio.create_task(
-            run_kopf(access, namespaces=settings.namespaces, wake=controller.wake, told_to_stop=told_to_stop),
+            run_kopf(access, namespaces=settings.namespaces, wake=controller.nudge, told_to_stop=told_to_stop),
             name="kopf",
         )
         _log.info("operator_ready", namespaces=settings.namespaces or "all")

@@ -78,6 +78,23 @@ class ImageSettings(BaseModel):
         return {"dataflow": self.dataflow, "rollout": self.rollout, "trainer": self.trainer}[role]
 
 
+class RequestSettings(BaseModel):
+    """What containers of jobs request of a node where neither the manifest nor a template names a request or limit:
+    amounts by the resource's name. Without any, a pod is the first to be evicted when its node is short of memory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataflow: dict[str, str] = {}
+    rollout: dict[str, str] = {}
+    engine: dict[str, str] = {}
+    trainer: dict[str, str] = {}
+
+    def of(self, role: str) -> dict[str, str]:
+        """For the main container of pods with the role, or for each engine."""
+        roles = {"dataflow": self.dataflow, "rollout": self.rollout, "engine": self.engine, "trainer": self.trainer}
+        return roles[role]
+
+
 class AccountSecret(BaseModel):
     """A Secret that the operator makes when it is not there."""
 
@@ -126,6 +143,9 @@ class OperatorSettings(BaseModel):
     remote_object_store: ObjectStoreSettings | None = None
     remote: RemoteSettings = RemoteSettings()
     images: ImageSettings
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets in the namespaces of jobs, with which their images are pulled; a template may name others."""
+    requests: RequestSettings = RequestSettings()
     namespaces: tuple[str, ...] = ()
     """Empty: the whole cluster."""
     logs: LogSettings = LogSettings()
@@ -166,7 +186,7 @@ class OperatorSettings(BaseModel):
             raise ValueError("nats_account.renewal_s must not be below resync_s: jobs are looked at too seldom for it")
         return self
 
-    @field_validator("namespaces", mode="before")
+    @field_validator("namespaces", "image_pull_secrets", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

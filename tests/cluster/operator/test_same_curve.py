@@ -1,4 +1,6 @@
-"""The quickstart's manifest, whole, through kubectl and through `trimtab run`: the same learning curve."""
+"""The quickstart as it is shipped for a cluster, through kubectl, and the one for a machine through `trimtab run`: the
+same learning curve.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import yaml
 
+from examples.quickstart.cluster import FILE as CLUSTER
 from examples.streams import batches_of, rewards_of, streams_on
 from tests.support.operator.administrator import administrators_bus
-from tests.support.operator.quickstart_manifest import job_status, on_a_volume
+from tests.support.operator.quickstart_manifest import job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
 from trimtab.cli.chronicle.file import read
@@ -33,14 +37,17 @@ _BAND = 0.15
 def test_kubectl_and_trimtab_run_give_the_same_learning_curve(
     scene: Scene, node: DevelopmentNode, servers: dict[str, str], tmp_path: Path
 ) -> None:
-    file = make_quickstart(tmp_path / "files", name="curve", max_steps=_STEPS, whole=True)
-    scene.apply(on_a_volume(file))
+    code, job = yaml.safe_load_all(CLUSTER.read_text())
+    job["metadata"]["name"] = "curve"
+    job["spec"]["maxSteps"] = _STEPS
+    del job["spec"]["targetReward"]
+    scene.apply(code, job)
     scene.says(RLJOBS, "curve", "Succeeded", "PoliciesTrained", timeout_s=_RUN_S)
     in_cluster = asyncio.run(_rewards(servers, JobTopology(scene.namespace, "curve")))
     (evaluated,) = job_status(scene, "curve")["policies"][0]["evaluation"]
     scene.kubectl("delete", "rljob", "curve", "--wait=true", "--timeout=300s")
 
-    at_home = _run_here(file)
+    at_home = _run_here(make_quickstart(tmp_path, name="curve", max_steps=_STEPS, whole=True))
     assert len(in_cluster) == len(at_home) == _STEPS
     assert _parts(in_cluster) == pytest.approx(_parts(at_home), abs=_BAND)
     # Both have learned: neither is flat.

@@ -96,7 +96,7 @@ def test_qwen3_8b_becomes_ranks_and_engines_with_a_gpu_each(scene: Scene) -> Non
     for name in samplers:
         (engine,) = pods[name]["spec"]["initContainers"]
         assert _gpus(engine) == "1"
-        assert engine["command"][-3:] == ["--tp-size=1", "--mem-fraction-static=0.85", "--context-length=12288"]
+        assert engine["command"][-3:] == ["--tp-size=1", "--mem-fraction-static=0.85", "--context-length=16384"]
     _delete(scene, "qwen3-8b-math")
 
 

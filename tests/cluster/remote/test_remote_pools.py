@@ -44,6 +44,31 @@ def test_a_pool_is_made_scaled_and_deleted_there(scene: Scene, far: FarSide) -> 
     scene.until(scene.pods, lambda pods: pods == {})
 
 
+def test_what_keeps_a_pod_there_from_starting_is_told_at_home(scene: Scene, far: FarSide) -> None:
+    scene.apply(kubeconfig_secret(far.kubeconfig()), tiny_job(pools=[HOME, far.pool()]))
+    far.has_pods("tiny-far-rollout-0")
+    (name,) = far.scene.pods()
+    full = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    far.scene.patch_pod_status(name, {"conditions": [full]})
+    error = scene.until(
+        lambda: (scene.must_get(ROLLOUT_POOLS, "tiny-far").get("status") or {}).get("lastError") or {},
+        lambda error: error.get("reason") == "Unschedulable",
+        timeout_s=10.0,
+    )
+    assert (error["pod"], error["cluster"]) == ("tiny-far-rollout-0", far.pool()["cluster"]["kubeconfigSecret"]["name"])
+    scene.until(
+        lambda: " ".join(scene.kubectl("describe", "rljob", "tiny").split()),
+        lambda described: "4 Insufficient nvidia.com/gpu" in described,
+        timeout_s=10.0,
+    )
+
+
 def test_what_is_sent_there_is_what_pods_need_and_no_more(
     scene: Scene, far: FarSide, remote_credentials: dict[str, str]
 ) -> None:

@@ -102,7 +102,7 @@ async def test_two_ranks_train_and_each_sample_is_in_one_step(nats_settings: Nat
         assert msgspec.json.decode(shown, type=list[BalanceReport]) == [window]
         table = await asyncio.to_thread(_balance, sim)
         assert f"solver, steps {window.first_step} to {window.last_step}" in table
-        assert f"{window.branch}: 0 instances now" in table
+        assert f"zone {window.branch}, 0 instances" in table
 
 
 async def test_asking_again_gets_the_same_rows_also_after_a_restart(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from tests.support.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import DataFolderInUseError, EmbeddedServer, ServerStartError
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.fabric.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -85,6 +88,23 @@ async def test_supervised_nats_comes_back_by_itself_on_the_same_port(tmp_path: P
         await client.close()
 
 
+async def test_a_supervised_server_waits_as_its_restart_policy_says(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def drawn(low: float, high: float) -> float:
+        asked.append(high)
+        return 0.0
+
+    restarts = RestartPolicy(backoff=FullJitter(base_s=0.01, cap_s=0.04, uniform=drawn), stable_s=1e9)
+    with EmbeddedNats(tmp_path, restarts=restarts) as server:
+        for times in (1, 2, 3, 4):
+            await eventually(lambda: server.pid is not None, timeout_s=10)
+            server.kill()
+            await eventually(lambda: server.restarts == times, timeout_s=10)  # noqa: B023 - called in this turn
+    # What two machines draw between nothing and this differs, so their servers do not come back together.
+    assert asked == [0.01, 0.02, 0.04, 0.04]
+
+
 def test_seaweedfs_keeps_objects_through_kill_and_restart(own_seaweed: EmbeddedSeaweed) -> None:
     settings = own_seaweed.settings
     body = bytes(range(256)) * 4096 * 5
@@ -122,6 +142,30 @@ def test_servers_listen_on_loopback_only(tmp_path: Path, kind: type[EmbeddedServ
             c.laddr.ip for c in psutil.Process(server.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN
         ]
         assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_port_that_was_taken_meanwhile_is_the_only_one_that_changes(own_seaweed: EmbeddedSeaweed) -> None:
+    before = dict(own_seaweed.ports)
+    own_seaweed.stop()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", before["filer.grpc"]))
+        own_seaweed.start()
+        assert {name for name, port in own_seaweed.ports.items() if before[name] != port} == {"filer.grpc"}
+        with s3(own_seaweed.settings) as store:
+            store.put_object(Bucket=own_seaweed.settings.bucket, Key="after", Body=b"1")
+
+
+def test_seaweedfs_leaves_no_socket_behind_even_one_that_was_killed(tmp_path: Path) -> None:
+    def sockets(server: EmbeddedSeaweed) -> list[Path]:
+        return [path for path in Path("/tmp").glob("seaweedfs-*.sock") if str(server.ports["s3"]) in path.name]
+
+    killed, stopped = EmbeddedSeaweed(tmp_path / "killed", supervise=False), EmbeddedSeaweed(tmp_path / "stopped")
+    with stopped:
+        killed.start()
+        assert sockets(killed)
+        assert sockets(stopped)
+        killed.kill()
+    assert sockets(killed) == sockets(stopped) == []
 
 
 def test_a_data_folder_serves_one_process_at_a_time(own_nats: EmbeddedNats) -> None:

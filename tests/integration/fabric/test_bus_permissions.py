@@ -35,7 +35,7 @@ from tests.support.rollout.job import Job
 from tests.support.rollout.pod_site import NAMESPACE, PodSite, openai_engine
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.direct_get import get_message
+from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
@@ -47,7 +47,6 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
-from trimtab.rollout.engines.client import EngineClient
 
 TASKS = 3
 INBOX = "_INBOX_guest"
@@ -118,8 +117,7 @@ async def test_a_real_worker_completes_tasks_under_it(
         workflow={"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
     )
     site.lay_out()
-    async with EngineClient(process.url, request_timeout_s=300.0) as client:
-        await client.wait_healthy(timeout_s=600.0)
+    await process.serves()
     job = Job(bus, topology)
     await job.issue(TASKS, group_size=2)
     environment, _ = site.environment("w0")
@@ -128,7 +126,7 @@ async def test_a_real_worker_completes_tasks_under_it(
             [sys.executable, "-m", "trimtab.rollout"], env=os.environ | environment, stdout=log, stderr=log
         )
     try:
-        await eventually(job.settled, timeout_s=90.0)
+        await eventually(job.settled, timeout_s=90.0, ended=pod.poll)
         assert len(await job.trajectories()) == TASKS * 2
         members = KeyValue(bus, topology.members)
         assert (await members.get(escape_token("w0"), deadline_s=60.0)).value
@@ -237,7 +235,7 @@ async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus
                 (f"CONSUMER.CREATE.{stream}", consumer),
                 (f"CONSUMER.LIST.{stream}", {}),
             ]
-        direct = partial(get_message, by, topology.trajectories.name, 1, deadline_s=deadline_s)
+        direct = partial(get_messages, by, topology.trajectories.name, [1], deadline_s=deadline_s)
         return [direct, *(partial(api_call, by, *operation, deadline_s=deadline_s) for operation in operations)]
 
     await refused_alone(reads, to=guest, administrator=bus)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.polling import patiently
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement
-from trimtab.fabric.bus.direct_get import get_message, get_messages
+from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import (
     BusNotFound,
     BusTimeout,
@@ -253,12 +253,6 @@ async def test_direct_reads_with_gaps(bus: Bus, stream: StreamSpec) -> None:
     await fill(bus, stream, 40, size=1000)
     for gone in (4, 5, 17):
         await delete_message(bus, stream.name, gone, deadline_s=D)
-    one = await get_message(bus, stream.name, 3, deadline_s=D)
-    assert (one.payload, one.sequence, one.headers["N"]) == (b"\x02" * 1000, 3, "2")
-    with pytest.raises(BusNotFound) as missing:
-        await get_message(bus, stream.name, 4, deadline_s=D)
-    assert missing.value.sequences == (4,)
-
     wanted = [*range(1, 10), 17, 18, 30, 30, 39, 40, 41, 99]
     result = await get_messages(bus, stream.name, wanted, deadline_s=D, parallel=3, max_bytes=6_000)
     assert result.missing == (4, 5, 17, 41, 99)
@@ -272,7 +266,5 @@ async def test_direct_reads_with_gaps(bus: Bus, stream: StreamSpec) -> None:
 
 
 async def test_direct_read_of_a_missing_stream(bus: Bus) -> None:
-    with pytest.raises(BusUnavailable, match="NOPE"):
-        await get_message(bus, "NOPE", 1, deadline_s=2.0)
     with pytest.raises(BusTimeout):
         await get_messages(bus, "NOPE", [1, 2, 7], deadline_s=0.3)

@@ -35,7 +35,7 @@ from tests.support.polling import eventually
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.fabric.bus.connection import Bus, BusState
-from trimtab.fabric.bus.direct_get import get_message, get_messages
+from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusNotFound, BusUnauthenticated
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
@@ -102,7 +102,6 @@ async def test_dataflow_and_trainer_work_under_their_rights(nats: EmbeddedNatsWi
             assert lease is not None
             rows = [sample.sequence for sample in lease.samples]
             (await get_messages(trainer, lease.stream, rows, deadline_s=60.0)).complete()
-            await get_message(trainer, lease.stream, rows[0], deadline_s=60.0)
     assert violations(nats) == before
 
 

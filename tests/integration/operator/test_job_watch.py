@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.support.fabric.wire_specimens import quarantined
 from tests.support.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -14,6 +15,7 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.quarantine import stored_entry
 from trimtab.operator.job_watch import JobWatch
 
 
@@ -86,5 +88,46 @@ async def test_what_ranks_and_the_quarantine_say_is_in_the_report(own_nats: Embe
             return report.tokens_per_second, report.skipped_steps, report.checkpoint_step
 
         await eventually(lambda: heard() == (1230.0, 1, 2), timeout_s=10.0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def worker(*, completed: int) -> MemberHeartbeat:
+    return MemberHeartbeat(
+        member_id="rollout-0", job="job", role=Role.ROLLOUT, pool="local", state=State.READY, completed=completed,
+        started_at=1.0, sent_at=2.0,
+    )  # fmt: skip
+
+
+async def test_why_tasks_were_given_up_is_told_until_something_is_completed(own_nats: EmbeddedNats) -> None:
+    topology = JobTopology("default", "job")
+    async with await Bus.connect(own_nats.settings, name="test") as bus:
+        await declare_job(bus, topology, deadline_s=60.0)
+        quarantine = KeyValue(bus, topology.quarantine)
+        watch = JobWatch(bus, topology, ["solver"])
+        watching = asyncio.create_task(watch.run())
+
+        async def give_up(task_id: str) -> None:
+            entry = quarantined(task_id=task_id, message="KeyError: 'answer'", where="my.py, line 7, in run")
+            await quarantine.put(topology.quarantine_key(task_id), stored_entry(entry), deadline_s=60.0)
+
+        for task_id in ("t0", "t1", "evaluation-3", "t2"):
+            await give_up(task_id)
+        await quarantine.put(topology.quarantine_key("t3"), b"nonsense", deadline_s=60.0)
+        await eventually(lambda: watch.report(window=10).quarantined_tasks == 5, timeout_s=10.0)
+        assert watch.report(window=10).given_up == (), "nobody knows yet what was completed"
+        members = KeyValue(bus, topology.members)
+        await members.put("rollout-0", encode(worker(completed=0)), deadline_s=60.0)
+        await eventually(lambda: bool(watch.report(window=10).given_up), timeout_s=10.0)
+        report = watch.report(window=10)
+        assert [(one.number, one.where) for one in report.given_up] == [(n, "my.py, line 7, in run") for n in range(3)]
+        assert not report.any_completed
+
+        await members.put("rollout-0", encode(worker(completed=8)), deadline_s=60.0)
+        await eventually(lambda: watch.report(window=10).any_completed, timeout_s=10.0)
+        assert watch.report(window=10).given_up == ()
+        for task_id in ("t4", "t5"):
+            await give_up(task_id)
+        await eventually(lambda: watch.report(window=10).quarantined_tasks == 7, timeout_s=10.0)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -17,7 +17,9 @@ from tests.support.dataflow.jobs import job
 from tests.support.polling import eventually
 from tests.support.processes import runs
 from trimtab.api.scalars import SecretKey
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.operator.agent_desk import AgentDesk, KeyMissing
 from trimtab.operator.apply.local import LocalExecutor
 from trimtab.operator.apply.local_secrets import SecretMissing
@@ -170,8 +172,53 @@ async def test_a_container_that_says_it_is_misconfigured_is_not_started_again(ma
     machine.start(pod(container("engine", FOREVER, sidecar=True), container("worker", code)))
     ended = await machine.until(Phase.FAILED)
     assert ended.misconfigured
+    assert not ended.stopping, "nobody asked it to: that it stops is its failure, and plans look at failures"
     assert ended.message == f"worker exited with {EXIT_MISCONFIGURED}: prompts.jsonl, line 3: not JSON"
     assert machine.executor.pids() == {}
+
+
+async def test_a_pod_that_was_asked_to_go_is_not_blamed_for_how_it_goes(machine: Machine) -> None:
+    code = f"import signal; signal.signal(signal.SIGTERM, lambda *_: exit({EXIT_MISCONFIGURED}))\n{FOREVER}"
+    machine.start(pod(container("worker", code)))
+    await machine.until_up("worker")
+    machine.executor.apply([StopPod("pod", "test")])
+    assert (await machine.until(Phase.FAILED)).stopping
+
+
+async def test_a_rollout_pod_that_says_it_is_misconfigured_ends_the_job(machine: Machine) -> None:
+    """The plans and the executor together, with a worker of our own in place of the rollout's."""
+    objects = LocalObjects(job(), attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
+    line = json.dumps({"event": "job_misconfigured", "level": "error", "reason": "workflow.args do not fit my:Tool"})
+    broken = container("worker", f"print({line!r}, flush=True); raise SystemExit({EXIT_MISCONFIGURED})")
+
+    def failure() -> str | None:
+        machine.executor.tend()
+        for action in objects.turn(machine.executor.observe(), JobReport(), now=time.time()):
+            if isinstance(action, StartPod):
+                if action.pod.role != "rollout":
+                    continue
+                action = StartPod(replace(action.pod, containers=(broken,)))
+            machine.executor.apply([action])
+        return objects.failure
+
+    await eventually(lambda: failure() is not None, timeout_s=DEADLINE_S)
+    said = f"job-local-rollout-0: worker exited with {EXIT_MISCONFIGURED}: workflow.args do not fit my:Tool"
+    assert objects.failure == said
+    assert said not in objects.activity, "whoever ends the run says it, once"
+
+
+async def test_of_a_container_that_died_only_its_own_words_are_told(machine: Machine) -> None:
+    """Its log is that of the one before, too."""
+    code = "import os, sys; print('first', flush=True) if not os.path.exists('x') else os.kill(os.getpid(), 9); "
+    machine.start(pod(container("main", code + "open('x', 'w'); sys.exit(3)")))
+    await eventually(lambda: machine.observed().ready and bool(machine.executor.failing()), timeout_s=DEADLINE_S)
+    assert machine.executor.failing() == {"pod/main": "main exited with 3: first"}
+
+    def killed() -> bool:
+        machine.executor.tend()
+        return machine.executor.failing() == {"pod/main": "main was killed by SIGKILL"}
+
+    await eventually(killed, timeout_s=DEADLINE_S)
 
 
 async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machine) -> None:
@@ -238,3 +285,31 @@ async def test_secrets_come_from_the_environment_of_whoever_runs_the_job(
     machine.start(replace(asking, name="other"))
     await machine.until(Phase.SUCCEEDED, "other")
     assert machine.log("main", pod="other") == "abc123\n"
+
+
+async def test_containers_that_died_together_are_not_started_together(tmp_path: Path) -> None:
+    now, waits = [0.0], iter([0.0, 0.25, 0.5, 0.75, 1.0])
+    backoff = FullJitter(base_s=10.0, cap_s=10.0, uniform=lambda low, high: low + next(waits) * (high - low))
+    executor = LocalExecutor(
+        tmp_path,
+        job_file=tmp_path / "job.yaml",
+        environment={},
+        clock=lambda: now[0],
+        restarts=RestartPolicy(backoff=backoff, stable_s=30.0),
+    )
+    executor.apply([StartPod(pod(container("main", FOREVER), name=f"pod-{number}")) for number in range(5)])
+    first = executor.pids()
+    try:
+        for pid in first.values():
+            os.killpg(pid, signal.SIGKILL)
+        await eventually(lambda: not executor.pids(), timeout_s=DEADLINE_S)
+        started: dict[float, int] = {}
+        for moment in (0.0, 4.9, 5.0, 6.25, 7.5, 8.75, 10.0):
+            now[0] = moment
+            executor.tend()
+            started[moment] = len(executor.pids())
+        assert started == {0.0: 0, 4.9: 0, 5.0: 1, 6.25: 2, 7.5: 3, 8.75: 4, 10.0: 5}
+    finally:
+        executor.apply([StopPod(f"pod-{number}", reason="the end") for number in range(5)])
+        now[0] = 1e9
+        executor.tend()

@@ -99,13 +99,6 @@ async def test_the_engine_says_what_it_serves_and_what_it_is_at(engine: EngineCl
     await engine.check_health(timeout_s=D)
 
 
-async def test_weights_are_renamed_while_requests_go_on(engine: EngineClient) -> None:
-    async with held_requests(engine, "held") as requests:
-        await engine.update_weight_version("1.7", timeout_s=D)
-        assert (await engine.model_info(timeout_s=D)).weight_version == "1.7"
-    assert len((await requests["held"]).token_ids) == 50
-
-
 async def test_what_the_engine_does_not_take_is_a_refusal_with_its_reason(engine: EngineClient, tmp_path: Path) -> None:
     (tmp_path / "sparse").write_bytes(b"nothing of use")
     with pytest.raises(EngineRefused, match="safetensors"):

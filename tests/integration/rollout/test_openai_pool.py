@@ -91,12 +91,7 @@ async def test_its_trajectories_are_those_of_generate_until_its_weights_are_too_
     await declare_job(bus, site.topology, deadline_s=60.0)
     job = Job(bus, site.topology)
     await job.issue(TASKS, group_size=2, sampling={"temperature": 0.0})
-
-    async def settled() -> bool:
-        assert pod.process.poll() is None, site.log("w0").read_text()
-        return await job.settled()
-
-    await eventually(settled, timeout_s=90.0)
+    await eventually(job.settled, timeout_s=90.0, ended=pod.process.poll)
     trajectories = await job.trajectories()
     assert len({trajectory.trajectory_id for trajectory in trajectories}) == len(trajectories) == TASKS * 2
     settings = SamplingSettings(max_new_tokens=8, temperature=0.0)

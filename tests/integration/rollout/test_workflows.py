@@ -151,7 +151,6 @@ async def test_solver_and_verifier_each_bring_a_group_for_their_own_policy(
             assert scored(solver).reward == float(correct[-1])
             right = [v == (["e"] if c else ["r"]) for v, c in zip(verdicts, correct, strict=True)]
             assert scored(verifier).reward == pytest.approx(sum(right) / len(right))
-            assert scored(solver).reward_parts == {"first": float(correct[0]), "attempts": float(len(attempts))}
             # Each hears the other's words as the environment's, within the template.
             heard = [text for producer, text in pieces(solver, special=True) if producer is not Producer.MODEL]
             assert heard[0] == "<|im_start|>user\n3+4<|im_end|>\n<|im_start|>assistant\n"
@@ -194,7 +193,6 @@ async def test_a_text_environment_is_played_to_its_end_and_replays_to_the_same_r
                 assert said[2 * turn + 2] == (Producer.ENVIRONMENT, answer)
         outcome = scored(trajectory)
         assert outcome.reward == total
-        assert outcome.reward_parts == {"done": total}
         assert (outcome.finish is Finish.TURNS) == (total == 0.0)
         assert said[-1][0] is Producer.MODEL
         assert len(trajectory.logprobs) == trajectory.trained_tokens == model_mask(trajectory.spans).sum()

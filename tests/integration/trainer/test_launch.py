@@ -34,7 +34,7 @@ async def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path) -> Non
         "time.sleep(600)\n"
     )
     with subprocess.Popen(_launch(script)) as launcher:
-        await eventually(lambda: told.is_file() and bool(told.read_text()), timeout_s=60.0)
+        await eventually(lambda: told.is_file() and bool(told.read_text()), timeout_s=60.0, ended=launcher.poll)
         rank = psutil.Process(int(told.read_text()))
         launcher.send_signal(signal.SIGKILL)
     await eventually(lambda: not runs(rank), timeout_s=10.0)

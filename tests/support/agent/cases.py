@@ -9,10 +9,10 @@ from trimtab.operator.autoscale.agent.case import (
     Case,
     InstanceState,
     Limits,
-    PastDecision,
     PoolState,
     Recommendation,
 )
+from trimtab.operator.autoscale.history import PastDecision
 
 NOW = 1_800_000_000.0
 
@@ -31,6 +31,7 @@ def report(*, policy: str = "main", wait_fraction: float = 0.2, age_s: float = 3
         produced=Volume(samples=2000, tokens=9_000_000),
         accepted=Volume(samples=1900, tokens=8_500_000),
         consumed=Volume(samples=2048, tokens=8_800_000),
+        maintainer="ThreeZone",
         branch=Branch.GROW,
         current=6,
         target=8,

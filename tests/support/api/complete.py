@@ -175,6 +175,7 @@ def complete_job() -> Manifest:
                 "maxRestarts": 3,
                 "backoffSeconds": 1,
                 "maxBackoffSeconds": 30,
+                "failedGroups": 4,
                 "onExit": [{"exitCodes": [3, 137], "action": "RestartFree"}],
             },
         },
@@ -200,7 +201,9 @@ def variants() -> list[Manifest]:
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
-        changed(pool("vllm"), {"spec.engine": {"name": "vllm", "url": "http://vllm:8000", "apiKeySecret": _SECRET}}),
+        changed(
+            pool("elsewhere"), {"spec.engine": {"name": "sglang", "url": "http://sglang:8000", "apiKeySecret": _SECRET}}
+        ),
         changed(pool("empty"), {"spec.replicas": 0}),
         changed(trainer("ppo"), {"spec.algorithm": {"name": "ppo", "clip": {}}}),
     ]

@@ -224,6 +224,6 @@ BAD_MANIFESTS = [
     _pool(
         "interpreter-with-url",
         "spec.engine.interpreter",
-        {"spec.engine": {"name": "vllm", "url": "http://e", "interpreter": "python3"}},
+        {"spec.engine": {"name": "sglang", "url": "http://e", "interpreter": "python3"}},
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trimtab.cli.chronicle.records import Began, Ended, Fleet, Record, Rescaled, Score, Step, Version, Window
+from trimtab.cli.chronicle.records import Began, Died, Ended, Fleet, Record, Rescaled, Score, Step, Version, Window
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.fabric.wire.balance import Branch
 
@@ -13,6 +13,7 @@ STEPS = 50
 FULL = 1_344_672
 DELTA = 420_000
 WHY = "the trainer of solver waits 60 % of its time and would wait 55 % for good with what it has"
+KILLED = "trainer was killed by SIGKILL"
 
 
 def began(*, at: float = START, mode: str = "Auto") -> Began:
@@ -87,6 +88,10 @@ def records() -> Iterator[Record]:
 
 def story() -> Story:
     return told(records())
+
+
+def died(*, at: float) -> Died:
+    return Died(at=START + at, pod="quickstart-solver-trainer-0", why=KILLED)
 
 
 def ended(outcome: str, *, at: float, why: str = "") -> Ended:

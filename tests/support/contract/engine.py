@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -13,8 +13,9 @@ Answer = dict[str, Any]
 
 
 class Engine:
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, *, ended: Callable[[], int | None] = lambda: None) -> None:
         self._session = session
+        self._ended = ended
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self._session.get(path) as response:
@@ -42,7 +43,7 @@ class Engine:
         async def holds_them() -> bool:
             return await self.held() == count
 
-        await eventually(holds_them, timeout_s=60.0, interval_s=0.005)
+        await eventually(holds_them, timeout_s=60.0, interval_s=0.005, ended=self._ended)
 
     async def repeats_by_seed(self) -> bool:
         """SGLang does so only if it was started to; an engine that does not mention it always does."""
@@ -56,7 +57,7 @@ class Engine:
             except aiohttp.ClientConnectionError:
                 return False
 
-        await eventually(healthy, timeout_s=120.0)
+        await eventually(healthy, timeout_s=120.0, ended=self._ended)
 
     async def settle(self) -> None:
         await self.post("/continue_generation", {})
@@ -65,7 +66,7 @@ class Engine:
         async def empty() -> bool:
             return await self.held() == 0
 
-        await eventually(empty, timeout_s=30.0)
+        await eventually(empty, timeout_s=30.0, ended=self._ended)
 
 
 def tokens_of(answer: Answer) -> list[int]:

@@ -59,7 +59,8 @@ class Bench:
         return items
 
     def _read(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(self.access.server + path, context=self.access.tls, timeout=TIMEOUT_S) as answer:
+        tls = self.access.tls.context()
+        with urllib.request.urlopen(self.access.server + path, context=tls, timeout=TIMEOUT_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

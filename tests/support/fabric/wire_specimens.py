@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
-from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -50,7 +49,7 @@ def trajectory(**changes: Any) -> Trajectory:
         "group_id": "t-42/solver",
         "group_index": 3,
         "group_size": 8,
-        "outcome": Scored(reward=0.75, finish=Finish.STOP, reward_parts={"answer": 1.0, "length": -0.25}),
+        "outcome": Scored(reward=0.75, finish=Finish.STOP),
         "token_ids": (random.zipf(1.3, 1500) % 150_000).astype(np.int32),
         "logprobs": -random.exponential(0.5, 1150).astype(np.float32),
         "spans": runs,
@@ -60,7 +59,6 @@ def trajectory(**changes: Any) -> Trajectory:
         "engine": "builtin",
         "started_at": 1_700_000_000.25,
         "finished_at": 1_700_000_004.5,
-        "metrics": {"queue_seconds": 0.125},
     }
     return Trajectory(**fields | changes)
 
@@ -144,7 +142,6 @@ SPECIMENS: tuple[Message, ...] = (
     trajectory(),
     short_trajectory(),
     short_trajectory(outcome=Failed(error="engine.timeout", message="no answer in 30 s")),
-    ClaimCheck(trajectory_id="x", object_key="claims/x", size_bytes=9 << 20, digest="sha256:" + "ab" * 32),
     BatchRequest(job="quickstart", policy="solver", step=12, rank=0, world_size=2, wait_hint=1.0),
     lease(),
     BatchNotReady(policy="solver", step=12, reason="filling", retry_after=0.5),
@@ -201,6 +198,7 @@ SPECIMENS: tuple[Message, ...] = (
         accepted=Volume(samples=64, tokens=64_000),
         consumed=Volume(samples=60, tokens=60_000),
         instances=tuple(Instance(member_id=f"w-{n}", pool="pool-a", state=State.READY) for n in range(8)),
+        maintainer="ThreeZone",
         branch=Branch.GROW,
         current=6,
         target=8,

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
-from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -45,7 +44,6 @@ durations = st.floats(0, 1e9)
 rates = st.floats(0, 1e15)
 times = st.floats(0, 1e11)
 versions = st.dictionaries(names, counts, max_size=3)
-measures = st.dictionaries(names, finite, max_size=3)
 tallies = st.dictionaries(slugs, counts, max_size=3)
 plain: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | finite | st.text(max_size=8) | st.binary(max_size=8),
@@ -98,7 +96,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     drawn = tuple(draw(st.lists(spans, max_size=6)))
     scorable = model_length(drawn) > 0 or purpose["purpose"] is Purpose.EVALUATION
     failed = st.builds(Failed, error=slugs, message=st.text(max_size=20), retryable=st.booleans())
-    scored = st.builds(Scored, reward=finite, finish=st.sampled_from(Finish), reward_parts=measures)
+    scored = st.builds(Scored, reward=finite, finish=st.sampled_from(Finish))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     group_size = draw(st.integers(1, 65536))
     parts = draw(st.integers(1, 65536))
@@ -122,7 +120,6 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         worker=draw(names),
         pool=draw(names),
         engine=draw(names),
-        metrics=draw(measures),
         **purpose,
         **draw(_ordered(times, "started_at", "finished_at")),
     )
@@ -245,7 +242,8 @@ def balance_reports(draw: st.DrawFn) -> BalanceReport:
         instances=tuple(draw(st.lists(instances, max_size=3))),
         branch=draw(st.sampled_from(Branch)),
         current=draw(counts),
-        target=draw(counts),
+        maintainer=draw(names),
+        target=draw(st.none() | counts),
         at=draw(times),
         **draw(_ordered(counts, "first_step", "last_step")),
         **draw(_ordered(durations, "wait_seconds", "step_seconds")),
@@ -259,7 +257,6 @@ def _with(cls: type[Message], extra: st.SearchStrategy[dict[str, Any]], **fields
 MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     Task: tasks(),
     Trajectory: trajectories(),
-    ClaimCheck: st.builds(ClaimCheck, trajectory_id=tokens, object_key=identifiers, size_bytes=counts, digest=digests),
     BatchRequest: _with(
         BatchRequest,
         ranks,

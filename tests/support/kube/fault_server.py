@@ -16,6 +16,7 @@ from aiohttp import web
 
 from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -111,7 +112,7 @@ async def fault_server(folder: Path) -> AsyncGenerator[tuple[FaultServer, Cluste
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     port = runner.addresses[0][1]
-    trusting = ssl.create_default_context(cadata=authority.pair.certificate.decode())
+    trusting = ClientTls(authority=authority.pair.certificate)
     try:
         yield server, ClusterAccess(server=f"https://127.0.0.1:{port}", tls=trusting, token=lambda: "secret-token")
     finally:

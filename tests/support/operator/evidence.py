@@ -108,6 +108,7 @@ def report(
         buffered=buffered,
         room=900,
         instances=instances,
+        maintainer="ThreeZone",
         branch=Branch.HOLD,
         current=len(instances),
         target=len(instances),

@@ -45,7 +45,7 @@ class FaultProxy:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._access.tls, limit=0), auto_decompress=False
+            connector=aiohttp.TCPConnector(ssl=self._access.tls.context(), limit=0), auto_decompress=False
         )
         app = web.Application(client_max_size=8 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._serve)

@@ -14,6 +14,7 @@ from trimtab.operator.plan.actions import (
     DeletePool,
     PutPool,
     PutTrainer,
+    ReleasePod,
     RemovePod,
     StartPod,
     StopPod,
@@ -50,7 +51,7 @@ def rank(of: RLJob, group: Trainer, number: int, phase: Phase = Phase.RUNNING, *
         "owner": group.metadata.name,
         "attempt": 1,
         "revision": trainer_pods(of, group, attempt=1)[0].revision,
-        "finished_at": None if phase is Phase.RUNNING else 0.0,
+        "finished_at": 0.0 if phase in (Phase.SUCCEEDED, Phase.FAILED) else None,
         "message": "boom" if phase is Phase.FAILED else "",
         **fields,
     }
@@ -66,6 +67,8 @@ def _said(action: Action) -> str:
     match action:
         case StartPod(pod=pod):
             return f"start {_short(pod.name)}" + (f" {pod.attempt}" if pod.gang else "")
+        case ReleasePod(name=name):
+            return f"release {_short(name)}"
         case StopPod(name=name):
             return f"stop {_short(name)}"
         case RemovePod(name=name):

@@ -35,8 +35,8 @@ def starving(of: RLJob, *, at: float = NOW, replicas: int = 2) -> BalanceReport:
     return BalanceReport(
         job=of.metadata.name, policy="solver", version=20, first_step=10, last_step=19, wall_seconds=100.0,
         wait_seconds=50.0, step_seconds=100.0, wait_fraction=0.5, produced=Volume(samples=100),
-        accepted=Volume(samples=100), consumed=Volume(samples=100), instances=instances, branch=Branch.GROW,
-        current=replicas, target=replicas * 2, at=at,
+        accepted=Volume(samples=100), consumed=Volume(samples=100), instances=instances, maintainer="ThreeZone",
+        branch=Branch.GROW, current=replicas, target=replicas * 2, at=at,
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def planned(
 ) -> ScaledPlan:
     (dataflow,) = dataflow_pods(of)
     pod = ObservedPod(name=dataflow.name, phase=Phase.RUNNING, revision=dataflow.revision)
-    report = JobReport(balance=heard.get("balance", {"solver": (starving(of),)}))
+    report = JobReport(**{"balance": {"solver": (starving(of),)}} | heard)
     observed = Observed(pools=pools, trainers=[trainer(of)], pods=[pod], report=report)
     return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, answer=answer, now=now)
 

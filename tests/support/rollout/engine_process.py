@@ -42,8 +42,7 @@ class EngineProcess:
         async with EngineClient(self.url, request_timeout_s=60.0) as client:
 
             async def healthy() -> bool:
-                assert self._forked is not None
-                code = self._forked.ended()
+                code = self.ended()
                 assert code is None, f"the engine ended with {code}: {self._log_file.read_text()[-4000:]}"
                 try:
                     await client.check_health(timeout_s=60.0)
@@ -52,6 +51,11 @@ class EngineProcess:
                 return True
 
             await eventually(healthy, timeout_s=60.0)
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        assert self._forked is not None
+        return self._forked.ended()
 
     def kill(self) -> None:
         assert self._forked is not None

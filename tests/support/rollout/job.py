@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.polling import within
 from tests.support.rollout.beside import beside
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusNotFound
@@ -45,7 +46,7 @@ from trimtab.weights.store.position import Position
 GROUP_SIZE = 4
 LEASE_S = 600.0
 """So long that no test passes because a lease ran out."""
-QUICK = WorkerTimings(pull_wait_s=0.2, retry_delay_s=0.05)
+QUICK = WorkerTimings(pull_wait_s=0.2, retry_delay_s=0.05, pull_backoff=FullJitter(base_s=0.05, cap_s=0.5))
 
 
 class Job:

@@ -34,7 +34,6 @@ def test_pools_in_other_clusters_are_supported() -> None:
         ({"spec.policies.1.sampling.topK": 5}, "spec.policies[1].sampling.topK"),
         ({"spec.policies.0.sampling.topP": 0.9}, "spec.policies[0].sampling.topP"),
         ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
-        ({"spec.pools.1.engine.name": "vllm"}, "spec.pools[1].engine.name"),
         (
             {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}, "spec.pools.1.policies": None},
             "spec.pools[1].engine.url",

@@ -34,9 +34,7 @@ def test_every_problem_of_every_file_is_reported_with_its_line(tmp_path: Path) -
     assert f"{first}:1: RLJob/arithmetic is valid" in result.stdout
     line = first.read_text().splitlines().index("    groupsize: 4") + 1
     assert f"{first}:{line}: document 2: RLJob/bad: spec.data.groupsize: is not a field here" in result.stderr
-    assert (
-        "RolloutPool/arithmetic-burst: spec.engine.name: must be one of builtin, sglang, vllm, openai" in result.stderr
-    )
+    assert "RolloutPool/arithmetic-burst: spec.engine.name: must be one of builtin, sglang, openai" in result.stderr
     assert "spec.replicas: must be at least 0, is -1" in result.stderr
     assert f"{second}: 2 problems" in result.stderr
 

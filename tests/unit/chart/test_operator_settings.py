@@ -105,3 +105,14 @@ def test_namespaces_are_those_of_the_rights(tmp_path: Path) -> None:
 def test_a_changed_setting_restarts_the_operator_and_nothing_else() -> None:
     before, after = (dict(pod_templates(objects(values))) for values in ({}, {"operator": {"workers": 9}}))
     assert {name for name in before if before[name] != after[name]} == {"trimtab-operator"}
+
+
+def test_pods_of_jobs_are_pulled_with_the_release_s_secrets(tmp_path: Path) -> None:
+    settings, _ = _loaded("namespaced", tmp_path)
+    assert settings.image_pull_secrets == ("registry",)
+
+
+def test_pods_of_jobs_request_something(tmp_path: Path) -> None:
+    settings, _ = _loaded("evaluation", tmp_path)
+    for role in ("dataflow", "rollout", "engine", "trainer"):
+        assert set(settings.requests.of(role)) == {"cpu", "memory"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import run_story
 from tests.support.cli.run_story import DELTA, START
+from tests.support.dataflow.jobs import job
+from trimtab.api.conditions import LastError
 from trimtab.api.job import PoolStatus
+from trimtab.api.trainer import TrainerStatus
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.figures import clock, figures, percent
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile, UnreadableChronicle, read
@@ -16,6 +20,7 @@ from trimtab.cli.chronicle.records import Version
 from trimtab.cli.chronicle.story import Story, rates, told
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.plan.children import trainer_of
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -102,6 +107,27 @@ def test_figures_of_a_run() -> None:
 def test_figures_of_several_policies_say_whose_they_are() -> None:
     story = told([*run_story.records(), run_story.step(0, policy="critic")])
     assert {"solver: reward", "critic: reward"} <= {figure.name for figure in figures(story)}
+
+
+def test_figures_mention_trainers_that_died_and_came_back() -> None:
+    found = {figure.name: figure for figure in figures(told([*run_story.records(), run_story.died(at=30)]))}
+    assert found["restarts"].value == "1"
+    assert "the last at 0:30: quickstart-solver-trainer-0: trainer was killed by SIGKILL" in found["restarts"].note
+
+
+def test_a_failure_that_counted_is_written_down_once(tmp_path: Path) -> None:
+    error = LastError(time=datetime.fromtimestamp(START, UTC), reason="PodFailed", message="x", pod="rank-0")
+    trainer = trainer_of(job(), job().spec.policies[0]).model_copy(
+        update={"status": TrainerStatus(restarts=1, attempt=4)}
+    )
+    with ChronicleFile(tmp_path) as file:
+        chronicler = Chronicler(file, Story(), clock=lambda: START)
+        chronicler.look_after([trainer])
+        assert chronicler.story.deaths == [], "a job that is resumed begins a new attempt, and nobody died"
+        failed = trainer.model_copy(update={"status": TrainerStatus(restarts_counted=1, last_error=error)})
+        for _ in range(2):
+            chronicler.look_after([failed])
+    assert [(death.pod, death.why) for death in told(read(tmp_path)).deaths] == [("rank-0", "x")]
 
 
 def test_times_and_shares_read_well() -> None:

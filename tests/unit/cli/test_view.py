@@ -59,13 +59,33 @@ def test_troubles_are_shown() -> None:
         restarts={container: 2},
         failing={container: "Traceback [/oops]\nout of luck"},
         quarantined=3,
+        quarantine_command="trimtab quarantine quickstart --state-folder x",
     )
     text = shown(run_story.story(), moment)
     for part in (
         "480/s, 12 in flight, 2 restarts", "rollout-0/engine-solver died", "Traceback [/oops]", "out of luck",
-        "3 tasks given up",
+        "3 tasks were given up", "trimtab quarantine quickstart --state-folder x",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_a_trainer_that_died_and_came_back_is_mentioned_for_as_long_as_the_job_runs() -> None:
+    story = told([*run_story.records(), run_story.died(at=30)])
+    text = " ".join(shown(story, Moment(now=START + 3600)).replace("│", " ").split())
+    assert "0:30 quickstart-solver-trainer-0 died and its trainer goes back to the checkpoint" in text
+    assert "trainer was killed by SIGKILL" in text
+
+
+def test_the_death_of_a_trainer_is_told_once() -> None:
+    story = told([run_story.began()])
+    lines = PlainLines(story)
+    story.add(run_story.died(at=30))
+    waiting = Moment(now=START, activity=f"WaitingForTrainer quickstart-solver: Restarting {run_story.KILLED}")
+    first, second = lines.new(waiting)
+    assert first.startswith("quickstart-solver-trainer-0 died")
+    assert run_story.KILLED in first
+    assert second == "WaitingForTrainer"
+    assert list(lines.new(waiting)) == []
 
 
 def test_several_policies_have_rows_of_their_own() -> None:

@@ -30,6 +30,10 @@ def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> 
     )
 
 
+JOB = job(autoscaling={"maintainer": {"policy": "ThreeZone"}})
+READY = {"pod-0": 31.0, "pod-1": 15.0}
+
+
 def trained(steps: int, *, wait_s: float, surplus: int = 0, selection: Selection | None = None) -> tuple[Feed, Mark]:
     feed = Feed(ledger(max_staleness=8, selection=selection))
     mark = Mark.of(feed.ledger, "solver", now=10.0)
@@ -56,16 +60,27 @@ def test_a_window_is_judged_by_its_own_numbers(wait_s: float, surplus: int, bran
     until = Mark.of(feed.ledger, "solver", now=40.0)
     members = [*(member(f"pod-{number}") for number in range(4)), member("trainer", role=Role.TRAINER)]
     members.append(member("other-policy", version=None))
-    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=members)
+    report = balance_report(feed.ledger, JOB, policy="solver", since=mark, until=until, members=members, ready_s=READY)
     assert decode(encode(report), type(report)) == report
-    assert (report.branch, report.current, report.target) == (branch, 4, target)
+    assert (report.branch, report.current, report.maintainer, report.target) == (branch, 4, "ThreeZone", target)
     assert (report.first_step, report.last_step, report.wall_seconds) == (0, 2, 30.0)
     assert report.wait_fraction == pytest.approx(wait_s / 10.0)
     assert report.consumed.samples == 12
     assert report.accepted.samples == report.produced.samples == 12 + 3 * surplus * GROUP
     assert [instance.version_lag for instance in report.instances] == [1] * 4
+    assert [instance.availability for instance in report.instances] == [1.0, 0.5, 0.0, 0.0]
     assert report.buffered == 3 * surplus * GROUP
     assert report.room == (job().spec.data.max_staleness + 1) * job().spec.data.batch_size
+
+
+def test_only_three_zones_ask_for_a_number_by_a_report_alone() -> None:
+    feed, mark = trained(3, wait_s=5.0)
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    agent = {"model": "m", "apiKeySecret": {"name": "anthropic", "key": "key"}}
+    for maintainer, name in (({}, "Trim"), ({"type": "Agent", "agent": agent}, "Agent")):
+        of = job(autoscaling={"maintainer": maintainer})
+        report = balance_report(feed.ledger, of, policy="solver", since=mark, until=until, members=[], ready_s={})
+        assert (report.branch, report.maintainer, report.target) == (Branch.GROW, name, None)
 
 
 def test_what_is_trained_once_more_asks_for_no_instances() -> None:
@@ -74,7 +89,7 @@ def test_what_is_trained_once_more_asks_for_no_instances() -> None:
     feed, mark = trained(3, wait_s=0.0, selection=replay)
     until = Mark.of(feed.ledger, "solver", now=40.0)
     members = [member(f"pod-{number}") for number in range(6)]
-    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=members)
+    report = balance_report(feed.ledger, JOB, policy="solver", since=mark, until=until, members=members, ready_s=READY)
     assert (report.accepted.samples, report.consumed.samples, report.replayed) == (12, 12, 4)
     assert (report.branch, report.target) == (Branch.SHRINK, 5), "two thirds of six, and the margin"
 
@@ -83,7 +98,7 @@ def test_what_was_dropped_is_advice_and_still_counts_as_accepted() -> None:
     feed, mark = trained(1, wait_s=0.0, surplus=1)
     feed.ledger.trainers["solver"].drop(("t2.solver",))
     until = Mark.of(feed.ledger, "solver", now=40.0)
-    report = balance_report(feed.ledger, job(), policy="solver", since=mark, until=until, members=[])
+    report = balance_report(feed.ledger, JOB, policy="solver", since=mark, until=until, members=[], ready_s={})
     assert report.stale_skipped == GROUP
     assert report.accepted.samples == 3 * GROUP
 
@@ -98,7 +113,7 @@ def test_progress_describes_the_step_it_is_written_for() -> None:
     assert granted is not None
     feed.ledger.apply(granted)
     groups = feed.ledger.trainers["solver"].allotments(2)
-    progress = step_progress(feed.ledger, job(), policy="solver", step=2, groups=groups, now=3.0)
+    progress = step_progress(feed.ledger, JOB, policy="solver", step=2, groups=groups, now=3.0)
     assert decode(encode(progress), type(progress)) == progress
     assert (progress.reward, progress.staleness, progress.max_staleness) == (0.5, 0.5, 1)
     assert (progress.samples, progress.buffered, progress.running) == (12, 0, GROUP)
@@ -114,4 +129,4 @@ def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
     assert granted is not None
     feed.ledger.apply(granted)
     groups = feed.ledger.trainers["solver"].allotments(1)
-    assert step_progress(feed.ledger, job(), policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0
+    assert step_progress(feed.ledger, JOB, policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0

@@ -165,6 +165,8 @@ async def test_hugging_face_folders_that_cannot_be_read_say_why(tmp_path: Path) 
             await order_of(tmp_path, FOLDER)
 
     folder = tmp_path / "set"
+    await refused("set does not exist")
+    folder.mkdir()
     await refused("holds neither dataset_dict.json nor state.json")
     write_dataset(folder, [table("a")], _indices_data_files=[{"filename": "indices.arrow"}])
     await refused("indices file; save it again after dataset.flatten_indices")

@@ -48,7 +48,7 @@ async def test_parquet_files_of_a_folder_need_not_have_the_same_columns(tmp_path
 
 
 async def test_sources_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(PromptSourceError, match=r"data.prompts\[train\].jsonl.uri: .*data is neither a file nor"):
+    with pytest.raises(PromptSourceError, match=r"data.prompts\[train\].jsonl.uri: .*data does not exist"):
         await order_of(tmp_path, TRAIN)
     (tmp_path / "data").mkdir()
     with pytest.raises(PromptSourceError, match=r"data.prompts\[train\].jsonl.uri: .*data holds no \*.jsonl file"):
@@ -115,7 +115,7 @@ async def test_a_prompt_must_fit_for_every_policy(tmp_path: Path) -> None:
 
 async def test_a_limit_that_cannot_be_held_is_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "data", ["abcd", "abcde"])
-    with pytest.raises(PromptSourceError, match="data.maxPromptTokens: .*model/tokenizer.json is not a file"):
+    with pytest.raises(PromptSourceError, match="data.maxPromptTokens: .*model/tokenizer.json does not exist"):
         await order_of(tmp_path, TRAIN, maxPromptTokens=3)
     write_tokenizer(tmp_path / "model", pattern=".")
     with pytest.raises(PromptSourceError, match=r"data.prompts\[train\]: all 2 prompts are longer than maxPromptTok"):

@@ -16,8 +16,8 @@ def asking(name: str, cpu: str = "1", *, created: int = 0, **spec: Any) -> dict[
     return pod
 
 
-def decided(*pods: dict[str, Any], assumed: frozenset[str] = frozenset()) -> dict[str, str | None]:
-    found = placements(pods, node="n", labels={"zone": "here"}, allocatable=ALLOCATABLE, assumed=assumed)
+def decided(*pods: dict[str, Any], assumed: frozenset[str] = frozenset(), **node: Any) -> dict[str, str | None]:
+    found = placements(pods, node="n", labels={"zone": "here"}, allocatable=ALLOCATABLE, assumed=assumed, **node)
     return {placement.key.name: placement.refusal for placement in found}
 
 
@@ -75,3 +75,22 @@ def test_requests_are_those_of_the_peak() -> None:
 def test_limits_stand_in_for_requests() -> None:
     pod = a_pod({"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "8"}, "requests": {"cpu": "1"}}})
     assert requests(pod) == {"nvidia.com/gpu": Decimal(2), "cpu": Decimal(1)}
+
+
+def test_a_cordoned_node_takes_nobody_and_a_tainted_one_those_who_tolerate_it() -> None:
+    assert decided(asking("any"), cordoned=True) == {"any": "0/1 nodes are available: 1 node(s) were unschedulable."}
+    taint = {"key": "gpu", "value": "busy", "effect": "NoSchedule"}
+    tolerations = {
+        "none": [],
+        "other-value": [{"key": "gpu", "operator": "Equal", "value": "free"}],
+        "other-effect": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}],
+        "value": [{"key": "gpu", "value": "busy"}],
+        "key": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "all": [{"operator": "Exists"}],
+    }
+    pods = [asking(name, "100m", tolerations=tolerated) for name, tolerated in tolerations.items()]
+    refused = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: busy}."
+    assert decided(*pods, taints=[taint]) == {
+        name: refused if name in ("none", "other-value", "other-effect") else None for name in tolerations
+    }
+    assert decided(asking("any"), taints=[taint | {"effect": "PreferNoSchedule"}]) == {"any": None}

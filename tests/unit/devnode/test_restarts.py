@@ -9,7 +9,7 @@ import pytest
 from tests.support.devnode.pods import a_pod
 from trimtab.devnode.container_state import Running, Terminated, Waiting
 from trimtab.devnode.pod_spec import Role
-from trimtab.devnode.restarts import RestartPolicy, backoff_s, policy_of, starts_again
+from trimtab.devnode.restarts import RestartPolicy, policy_of, restarts_of, starts_again
 from trimtab.devnode.resumption import resumed
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
@@ -36,8 +36,19 @@ def test_roles_have_their_own(role: Role, pod_policy: RestartPolicy, own: Restar
     assert policy_of(role, pod_policy=pod_policy) is own
 
 
-def test_backoff_doubles_up_to_its_limit() -> None:
-    assert [backoff_s(crashes) for crashes in (1, 2, 3, 7, 8, 10_000)] == [0.5, 1.0, 2.0, 30.0, 30.0, 30.0]
+def test_containers_that_crash_together_wait_longer_each_time_and_not_all_the_same() -> None:
+    always = restarts_of(ALWAYS)
+    for crashes, ceiling in ((1, 1.0), (2, 2.0), (3, 4.0), (7, 30.0), (10_000, 30.0)):
+        waits = {always.delay_s(crashes) for _ in range(20)}
+        assert len(waits) > 10
+        assert ceiling / 2 <= min(waits) < max(waits) <= ceiling
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "ends"), [(ALWAYS, 0, False), (ON_FAILURE, 0, True), (ON_FAILURE, 1, False)]
+)
+def test_the_pods_policy_says_which_ends_are_final(policy: RestartPolicy, code: int, ends: bool) -> None:
+    assert (restarts_of(policy).after(3, exit_code=code, lived_s=1.0, now=0.0) is None) is ends
 
 
 RUNNING = {"running": {"startedAt": "2026-11-01T00:00:00Z"}}

@@ -16,7 +16,7 @@ from trimtab.fabric.bus.client import EnduringClient, plain_headers
     ],
 )
 async def test_ordinary_headers_read_as_the_library_reads_them(raw: bytes) -> None:
-    client = EnduringClient(require_tls=False)
+    client = EnduringClient(tls=None)
     library = await super(EnduringClient, client)._process_headers(raw)
     assert plain_headers(raw) == library
     assert await client._process_headers(raw) == library
@@ -34,9 +34,9 @@ async def test_ordinary_headers_read_as_the_library_reads_them(raw: bytes) -> No
 )
 async def test_all_others_are_left_to_the_library(raw: bytes) -> None:
     assert plain_headers(raw) is None
-    client = EnduringClient(require_tls=False)
+    client = EnduringClient(tls=None)
     assert await client._process_headers(raw) == await super(EnduringClient, client)._process_headers(raw)
 
 
 async def test_a_message_without_headers_has_none() -> None:
-    assert await EnduringClient(require_tls=False)._process_headers(None) is None
+    assert await EnduringClient(tls=None)._process_headers(None) is None

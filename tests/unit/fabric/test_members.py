@@ -9,10 +9,8 @@ from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
 
-def entry(name: str, revision: int = 1) -> Entry:
-    heartbeat = MemberHeartbeat(
-        member_id=name, job="job", role=Role.DATAFLOW, state=State.READY, started_at=1.0, sent_at=2.0
-    )
+def entry(name: str, revision: int = 1, state: State = State.READY) -> Entry:
+    heartbeat = MemberHeartbeat(member_id=name, job="job", role=Role.DATAFLOW, state=state, started_at=1.0, sent_at=2.0)
     return Entry(key=name, value=encode(heartbeat), revision=revision)
 
 
@@ -42,3 +40,20 @@ def test_a_member_whose_removal_was_missed_ages_out() -> None:
     table.note(entry("b"))
     now = 20.1
     assert [member.member_id for member in table.present] == ["b"]
+
+
+def test_the_time_in_which_a_member_was_ready_is_measured() -> None:
+    now = 0.0
+    table = MemberTable(ttl_s=10.0, clock=lambda: now)
+    table.note(entry("a", state=State.STARTING))
+    now = 3.0
+    table.note(entry("a"))
+    table.note(entry("b"))
+    now = 7.0
+    table.note(entry("a", state=State.PAUSED))
+    assert table.ready_seconds() == {"a": 4.0, "b": 4.0}
+    now = 20.0
+    assert table.ready_seconds() == {"a": 4.0, "b": 10.0}, "a heartbeat speaks for no longer than its key would last"
+    table.note(Removed(key="b", revision=2))
+    table.note(entry("b"))
+    assert table.ready_seconds()["b"] == 0.0

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.support.dataflow.jobs import job
 from tests.support.operator.scaling import NOW, SCALING, fleet, planned, reason, sizes, starving
 from trimtab.api import labels
-from trimtab.api.conditions import ConditionType
+from trimtab.api.conditions import ConditionType, LastError
 from trimtab.api.job import RLJob
-from trimtab.api.pool import RolloutPool
+from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
 from trimtab.operator.autoscale.agent.proposal import AgentProposal
 from trimtab.operator.plan.actions import PutPool
+from trimtab.operator.plan.conditions import moment
 from trimtab.operator.plan.scaling import ScaledPlan
 
 
@@ -53,6 +54,22 @@ def test_it_is_asked_and_nothing_changes_while_it_thinks() -> None:
     again = planned(of, fleet(of), history=plan.history, now=NOW + 1.0)
     assert again.question is not None
     assert again.question.decision_id == plan.question.decision_id, "the same reports are the same question"
+
+
+def test_it_is_shown_which_instances_are_silent_what_failed_and_what_was_decided() -> None:
+    of = agent_job()
+    failed = LastError(time=moment(NOW), reason="PodFailed", message="OOMKilled", pod="w-1")
+    status = RolloutPoolStatus(replicas=2, ready_replicas=2, last_error=failed)
+    pool = fleet(of).model_copy(update={"status": status})
+    question = planned(of, pool, silent=frozenset({"w-0", "gone-long-ago"})).question
+    assert question is not None
+    shown = {instance.id: (instance.suspect, instance.last_error) for instance in question.instances}
+    assert shown == {"w-0": (True, ""), "w-1": (False, "OOMKilled")}
+    assert question.decisions == ()
+    decided = planned(of, fleet(of), answer=answered(of, 3))
+    later = planned(after(of, decided), fleet(of), history=decided.history, now=NOW + 3600.0)
+    assert later.history is not None
+    assert [(past.target, past.reason) for past in later.history.decisions][-1] == (3, "AgentProposal")
 
 
 def test_its_proposal_is_carried_out_with_the_victims_it_names() -> None:

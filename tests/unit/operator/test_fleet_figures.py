@@ -14,7 +14,7 @@ from trimtab.kube.watch import Change, ChangeType
 from trimtab.operator.apply.kubernetes.cluster import Cluster
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.controller import Controller
-from trimtab.operator.fleet_figures import PoolSize, pool_size, trainer_steps
+from trimtab.operator.fleet_figures import PoolSize, Scaling, pool_size, scaling, trainer_steps
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.remote.links import Links
 from trimtab.operator.settings import RemoteSettings
@@ -35,6 +35,14 @@ def test_a_pool_at_work_wants_its_replicas(reason: str) -> None:
 @pytest.mark.parametrize("reason", ["Suspended", "JobEnded", "JobNotFound", "Lost"])
 def test_a_pool_at_rest_wants_nothing(reason: str) -> None:
     assert pool_size(_item(reason, spec={"replicas": 4})) == PoolSize(wanted=0, ready=0)
+
+
+def test_the_autoscalers_decision_is_told_where_there_is_one() -> None:
+    decision = {"recommended": 9, "bounded": 7, "current": 6}
+    assert scaling({"spec": {}, "status": {"autoscaling": decision}}) == Scaling(recommended=9, bounded=7)
+    assert scaling({"spec": {}, "status": {}}) is None
+    assert scaling({"spec": {}}) is None
+    assert scaling(None) is None
 
 
 def test_nothing_is_said_of_a_pool_that_nobody_has_looked_at() -> None:

@@ -83,3 +83,15 @@ def test_a_note_that_the_watch_never_confirms_is_dropped() -> None:
     view.note_gone(_pod(3))
     clock.now = 31.0
     assert view.get(_KEY) == _pod(3)
+
+
+def test_what_was_made_and_taken_back_is_never_seen_again() -> None:
+    watched, view, _ = _made()
+    view.note(_pod(5))
+    view.note_gone(_pod(5))
+    assert view.get(_KEY) is None
+    watched.says(_pod(5))
+    assert view.get(_KEY) is None, "the watch is late"
+    watched.says(None)
+    watched.says(_pod(9, uid="another"))
+    assert view.get(_KEY) == _pod(9, uid="another")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 
 from tests.support.polling import eventually, patiently
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.restarts import RestartPolicy
+from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
 from trimtab.operator.kopf_shell import run_kopf
 
@@ -20,7 +21,7 @@ Operator = Callable[..., Awaitable[None]]
 
 async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop: asyncio.Event) -> None:
     monkeypatch.setattr(kopf, "operator", operator)
-    access = ClusterAccess(server="https://nowhere.invalid", tls=ssl.create_default_context())
+    access = ClusterAccess(server="https://nowhere.invalid", tls=ClientTls())
     async with patiently(10):
         await run_kopf(
             access,
@@ -28,7 +29,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop:
             wake=lambda kind, key: None,
             told_to_stop=told_to_stop,
             ends_within_s=0.1,
-            backoff=FullJitter(base_s=0.001, cap_s=0.001),
+            restarts=RestartPolicy(backoff=FullJitter(base_s=0.001, cap_s=0.001), stable_s=60.0),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
 from trimtab.fabric.settings import SettingsError, load_settings
+from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.operator.nats_account import AccountUnusable, open_mint
@@ -57,7 +57,7 @@ def test_what_cannot_work_is_refused_by_name(environment: dict[str, str], told: 
 @pytest.fixture
 def client() -> KubeClient:
     """Nobody dials it: there is no Secret in these."""
-    return KubeClient(ClusterAccess(server="https://127.0.0.1:1", tls=ssl.create_default_context()), user_agent="test")
+    return KubeClient(ClusterAccess(server="https://127.0.0.1:1", tls=ClientTls()), user_agent="test")
 
 
 async def test_a_seed_from_a_file_makes_users(client: KubeClient, tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_a_template_is_laid_over_and_what_makes_the_pod_ours_stays() -> None:
     assert {volume["name"] for volume in spec["volumes"]} >= {"models", "job", "secrets", "scratch"}
 
 
+def test_a_container_without_an_image_prepares_the_pod_in_ours_before_an_engine_starts() -> None:
+    own = {"name": "scan", "image": "scanner:2", "securityContext": {"privileged": True}}
+    pod = _worker({"spec": {"initContainers": [{"name": "make", "command": ["python"]}, own]}})
+    make, scan, engine = pod["spec"]["initContainers"]
+    assert (make["name"], make["image"], make["command"]) == ("make", "trimtab:1", ["python"])
+    assert make["securityContext"] == engine["securityContext"]
+    assert scan == own
+    assert engine["name"] == "engine-solver"
+
+
 def test_one_rank_meets_itself_on_loopback_and_several_by_the_name_of_the_first() -> None:
     alone = _rank()
     assert _env(alone["spec"]["containers"][0])["TRIMTAB_HOST_SHARED"] == "127.0.0.1"
@@ -162,3 +172,41 @@ def test_code_in_a_config_map_lies_beside_the_manifest() -> None:
 )
 def test_merging(below: dict[str, Any], above: dict[str, Any], result: dict[str, Any]) -> None:
     assert merged(below, above) == result
+
+
+def test_images_are_pulled_with_the_operator_s_secrets_unless_the_template_names_its_own() -> None:
+    assert "imagePullSecrets" not in _worker()["spec"]
+    for pod in (_worker(pull_secrets=("registry",)), _rank(pull_secrets=("registry",))):
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    own = _worker({"spec": {"imagePullSecrets": [{"name": "mine"}]}}, pull_secrets=("registry",))
+    assert own["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+
+
+SMALL = {"cpu": "100m", "memory": "256Mi"}
+
+
+def test_containers_request_something_unless_told() -> None:
+    assert "resources" not in _rank()["spec"]["containers"][0]
+    pod = _worker(requests=SMALL, engine_requests={"memory": "1Gi"})
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": SMALL}
+    assert pod["spec"]["initContainers"][0]["resources"] == {"requests": {"memory": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"limits": {"memory": "64Mi"}}, {"limits": {"memory": "64Mi"}, "requests": {"cpu": "100m"}}),
+        ({"requests": {"cpu": "4"}}, {"requests": {"cpu": "4", "memory": "256Mi"}}),
+        ({"limits": SMALL}, {"limits": SMALL}),
+    ],
+)
+def test_what_the_template_says_of_a_resource_holds(told: dict[str, Any], expected: dict[str, Any]) -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "resources": told}]}}
+    assert _rank(template=template, requests=SMALL)["spec"]["containers"][0]["resources"] == expected
+
+
+def test_ranks_of_a_gang_wait_behind_a_gate_beside_those_of_others() -> None:
+    assert "schedulingGates" not in _rank()["spec"]
+    assert _rank(ranks=2)["spec"]["schedulingGates"] == [{"name": "rl.trimtab.dev/gang"}]
+    queued = _rank(ranks=2, template={"spec": {"schedulingGates": [{"name": "queue"}]}})
+    assert queued["spec"]["schedulingGates"] == [{"name": "queue"}, {"name": "rl.trimtab.dev/gang"}]

@@ -13,14 +13,14 @@ from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rank, said, trainer
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer
-from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
+from trimtab.operator.plan.actions import ReleasePod, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import moment
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.restart_budget import backoff_s
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome, plan_trainer
 
 FAILURE_POLICY = {"maxRestarts": 2, "backoffSeconds": 4, "maxBackoffSeconds": 6}
-RUNNING, SUCCEEDED, FAIL = Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED
+PENDING, RUNNING, SUCCEEDED, FAIL = Phase.PENDING, Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED
 
 
 def two_ranks(**fields: Any) -> RLJob:
@@ -35,6 +35,30 @@ JOB = two_ranks()
     [
         pytest.param({}, [], 0.0, ["start solver-0 1", "start solver-1 1"], id="nothing is there"),
         pytest.param({"attempt": 4}, [], 0.0, ["start solver-0 5", "start solver-1 5"], id="an attempt is used once"),
+        pytest.param(
+            {"attempt": 4, "started_attempt": 3}, [], 0.0, ["start solver-0 4", "start solver-1 4"],
+            id="one whose pods were refused is not used up",
+        ),
+        pytest.param(
+            {"attempt": 4, "started_attempt": 4}, [], 0.0, ["start solver-0 5", "start solver-1 5"],
+            id="one whose pods ran and are gone is",
+        ),
+        pytest.param(
+            {"attempt": 1, "started_attempt": 0}, [(PENDING, {"gated": True}), (PENDING, {"gated": True})], 0.0,
+            ["release solver-0", "release solver-1"], id="all are there and may run",
+        ),
+        pytest.param(
+            {"attempt": 1, "started_attempt": 1}, [(RUNNING, {}), (PENDING, {"gated": True})], 0.0,
+            ["release solver-1"], id="an operator died between two releases",
+        ),
+        pytest.param(
+            {"attempt": 1, "started_attempt": 0}, [(PENDING, {"gated": True})], 0.0, ["start solver-1 1"],
+            id="an operator died between two ranks",
+        ),
+        pytest.param(
+            {"attempt": 1, "started_attempt": 0}, [(PENDING, {"gated": True, "revision": "old"})], 0.0,
+            ["stop solver-0"], id="the manifest has changed before all were there",
+        ),
         pytest.param({"attempt": 1}, [(RUNNING, {}), (RUNNING, {})], 0.0, [], id="all is well"),
         pytest.param({"attempt": 1}, [(RUNNING, {}), (FAIL, {})], 0.0, ["stop solver-0"], id="one fails, all stop"),
         pytest.param(
@@ -43,7 +67,7 @@ JOB = two_ranks()
         ),
         pytest.param(
             {"attempt": 1, "judged_attempt": 1, "restarts_counted": 1},
-            [(FAIL, {"stopping": True}), (FAIL, {})], 3.9, [], id="backoff",
+            [(FAIL, {"stopping": True}), (FAIL, {})], 1.9, [], id="backoff",
         ),
         pytest.param(
             {"attempt": 1, "judged_attempt": 1, "restarts_counted": 1},
@@ -82,6 +106,28 @@ def test_a_failure_is_judged_once() -> None:
     assert judged.status is not None
     assert (judged.status.restarts_counted, judged.status.judged_attempt) == (1, 1)
     assert after(JOB, judged, pods) == judged
+
+
+def test_a_group_whose_pods_are_never_made_is_no_restart_and_changes_nothing() -> None:
+    first = after(JOB, trainer(JOB), [])
+    assert first.status is not None
+    assert (first.status.attempt, first.status.started_attempt, first.status.restarts) == (1, 0, 0)
+    refused = first
+    for look in range(1, 1000):
+        refused = after(JOB, refused, [], now=float(look))
+    assert refused == first
+
+
+def test_ranks_run_only_when_it_is_written_that_they_may() -> None:
+    group = trainer(JOB, attempt=1, started_attempt=0)
+    gated = [rank(JOB, group, number, PENDING, gated=True) for number in range(2)]
+    assert after(JOB, group, gated[:1]).status.started_attempt == 0  # type: ignore[union-attr]
+    released = after(JOB, group, gated)
+    assert released.status is not None
+    assert released.status.started_attempt == 1
+    gone = after(JOB, released, [])
+    assert gone.status is not None
+    assert (gone.status.attempt, gone.status.restarts) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +199,16 @@ def test_suspended_it_stops_and_clears_and_begins_anew_with_the_next_attempt() -
     assert said(plan_trainer(JOB, group, [], now=0.0).actions) == ["start solver-0 2", "start solver-1 2"]
 
 
-@pytest.mark.parametrize(("failures", "expected"), [(1, 4.0), (2, 6.0), (3, 6.0), (10_000, 6.0)])
-def test_backoff_follows_the_failure_policy(failures: int, expected: float) -> None:
-    assert backoff_s(JOB.spec.failure_policy, failures=failures) == expected
+@pytest.mark.parametrize(("failures", "longest"), [(1, 4.0), (2, 6.0), (3, 6.0), (10_000, 6.0)])
+def test_backoff_follows_the_failure_policy_and_differs_between_trainers(failures: int, longest: float) -> None:
+    def waits(seed: str) -> float:
+        return backoff_s(JOB.spec.failure_policy, failures=failures, seed=seed)
+
+    fleet = [waits(f"team/job-{number}/1") for number in range(20)]
+    assert len(set(fleet)) == 20
+    assert all(longest / 2 <= wait <= longest for wait in fleet)
+    # Every look at the same attempt comes to the same moment.
+    assert waits("team/job-3/1") == fleet[3]
 
 
 @settings(max_examples=80, deadline=None)
@@ -174,15 +227,22 @@ def test_whatever_happens_there_is_one_attempt_at_a_time_and_it_comes_to_rest(da
         group = group.model_copy(update={"status": decided.status})
         if data.draw(st.integers(0, 6)) == 6:
             return True  # the operator dies between the status and the actions
+        refused = data.draw(st.integers(0, 4)) == 4
         for action in decided.actions:
             match action:
+                case StartPod() if refused:
+                    pods.clear()  # the executor takes the rest of the gang back
+                    break
                 case StartPod(pod=pod):
                     assert all(other.attempt == pod.attempt for other in pods.values()), "two attempts at once"
-                    assert (pod.name, pod.attempt) not in started, "an attempt used twice"
-                    started.add((pod.name, pod.attempt))
                     pods[pod.name] = ObservedPod(
-                        name=pod.name, phase=RUNNING, attempt=pod.attempt, revision=pod.revision
+                        name=pod.name, phase=PENDING, gated=True, attempt=pod.attempt, revision=pod.revision
                     )
+                case ReleasePod(name=name):
+                    assert (name, pods[name].attempt) not in started, "an attempt used twice"
+                    assert len(pods) == 2, "a part of the gang runs"
+                    started.add((name, pods[name].attempt))
+                    pods[name] = replace(pods[name], phase=RUNNING, gated=False)
                 case StopPod(name=name):
                     pods[name] = replace(pods[name], stopping=True)
                 case RemovePod(name=name):
@@ -195,7 +255,7 @@ def test_whatever_happens_there_is_one_attempt_at_a_time_and_it_comes_to_rest(da
         now += data.draw(st.sampled_from([0.0, 0.1, 5.0, 100.0]))
         if data.draw(st.integers(0, 5)) == 5:
             wanted = asleep if wanted is JOB else JOB
-        running = sorted(name for name, pod in pods.items() if not pod.ended)
+        running = sorted(name for name, pod in pods.items() if not pod.ended and not pod.gated)
         something_ends = data.draw(st.booleans())
         if running and something_ends:
             name, phase = data.draw(st.sampled_from(running)), data.draw(st.sampled_from([SUCCEEDED, FAIL]))
@@ -216,3 +276,4 @@ def test_whatever_happens_there_is_one_attempt_at_a_time_and_it_comes_to_rest(da
     else:
         assert len(pods) == 2
         assert {pod.attempt for pod in pods.values()} == {status.attempt}
+        assert not any(pod.gated for pod in pods.values())

@@ -16,9 +16,9 @@ from trimtab.rollout.workflows.containment import (
     Containment,
     WorkflowCancelled,
     WorkflowExited,
-    WorkflowHung,
     contained_task,
 )
+from trimtab.rollout.workflows.errors import WorkflowHung
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -33,12 +33,10 @@ class Scoring:
         *,
         roles: tuple[str, ...] = ("solver",),
         speak: bool = True,
-        parts: Mapping[str, float] | None = None,
     ) -> None:
         self._reward = reward
         self._roles = roles
         self._speak = speak
-        self._parts = parts or {}
 
     async def run(self, assignment: Assignment, team: Team) -> Episode:
         scored = []
@@ -47,7 +45,7 @@ class Scoring:
             conversation.hear("ab")
             if self._speak:
                 await conversation.speak()
-            scored.append(ScoredConversation(conversation, self._reward, self._parts))  # type: ignore[arg-type]
+            scored.append(ScoredConversation(conversation, self._reward))  # type: ignore[arg-type]
         return Episode(tuple(scored))
 
 
@@ -124,7 +122,6 @@ class Wrong:
         (Scoring("1.0"), "workflow-error", "of role solver, is a str; return a number"),
         (Scoring(None), "workflow-error", "of role solver, is a NoneType; return a number"),
         (Scoring(10**400), "workflow-error", "OverflowError"),
-        (Scoring(1.0, parts={"style": math.nan}), "workflow-error", "style, a part of role solver's, is not a finite"),
         (Scoring(1.0, roles=()), "workflow-error", "scores each role once"),
         (Scoring(1.0, roles=("solver", "solver")), "workflow-error", "scores each role once"),
         (Scoring(1.0, speak=False), "workflow-error", "the model wrote no token"),

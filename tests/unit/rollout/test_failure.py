@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from trimtab.fabric.logs import REDACTOR
-from trimtab.rollout.failure import OTHER_KINDS, EpisodeFailed, FailureTally
+from trimtab.rollout.failure import OTHER_KINDS, EpisodeFailed, FailureTally, failure_of
+from trimtab.rollout.workflows.containment import Containment
+from trimtab.rollout.workflows.errors import WorkflowError, WorkflowHung
+from trimtab.rollout.workflows.places import WorkflowHome
 
 
 def test_secrets_are_taken_out() -> None:
@@ -31,3 +41,48 @@ def test_kinds_that_somebody_makes_up_do_not_grow_without_end() -> None:
     assert len(counted) == 101
     assert tally.counts[OTHER_KINDS] == 900
     assert tally.add("kind-0") == "kind-0"
+
+
+class Sloppy:
+    async def run(self) -> float:
+        return float(json.loads("{")["reward"])
+
+
+class Waiting:
+    async def run(self) -> None:
+        await self._tool()
+
+    async def _tool(self) -> None:
+        await asyncio.Event().wait()
+
+
+def line_of(method: Callable[..., Any], offset: int) -> int:
+    return method.__code__.co_firstlineno + offset
+
+
+async def test_it_is_laid_at_the_line_of_the_users_own_code() -> None:
+    """Not at one of the library that it called."""
+    workflow = Sloppy()
+    with pytest.raises(json.JSONDecodeError) as raised:
+        await workflow.run()
+    failure = failure_of(raised.value, WorkflowHome(workflow))
+    assert failure.where == f"test_failure.py, line {line_of(Sloppy.run, 1)}, in run"
+    assert failure.text.startswith("JSONDecodeError: Expecting property name")
+
+
+def test_what_run_returned_is_laid_at_the_door_of_run() -> None:
+    failure = failure_of(WorkflowError("a reward is not a finite number: nan"), WorkflowHome(Sloppy()))
+    assert failure.where == f"test_failure.py, line {line_of(Sloppy.run, 0)}, in run"
+
+
+async def test_of_what_hangs_the_line_is_told_at_which_it_waits() -> None:
+    workflow = Waiting()
+    with pytest.raises(WorkflowHung, match="not finished within 0.01 s") as raised:
+        await Containment().run(workflow.run(), name="episode", timeout_s=0.01)
+    failure = failure_of(raised.value, WorkflowHome(workflow))
+    assert failure.where == f"test_failure.py, line {line_of(Waiting._tool, 1)}, in _tool"
+
+
+def test_a_workflow_that_comes_from_nowhere_has_no_line() -> None:
+    made = type("Made", (), {})()
+    assert failure_of(ValueError("x"), WorkflowHome(made)).where == ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings, WeightRun
@@ -65,7 +66,7 @@ def part(tokens: Sequence[int], finish: Finish, version: int) -> Generated:
 
 
 def hasty(engine: EngineClient, gate: VersionGate) -> PolicySampler:
-    return PolicySampler(engine, gate, retry_first_s=0.0001, retry_max_s=0.001)
+    return PolicySampler(engine, gate, backoff=FullJitter(base_s=0.0001, cap_s=0.001))
 
 
 async def complete(
@@ -144,6 +145,20 @@ async def test_passing_failures_are_repeated(error: EngineError, lost: bool) -> 
     assert completion.token_ids == (5,)
     assert sampler.lost.is_set() is lost
     assert sampler.overloads == (0 if lost else 2)
+
+
+async def test_requests_that_an_engine_turned_away_together_do_not_come_back_together() -> None:
+    asked: list[float] = []
+
+    def drawn(low: float, high: float) -> float:
+        asked.append(high)
+        return low
+
+    gate = VersionGate(at(3))
+    engine = ScriptedEngine(gate, [*[EngineOverloaded("full")] * 3, part([], "abort", 3), part([5], "stop", 3)])
+    sampler = PolicySampler(engine, gate, backoff=FullJitter(base_s=1.0, cap_s=2.0, uniform=drawn))
+    await sampler.complete([1, 2], SETTINGS, request_id="r", deadline_s=60.0)
+    assert asked == [1.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 
 
 async def test_a_refusal_is_not_repeated() -> None:

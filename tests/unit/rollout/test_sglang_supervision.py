@@ -19,7 +19,9 @@ import pytest
 from tests.support.polling import eventually, within
 from tests.support.processes import runs
 from trimtab.embedded.ports import free_ports
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.rollout.engines.sglang.command import ServerCommand
 from trimtab.rollout.engines.sglang.supervision import Patience, ServerNotReady, ServerProbe, Supervisor
 
@@ -56,9 +58,7 @@ _QUICK = Patience(
     liveness_poll_s=0.05,
     answer_s=1.0,
     grace_s=0.5,
-    backoff_first_s=0.05,
-    backoff_max_s=0.4,
-    stable_s=1000.0,
+    restarts=RestartPolicy(backoff=FullJitter(base_s=0.1, cap_s=0.4), stable_s=1000.0),
 )
 
 
@@ -139,8 +139,24 @@ async def test_a_server_that_never_becomes_ready_is_given_up(launch: Launch) -> 
 
 
 async def test_one_that_ends_again_and_again_is_tried_ever_more_seldom_and_given_up(launch: Launch) -> None:
-    patience = Patience(startup_s=7.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5, backoff_first_s=0.2)
+    restarts = RestartPolicy(backoff=FullJitter(base_s=0.4, cap_s=60.0), stable_s=60.0)
+    patience = Patience(startup_s=7.0, readiness_poll_s=0.05, answer_s=0.3, grace_s=0.5, restarts=restarts)
     with pytest.raises(ServerNotReady, match="within 7 s"):
         await within(launch.run("crashes", patience=patience), 60.0)
-    # 0.2, 0.4, 0.8, 1.6 and 3.2 seconds between them are 6 already.
+    # At least 0.2, 0.4, 0.8, 1.6 and 3.2 seconds between them are 6 already.
     assert 2 <= len(launch.pids()) <= 7
+
+
+async def test_servers_that_died_together_come_back_after_waits_that_were_drawn(launch: Launch) -> None:
+    asked: list[float] = []
+
+    def drawn(low: float, high: float) -> float:
+        asked.append(high)
+        return low
+
+    restarts = RestartPolicy(backoff=FullJitter(base_s=0.02, cap_s=0.04, uniform=drawn), stable_s=1000.0)
+    running = launch.run("crashes", patience=replace(_QUICK, restarts=restarts))
+    await eventually(lambda: len(asked) >= 3, timeout_s=30.0)
+    launch.stopping.set()
+    await within(running, 10.0)
+    assert asked[:3] == [0.02, 0.04, 0.04]

@@ -38,7 +38,6 @@ async def test_an_accepted_answer_ends_the_episode() -> None:
     assert (solved.conversation.role.policy, judged.conversation.role.policy) == ("solver", "critic")
     assert (solver.heard, verifier.heard) == (["2+2="], ["2+2=4?"])
     assert (solved.reward, judged.reward) == (1.0, 1.0)
-    assert solved.parts == {"first": 1.0, "attempts": 1.0}
 
 
 async def test_a_rejected_answer_is_tried_again_with_the_reasons() -> None:
@@ -47,7 +46,6 @@ async def test_a_rejected_answer_is_tried_again_with_the_reasons() -> None:
     assert solver.heard[1] == "2+2=5[one too many. REJECT]"
     assert verifier.heard[1] == "2+2=5?one too many. REJECTor 4?"
     assert (solved.reward, judged.reward) == (1.0, 1.0)
-    assert solved.parts == {"first": 0.0, "attempts": 2.0}
     producers = [span.producer for span in solved.conversation.merged_spans()]
     assert producers == [Producer.PROMPT, Producer.MODEL, Producer.ENVIRONMENT, Producer.MODEL]
     assert [span.length for span in solved.conversation.merged_spans()] == [4, 1, 22, 1]
@@ -58,7 +56,6 @@ async def test_when_the_retries_are_used_up_the_last_answer_counts() -> None:
     solved, judged = await play(Script("4", "5"), Script("REJECT", "REJECT"), retries=1)
     assert solved.reward == 0.0
     assert judged.reward == 0.5
-    assert judged.parts == {"verdicts": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,7 @@ async def test_a_solver_without_room_for_another_attempt_keeps_the_one_it_has() 
 async def test_a_verifier_without_room_for_another_attempt_is_paid_for_the_verdicts_it_gave() -> None:
     solver, verifier = Script("5", "4" + " " * 20), Script("REJECT")
     solved, judged = await play(solver, verifier, retries=5, max_tokens=35)
-    assert (solved.reward, solved.parts["attempts"]) == (1.0, 2.0)
+    assert solved.reward == 1.0
     assert (judged.reward, judged.conversation.turns, judged.conversation.finish) == (1.0, 1, Finish.LENGTH)
 
 

@@ -30,7 +30,7 @@ async def play(sampler: Script, environment: str, **arguments: Any) -> ScoredCon
 async def test_a_number_is_found_by_what_the_environment_says() -> None:
     sampler = Script("3", "nine", "8", "6")
     scored = await play(sampler, GUESSING, max_turns=4)
-    assert (scored.reward, scored.parts) == (1.0, {"done": 1.0})
+    assert scored.reward == 1.0
     assert (scored.conversation.turns, scored.conversation.finish) == (4, Finish.STOP)
     assert sampler.heard[-1] == ("Guess a number from 0 to 9: 3\nHigher: nine\nThat is no number. Guess: 8\nLower: ")
     assert scored.conversation.merged_spans()[:4] == (
@@ -44,7 +44,7 @@ async def test_a_number_is_found_by_what_the_environment_says() -> None:
 
 async def test_at_the_last_turn_the_episode_ends_by_turns() -> None:
     scored = await play(Script("3", "4"), GUESSING, max_turns=2)
-    assert (scored.reward, scored.parts) == (0.0, {"done": 0.0})
+    assert scored.reward == 0.0
     assert (scored.conversation.turns, scored.conversation.finish) == (2, Finish.TURNS)
 
 

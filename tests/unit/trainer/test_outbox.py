@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from tests.support.polling import within
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer.background import Background
 from trimtab.trainer.outbox import Outbox
@@ -18,6 +19,8 @@ from trimtab.trainer.persistence import persistently
 from trimtab.trainer.weight_outbox import WeightOutbox
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.source import WeightSource
+
+QUICK = FullJitter(base_s=0.001, cap_s=0.001)
 
 
 def poll_until(condition: Callable[[], bool]) -> None:
@@ -72,7 +75,7 @@ async def test_a_store_that_comes_back_is_waited_for() -> None:
             raise StoreUnavailable("away")
         return "written"
 
-    assert await persistently(attempt, what="x", deadline_s=60.0, first_delay_s=0.001) == "written"
+    assert await persistently(attempt, what="x", deadline_s=60.0, backoff=QUICK) == "written"
     assert len(attempts) == 4
 
 
@@ -84,9 +87,9 @@ async def test_past_the_deadline_and_for_refusals_the_error_is_raised() -> None:
         raise StoreRefused("no")
 
     with pytest.raises(StoreUnavailable):
-        await persistently(away, what="x", deadline_s=0.02, first_delay_s=0.001)
+        await persistently(away, what="x", deadline_s=0.02, backoff=QUICK)
     with pytest.raises(StoreRefused):
-        await persistently(refused, what="x", deadline_s=60.0, first_delay_s=0.001)
+        await persistently(refused, what="x", deadline_s=60.0, backoff=QUICK)
 
 
 class SlowPublisher:
@@ -117,3 +120,20 @@ def test_weights_are_read_beside_the_next_step_and_before_its_update() -> None:
         outbox.flush()
         outbox.wait_until_read()
     assert publisher.published == {7: [1, 2, 3]}
+
+
+async def test_trainers_whose_store_was_away_do_not_write_all_at_once() -> None:
+    asked: list[float] = []
+
+    def drawn(low: float, high: float) -> float:
+        asked.append(high)
+        return low
+
+    async def attempt() -> str:
+        if len(asked) < 5:
+            raise StoreUnavailable("away")
+        return "written"
+
+    backoff = FullJitter(base_s=1.0, cap_s=4.0, uniform=drawn)
+    assert await persistently(attempt, what="x", deadline_s=60.0, backoff=backoff) == "written"
+    assert asked == [1.0, 2.0, 4.0, 4.0, 4.0]

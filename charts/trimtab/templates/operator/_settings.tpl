@@ -7,6 +7,20 @@ images:
   {{- range $role, $image := .Values.jobs.images }}
   {{ $role }}: {{ include "trimtab.image" (list $ $image) }}
   {{- end }}
+{{- with .Values.imagePullSecrets }}
+image_pull_secrets:
+  {{- range . }}
+  - {{ .name }}
+  {{- end }}
+{{- end }}
+requests:
+  {{- range $role, $amounts := .Values.jobs.requests }}
+  {{ $role }}:
+    {{- range $name, $amount := $amounts }}
+    {{ $name }}: {{ $amount | quote }}
+    {{- else }} {}
+    {{- end }}
+  {{- end }}
 namespaces: {{ toJson .Values.namespaces }}
 logs: {level: {{ .Values.operator.logLevel }}, format: json}
 lease:

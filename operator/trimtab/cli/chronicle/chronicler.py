@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import PoolStatus, RLJob
+from trimtab.api.trainer import Trainer
 from trimtab.cli.chronicle import records
 from trimtab.cli.chronicle.file import ChronicleFile
-from trimtab.cli.chronicle.records import Ended, Fleet, Record
+from trimtab.cli.chronicle.records import Died, Ended, Fleet, Record
 from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.operator.job_watch import Heard
@@ -21,6 +22,7 @@ class Chronicler:
         self._file = file
         self._clock = clock
         self.story = story
+        self._failures: dict[str, int] = {}
 
     def begin(self, job: RLJob) -> None:
         self._note(records.began(job, at=self._clock()))
@@ -33,6 +35,16 @@ class Chronicler:
 
     def rescaled(self, decision: AutoscalingStatus) -> None:
         self._note(records.rescaled(decision, at=self._clock()))
+
+    def look_after(self, trainers: Sequence[Trainer]) -> None:
+        """Told of every failure once: those that were the end are told by whoever ends."""
+        for trainer in trainers:
+            status, name = trainer.status, trainer.metadata.name
+            if status is not None and status.restarts_counted > self._failures.get(name, 0):
+                self._failures[name] = status.restarts_counted
+                error = status.last_error
+                pod = name if error is None or error.pod is None else error.pod
+                self._note(Died(at=self._clock(), pod=pod, why="" if error is None else error.message))
 
     def look_at(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
         """A fleet that is as it was is not written down again. Ready is who says so: on one machine the pool's status

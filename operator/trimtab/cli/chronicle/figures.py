@@ -1,4 +1,4 @@
-"""What a run comes down to, in seven figures: printed at its end, and the head of the report."""
+"""What a run comes down to, in a few figures: printed at its end, and the head of the report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from trimtab.cli.chronicle.story import PolicyStory, Story
 
 _WINDOW = 10
+_MAX_WHY = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ def figures(story: Story) -> list[Figure]:
     for name, policy in story.policies.items():
         of_whom = f"{name}: " if len(story.policies) > 1 else ""
         found += [replace(figure, name=of_whom + figure.name) for figure in _of_policy(policy, story)]
-    return [*found, *_of_fleet(story)]
+    return [*found, *_of_fleet(story), *_of_deaths(story)]
 
 
 def clock(seconds: float) -> str:
@@ -105,3 +106,12 @@ def _of_fleet(story: Story) -> list[Figure]:
             note=f"replicas, first and most; {decisions} scaling decision{'' if decisions == 1 else 's'}",
         )
     ]
+
+
+def _of_deaths(story: Story) -> list[Figure]:
+    if not story.deaths:
+        return []
+    last = story.deaths[-1]
+    why = " ".join(last.why.split())[:_MAX_WHY]
+    note = f"of trainers, from their checkpoints; the last at {clock(story.seconds(last.at))}: {last.pod}: {why}"
+    return [Figure(name="restarts", value=str(len(story.deaths)), note=note)]

@@ -98,6 +98,13 @@ class Rescaled(_Line, tag="rescaled", frozen=True, kw_only=True):
     waiting: float | None = None
 
 
+class Died(_Line, tag="died", frozen=True, kw_only=True):
+    """A rank of a trainer ended by itself, and its group was started again."""
+
+    pod: str
+    why: str = ""
+
+
 class Ended(_Line, tag="ended", frozen=True, kw_only=True):
     """`trimtab run` came to its end: `succeeded`, `stopped` or `failed`. One that was killed leaves no such line."""
 
@@ -105,7 +112,7 @@ class Ended(_Line, tag="ended", frozen=True, kw_only=True):
     why: str = ""
 
 
-Record = Began | Step | Window | Version | Score | Fleet | Rescaled | Ended
+Record = Began | Step | Window | Version | Score | Fleet | Rescaled | Died | Ended
 
 
 def began(job: RLJob, *, at: float) -> Began:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trimtab.cli.chronicle.records import Began, Ended, Fleet, Record, Rescaled, Score, Step, Version, Window
+from trimtab.cli.chronicle.records import Began, Died, Ended, Fleet, Record, Rescaled, Score, Step, Version, Window
 
 _RATE_OVER = 5
 
@@ -79,6 +79,7 @@ class Story:
     policies: dict[str, PolicyStory] = field(default_factory=dict)
     fleet: list[Fleet] = field(default_factory=list)
     decisions: list[Rescaled] = field(default_factory=list)
+    deaths: list[Died] = field(default_factory=list)
     ended: Ended | None = None
     """None while it runs."""
     _spans: list[tuple[float, float]] = field(default_factory=list)
@@ -95,6 +96,8 @@ class Story:
                 self.fleet.append(record)
             case Rescaled():
                 self.decisions.append(record)
+            case Died():
+                self.deaths.append(record)
             case Ended():
                 self.ended = record
         if self._spans and record.at > self._spans[-1][1]:

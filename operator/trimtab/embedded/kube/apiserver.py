@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import ssl
 from pathlib import Path
 
 from trimtab.embedded.child import Command
 from trimtab.embedded.kube.certificates import KUBELET_CLIENT, CertificateAuthority, service_account_key
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
+from trimtab.fabric.tls import ClientTls
 
 
 class EmbeddedApiServer(EmbeddedServer):
@@ -79,12 +79,9 @@ class EmbeddedApiServer(EmbeddedServer):
         )
 
     def probe(self) -> bool:
-        context = ssl.create_default_context(cafile=str(self.data_folder / "ca.crt"))
-        certificate, key = self._authority.client(user="trimtab-probe", groups=("system:masters",)).write(
-            self.data_folder, "probe"
-        )
-        context.load_cert_chain(certificate, key)
-        connection = http.client.HTTPSConnection(LOOPBACK, self.ports["https"], timeout=5, context=context)
+        probe = self._authority.client(user="trimtab-probe", groups=("system:masters",))
+        tls = ClientTls(authority=self.data_folder / "ca.crt", certificate=probe.certificate, key=probe.key)
+        connection = http.client.HTTPSConnection(LOOPBACK, self.ports["https"], timeout=5, context=tls.context())
         try:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == http.HTTPStatus.OK

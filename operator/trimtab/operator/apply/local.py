@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,17 +13,21 @@ import structlog
 
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import LOOPBACK, free_ports
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.operator.apply.local_secrets import secret_value
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.log_sentence import log_sentence
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
 
 _log = structlog.get_logger(__name__)
 _VARIABLE = re.compile(r"\$\(([A-Z0-9_]+)\)")
-_BACKOFF_FIRST_S = 0.5
-_BACKOFF_MAX_S = 30.0
-_STABLE_AFTER_S = 30.0
+RESTARTS = RestartPolicy(
+    backoff=FullJitter(base_s=1.0, cap_s=30.0), stable_s=30.0, gives_up=lambda code: code == EXIT_MISCONFIGURED
+)
 _NEWS_S = 60.0
+_TAIL_LINES = 200
 # What a Python process needs to find itself; everything else a pod gets is in its plan.
 _INHERITED = (
     "PATH",
@@ -40,18 +45,29 @@ _INHERITED = (
 class _Container:
     """One container's process, started again by itself when the pod says so."""
 
-    def __init__(self, plan: ContainerPlan, command: Command, *, restart: Restart, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        plan: ContainerPlan,
+        command: Command,
+        *,
+        restart: Restart,
+        clock: Callable[[], float],
+        restarts: RestartPolicy,
+    ) -> None:
         self.plan = plan
         self._command = command
         self._restart = restart
         self._clock = clock
-        self._child = Child(command)
+        self._log_begin = 0
+        self._child = self._begun()
         self._started = clock()
+        self._restart_policy = restarts
         self._restart_at: float | None = None
-        self._delay = _BACKOFF_FIRST_S
+        self._crashes = 0
         self._terminated = False
         self.restarts = 0
         self.died_at: float | None = None
+        self.died_of = ""
 
     @property
     def pid(self) -> int | None:
@@ -66,33 +82,45 @@ class _Container:
     def misconfigured(self) -> bool:
         return self._child.exit_code == EXIT_MISCONFIGURED
 
-    @property
-    def log_file(self) -> Path:
-        return self._command.log_file
+    def last_words(self) -> str:
+        """Why it ended, as far as its log tells; of this incarnation only."""
+        code = self._child.exit_code
+        how = f"exited with {code}" if code is None or code >= 0 else f"was killed by {_signal_name(-code)}"
+        said = log_sentence(log_tail(self._command.log_file, lines=_TAIL_LINES, since=self._log_begin))
+        return f"{self.plan.name} {how}" + (f": {said}" if said else "")
+
+    def _begun(self) -> Child:
+        log = self._command.log_file
+        self._log_begin = log.stat().st_size if log.exists() else 0
+        return Child(self._command)
 
     def tend(self) -> None:
         """Start it again if it has died and its backoff is over."""
-        if self._restart is Restart.NEVER or self._child.alive or self.misconfigured:
+        if self._restart is Restart.NEVER or self._child.alive:
             return
         now = self._clock()
         if self._restart_at is None:
-            if now - self._started > _STABLE_AFTER_S:
-                self._delay = _BACKOFF_FIRST_S
-            self._restart_at = now + self._delay
-            self._delay = min(self._delay * 2, _BACKOFF_MAX_S)
-            self.died_at = now
+            if not self._plan_restart(self._child.exit_code, lived_s=now - self._started, now=now):
+                return
+            self.died_at, self.died_of = now, self.last_words()
             _log.warning("container_died", container=self.plan.name, exit_code=self._child.exit_code)
             self._child.kill()  # what is left of its process group
         elif now >= self._restart_at:
             try:
-                self._child = Child(self._command)
+                self._child = self._begun()
             except OSError as error:
                 # No process or no memory to be had just now: that passes, and the other pods must live on.
                 _log.warning("container_not_started", container=self.plan.name, error=str(error))
-                self._restart_at, self._delay = now + self._delay, min(self._delay * 2, _BACKOFF_MAX_S)
+                self._plan_restart(None, lived_s=0.0, now=now)
                 return
             self._started, self._restart_at = now, None
             self.restarts += 1
+
+    def _plan_restart(self, exit_code: int | None, *, lived_s: float, now: float) -> bool:
+        again = self._restart_policy.after(self._crashes, exit_code=exit_code, lived_s=lived_s, now=now)
+        if again is not None:
+            self._restart_at, self._crashes = again.at, again.crashes
+        return again is not None
 
     def terminate(self) -> None:
         """Once: a second SIGTERM is how people say that they do not want to wait."""
@@ -116,6 +144,8 @@ class _Pod:
         self.containers = containers
         self.created_at = created_at
         self.stop_by: float | None = None
+        self.asked_to_stop = False
+        """By the plan; one that is misconfigured is stopped by itself, and that is its failure."""
         self.finished_at: float | None = None
         self.failure = ""
         """Why it failed, looked up once when it ended."""
@@ -137,12 +167,19 @@ class LocalExecutor:
     """The kubelet of one machine. `tend` must be called often: it restarts, kills what overstays, and notices ends."""
 
     def __init__(
-        self, folder: Path, *, job_file: Path, environment: Mapping[str, str], clock: Callable[[], float]
+        self,
+        folder: Path,
+        *,
+        job_file: Path,
+        environment: Mapping[str, str],
+        clock: Callable[[], float],
+        restarts: RestartPolicy = RESTARTS,
     ) -> None:
         self._folder = folder
         self._job_file = job_file.resolve()
         self._environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(environment)
         self._clock = clock
+        self._restart_policy = restarts
         self._pods: dict[str, _Pod] = {}
         self._rendezvous: dict[tuple[str, int], int] = {}
 
@@ -155,6 +192,7 @@ class LocalExecutor:
                 case StartPod(pod=pod):
                     self._start(pod)
                 case StopPod(name=name, reason=reason):
+                    self._pods[name].asked_to_stop |= not self._pods[name].misconfigured
                     self._stop(self._pods[name], reason=reason)
                 case RemovePod(name=name):
                     del self._pods[name]
@@ -185,8 +223,7 @@ class LocalExecutor:
         pod.finished_at = now
         for container in sorted(pod.containers, key=lambda container: not container.misconfigured):
             if container.exit_code not in (None, 0) and not pod.failure:
-                tail = log_tail(container.log_file, lines=3)
-                pod.failure = f"{container.plan.name} exited with {container.exit_code}: {tail}"
+                pod.failure = container.last_words()
         _log.info("pod_ended", pod=pod.plan.name, failure=pod.failure)
 
     def pids(self) -> dict[str, int]:
@@ -206,10 +243,10 @@ class LocalExecutor:
         }
 
     def failing(self) -> dict[str, str]:
-        """By pod/container, the ends of the logs of those that died a short while ago, for people."""
+        """By pod/container, why those died that did a short while ago, for people."""
         since = self._clock() - _NEWS_S
         return {
-            f"{pod.plan.name}/{container.plan.name}": log_tail(container.log_file, lines=5)
+            f"{pod.plan.name}/{container.plan.name}": container.died_of
             for pod in self._pods.values()
             for container in pod.containers
             if container.died_at is not None and container.died_at > since
@@ -238,7 +275,9 @@ class LocalExecutor:
                 log_file=self._folder / "logs" / f"{plan.name}.{container.name}.log",
                 folder=scratch,
             )
-            containers.append(_Container(container, command, restart=plan.restart, clock=self._clock))
+            containers.append(
+                _Container(container, command, restart=plan.restart, clock=self._clock, restarts=self._restart_policy)
+            )
         _log.info("pod_started", pod=plan.name, attempt=plan.attempt)
 
     def _variables(self, plan: PodPlan, scratch: Path) -> dict[str, str]:
@@ -278,11 +317,18 @@ class LocalExecutor:
             revision=pod.plan.revision,
             created_at=pod.created_at,
             finished_at=pod.finished_at,
-            stopping=pod.stop_by is not None,
+            stopping=pod.asked_to_stop,
             misconfigured=pod.ended and pod.misconfigured,
             exit_code=next((c.exit_code for c in pod.containers if c.exit_code), None),
             message=pod.failure,
         )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _interpreted(command: Sequence[str]) -> list[str]:

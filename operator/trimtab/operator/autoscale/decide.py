@@ -9,7 +9,7 @@ from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale import record
 from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
-from trimtab.operator.autoscale.history import History, decided, observed
+from trimtab.operator.autoscale.history import History, decided, observed, remembering
 from trimtab.operator.autoscale.recommending import (
     Recommendation,
     Reports,
@@ -74,15 +74,16 @@ def settle(
         now=now,
     )
     after = decided(history, config=config, fleet=fleet, wanted=kept.wanted, targets=kept.targets, now=now)
+    status = record.status(advice, kept, config=config, fleet=fleet, reports=reports, history=after, now=now)
     new_by_hand = history.by_hand if history.by_hand != before.by_hand else None
     return Decision(
         targets=kept.targets,
-        status=record.status(advice, kept, config=config, fleet=fleet, reports=reports, history=after, now=now),
+        status=status,
         statements=record.statements(
             advice, kept, config=config, fleet=fleet, unknown=unknown, by_hand=history.by_hand
         ),
         events=record.events(advice, kept, config=config, fleet=fleet, by_hand=new_by_hand),
-        history=after,
+        history=remembering(after, status, now=now),
         look_again_at=_look_again_at(kept, reports, config=config, now=now),
     )
 

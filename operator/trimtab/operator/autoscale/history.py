@@ -15,6 +15,7 @@ from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.windows import DAMPED_OVER, Window, window_of
 
 _MOST_WINDOWS = 16
+_MOST_DECISIONS = 20
 _MOST_SIZES = 256
 # Of a window that the operator saw less of than this, the report itself knows better how many were ready.
 _SEEN_ENOUGH = 0.5
@@ -57,6 +58,15 @@ class ByHand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PastDecision:
+    at: float
+    maintainer: str
+    current: int
+    target: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class History:
     since: float
     """When the watching began."""
@@ -70,6 +80,8 @@ class History:
     by_hand: ByHand | None = None
     """The latest, until we have changed the fleet ourselves."""
     cooldown_until: float = 0.0
+    decisions: tuple[PastDecision, ...] = ()
+    """Newest first. One that says what the one before said is not among them."""
 
     @property
     def last_change(self) -> float | None:
@@ -80,12 +92,31 @@ def restored(status: AutoscalingStatus | None, *, now: float) -> History:
     """After a restart, or at the beginning of a job."""
     if status is None:
         return History(since=now)
-    changed = status.last_scale_time
+    changed, decided_at = status.last_scale_time, status.last_decision_time
     return History(
         since=now,
         changes=() if changed is None else (Change(at=changed.timestamp(), added=None, removed=None),),
         targets={pool.name: pool.target for pool in status.pools} if status.mode == "Auto" else {},
         cooldown_until=0.0 if status.cooldown_until is None else status.cooldown_until.timestamp(),
+        decisions=() if decided_at is None else (_past(status, at=decided_at.timestamp()),),
+    )
+
+
+def remembering(history: History, decision: AutoscalingStatus, *, now: float) -> History:
+    """The history with a decision that has been made."""
+    past = _past(decision, at=now)
+    if history.decisions and replace(history.decisions[0], at=now) == past:
+        return history
+    return replace(history, decisions=(past, *history.decisions)[:_MOST_DECISIONS])
+
+
+def _past(decision: AutoscalingStatus, *, at: float) -> PastDecision:
+    return PastDecision(
+        at=at,
+        maintainer=decision.maintainer,
+        current=decision.current,
+        target=decision.bounded,
+        reason=decision.reason,
     )
 
 

@@ -15,6 +15,13 @@ class StartPod:
 
 
 @dataclass(frozen=True)
+class ReleasePod:
+    """Let a pod run that was made to wait for the rest of its gang."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class StopPod:
     """SIGTERM, the grace period, SIGKILL. A worker drains in that time. Stopping a pod that is stopping changes
     nothing.
@@ -53,5 +60,5 @@ class DeleteJob:
     """Its time after the end is over."""
 
 
-PodAction = StartPod | StopPod | RemovePod
+PodAction = StartPod | ReleasePod | StopPod | RemovePod
 Action = PodAction | PutPool | PutTrainer | DeletePool | DeleteJob

@@ -12,7 +12,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.questions import Reports, case_of, question_id
+from trimtab.operator.autoscale.agent.questions import Reports, Troubles, case_of, question_id
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.autoscale.recommending import Recommendation
@@ -40,6 +40,7 @@ def advice(
     fleet: Fleet,
     history: History,
     formula: Recommendation,
+    troubles: Troubles,
     evidence_is_fresh: bool,
     answer: Answer | None,
     now: float,
@@ -53,7 +54,16 @@ def advice(
     question = question_id(job, reports)
     ask = None
     if answer is None or answer.question != question:
-        ask = case_of(job, reports, fleet=fleet, history=history, formula=formula, question=question, now=now)
+        ask = case_of(
+            job,
+            reports,
+            fleet=fleet,
+            history=history,
+            formula=formula,
+            troubles=troubles,
+            question=question,
+            now=now,
+        )
     # Where reports come faster than answers, none would ever fit the newest: what is said in time counts.
     if answer is None or (ask is not None and now - answer.asked_at > agent.timeout_seconds):
         return Advice(recommendation=None, question=ask)

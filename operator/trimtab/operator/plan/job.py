@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trimtab.api.conditions import ConditionType
+from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.job import RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.api.support import unsupported
@@ -27,11 +27,13 @@ from trimtab.operator.plan.children import made_by, pool_of, trainer_of
 from trimtab.operator.plan.conditions import Statement, find, moment, updated
 from trimtab.operator.plan.covering import planned_covers
 from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
+from trimtab.operator.plan.first_groups import hopeless
 from trimtab.operator.plan.job_pods import dataflow_pods
-from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.last_error import MISCONFIGURED, error_to_tell, newest
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome
+from trimtab.operator.plan.troubles import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ def _end(job: RLJob, observed: Observed) -> Statement | None:
         return None
     for pod in observed.pods:
         if pod.misconfigured:
-            return _failed("Misconfigured", f"{pod.name}: {pod.message}")
+            return _failed(MISCONFIGURED, f"{pod.name}: {pod.message}")
     trainers = {trainer.spec.policy: trainer for trainer in observed.trainers}
     ends = [outcome(trainers[policy.name]) for policy in job.spec.policies if policy.name in trainers]
     for trainer in observed.trainers:
@@ -99,8 +101,12 @@ def _end(job: RLJob, observed: Observed) -> Statement | None:
             return _failed("TrainerFailed", f"{trainer.metadata.name}: {said.message if said else ''}")
     for pool in observed.pools:
         error = pool.status.last_error if pool.status else None
-        if error is not None and error.reason == "Misconfigured":
-            return _failed("Misconfigured", f"{error.pod}: {error.message}")
+        if error is not None and error.reason == MISCONFIGURED:
+            return _failed(MISCONFIGURED, f"{error.pod}: {error.message}")
+    report = observed.report
+    trained = bool(report.policies) or (job.status is not None and job.status.step > 0)
+    if why := hopeless(job, report.given_up, any_completed=report.any_completed or trained):
+        return _failed("GroupsFailed", why)
     if len(ends) == len(job.spec.policies) and all(end == COMPLETED for end in ends):
         return Statement(
             type=ConditionType.SUCCEEDED, holds=True, reason="PoliciesTrained", message="every policy is trained"
@@ -196,16 +202,41 @@ def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Stateme
         return said("NotAccepted", "see the condition Accepted")
     if job.spec.suspend:
         return said("Suspended")
+    trouble = told(observed.pods)
+    if trouble:
+        return said("WaitingForDataflow", trouble)
     for trainer in observed.trainers:
-        ready = find(trainer.status.conditions, ConditionType.READY) if trainer.status else None
+        conditions = trainer.status.conditions if trainer.status else ()
+        refusal = _refused(conditions)
+        if refusal is not None:
+            return said("WaitingForTrainer", f"{trainer.metadata.name}: {refusal}")
+        ready = find(conditions, ConditionType.READY)
         if ready is not None and ready.status != "True" and ready.reason != COMPLETED:
             return said("WaitingForTrainer", f"{trainer.metadata.name}: {ready.reason} {ready.message}".rstrip())
     idle = [pool for pool in observed.pools if not (pool.status and pool.status.ready_replicas)]
     if observed.pools and len(idle) == len(observed.pools):
-        return said("WaitingForRollout", "no rollout pod is ready yet")
+        return said("WaitingForRollout", _why_idle(idle))
     if not observed.report.policies:
         return said("Starting")
     return said("Training", f"step {min(policy.step for policy in observed.report.policies.values())}")
+
+
+def _refused(conditions: Sequence[Condition]) -> str | None:
+    """Why the API server does not take what a pool or trainer asks for; None when it does."""
+    accepted = find(conditions, ConditionType.ACCEPTED)
+    return f"{accepted.reason} {accepted.message}" if accepted is not None and accepted.status == "False" else None
+
+
+def _why_idle(pools: Sequence[RolloutPool]) -> str:
+    """What the first of them says that has something to say."""
+    for pool in sorted(pools, key=lambda pool: pool.metadata.name):
+        conditions = pool.status.conditions if pool.status else ()
+        error = pool.status.last_error if pool.status else None
+        ready = find(conditions, ConditionType.READY)
+        why = _refused(conditions) or (ready.message if ready is not None and error is not None else None)
+        if why is not None:
+            return f"no rollout pod is ready yet; {pool.metadata.name}: {why}"
+    return "no rollout pod is ready yet"
 
 
 def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, now: float) -> RLJobStatus:
@@ -218,8 +249,7 @@ def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, 
     pools = pool_statuses(observed.pools)
     errors = [trainer.status.last_error for trainer in observed.trainers if trainer.status is not None]
     errors += [pool.status.last_error for pool in observed.pools if pool.status is not None]
-    errors.append(latest_error(observed.pods, now=now))
-    newest = max((error for error in errors if error is not None), key=lambda error: error.time, default=None)
+    errors.append(error_to_tell(observed.pods, None, now=now))
     trainers = [trainer.status for trainer in observed.trainers if trainer.status is not None]
     begun = bool(observed.pods) or any(trainer.attempt for trainer in trainers)
     return before.model_copy(
@@ -239,6 +269,6 @@ def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, 
             "quarantined_tasks": max(before.quarantined_tasks, observed.report.quarantined_tasks),
             "policies": policies,
             "pools": pools,
-            "last_error": newest or before.last_error,
+            "last_error": newest(errors, before.last_error),
         }
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimtab.api.scalars import Resources, SecretKey
+from trimtab.operator.plan.troubles import Trouble
 
 
 class Restart(StrEnum):
@@ -43,7 +44,8 @@ class PodPlan:
     owner: str
     """The RLJob, RolloutPool or Trainer it belongs to."""
     gang: bool = False
-    """The pods of its owner live and die together, and find each other at $(MASTER_ADDR)."""
+    """The pods of its owner live and die together, and find each other at $(MASTER_ADDR). An executor that may be
+    refused a pod makes all of them before it lets one run."""
     attempt: int = 0
     template: Mapping[str, object] = field(default_factory=dict)
     """The manifest's pod template, which Kubernetes lays over the rest; one machine has no use for it."""
@@ -68,6 +70,8 @@ class ObservedPod:
     owner: str = ""
     attempt: int = 0
     revision: str = ""
+    gated: bool = False
+    """It waits for the rest of its gang, and nothing of it has run."""
     scheduled: bool = True
     ready: bool = True
     suspect: bool = False
@@ -86,6 +90,13 @@ class ObservedPod:
     exit_code: int | None = None
     message: str = ""
     """Why it failed, as far as the executor knows."""
+    killed_by: str = ""
+    """The word for what ended it, where that was not its own doing, such as OOMKilled or Evicted."""
+    failed_container: str | None = None
+    crashed_at: float | None = None
+    """When one of its containers failed last, also in a pod that goes on."""
+    trouble: Trouble | None = None
+    """What keeps it from running just now."""
 
     @property
     def ended(self) -> bool:

@@ -18,10 +18,11 @@ from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPo
 from trimtab.operator.plan.conditions import Statement, updated, without
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import rollout_pod
-from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.last_error import error_to_tell
 from trimtab.operator.plan.ordinals import free_ordinals
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.pool_size import room
+from trimtab.operator.plan.troubles import told
 from trimtab.operator.plan.victims import victims
 
 # A pod that ends at once is not replaced at once: whatever killed it is probably still there.
@@ -114,11 +115,10 @@ def _status(
     current = [pod for pod in living if pod.revision == revision]
     wanted = 0 if rest else pool.spec.replicas
     whole = len(ready) == wanted and len(current) == len(living) == wanted
-    error = latest_error(pods, now=now)
     # The condition alone may be withdrawn again: a pod is lost when it also ends or is told to.
     preempted = {pod.uid for pod in pods if pod.disrupted and not pod.alive}
     statements = [
-        _ready(rest, ready=len(ready), wanted=wanted),
+        _ready(rest, ready=len(ready), wanted=wanted, trouble=told(living)),
         Statement(
             type=ConditionType.PROGRESSING,
             holds=not whole,
@@ -146,7 +146,7 @@ def _status(
             "startup_seconds": _startup_s(ready) or before.startup_seconds,
             "preemptions": before.preemptions + len(preempted.difference(before.preempted)),
             "preempted": tuple(sorted(preempted)),
-            "last_error": error or before.last_error,
+            "last_error": error_to_tell(pods, before.last_error, now=now),
         }
     )
 
@@ -157,12 +157,12 @@ def _startup_s(ready: Sequence[ObservedPod]) -> float | None:
     return round(median(took)) if took else None
 
 
-def _ready(rest: tuple[str, str] | None, *, ready: int, wanted: int) -> Statement:
+def _ready(rest: tuple[str, str] | None, *, ready: int, wanted: int, trouble: str) -> Statement:
     if rest is not None:
         return Statement(type=ConditionType.READY, holds=False, reason=rest[0], message=rest[1])
     return Statement(
         type=ConditionType.READY,
         holds=ready >= wanted,
         reason="PodsReady" if ready >= wanted else "PodsNotReady",
-        message=f"{ready} of {wanted} pods take tasks",
+        message=f"{ready} of {wanted} pods take tasks" + (f"; {trouble}" if trouble else ""),
     )

@@ -10,6 +10,7 @@ from trimtab.api.evaluation import EvaluationResult
 from trimtab.api.job import PolicyStatus, PoolStatus, RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.operator.plan.first_groups import GivenUp
 from trimtab.operator.plan.job_pods import pool_label
 
 
@@ -38,6 +39,12 @@ class JobReport:
     balance: Mapping[str, tuple[BalanceReport, ...]] = field(default_factory=dict)
     """By policy, newest first."""
     quarantined_tasks: int = 0
+    silent: frozenset[str] = frozenset()
+    """Pods that were heard of and are not any more."""
+    given_up: tuple[GivenUp, ...] = ()
+    """The latest of them, as long as nothing was completed."""
+    any_completed: bool = False
+    """Whether any sample was ever heard of."""
 
 
 def policy_statuses(job: RLJob, before: RLJobStatus, report: JobReport) -> tuple[PolicyStatus, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
 from enum import StrEnum
 
 from trimtab.api.failure import FailurePolicy
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.operator.plan.pods import ObservedPod
 
 
@@ -30,6 +34,9 @@ def judge(policy: FailurePolicy, failed: Sequence[ObservedPod]) -> Verdict:
     return Verdict.RESTART
 
 
-def backoff_s(policy: FailurePolicy, *, failures: int) -> float:
-    """Before the restart that follows this many counted failures."""
-    return min(policy.max_backoff_seconds, policy.backoff_seconds * 2.0 ** min(max(0, failures - 1), 30))
+def backoff_s(policy: FailurePolicy, *, failures: int, seed: str) -> float:
+    """Before the restart that follows this many counted failures. The same for the same seed, which names the attempt,
+    at every look; trainers that failed together have others."""
+    uniform = random.Random(seed).uniform  # noqa: S311 - not for secrets
+    backoff = FullJitter(base_s=policy.backoff_seconds, cap_s=policy.max_backoff_seconds, uniform=uniform)
+    return RestartPolicy(backoff=backoff, stable_s=math.inf).delay_s(failures)

@@ -13,6 +13,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.operator.autoscale.agent.answers import Answer
 from trimtab.operator.autoscale.agent.case import Case
 from trimtab.operator.autoscale.agent.questions import Reports as HeldReports
+from trimtab.operator.autoscale.agent.questions import Troubles
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet, Pool
 from trimtab.operator.autoscale.history import History, restored
@@ -88,6 +89,7 @@ def _with_agent(
         fleet=fleet,
         history=seen,
         formula=recommend(reports, config=config, fleet=fleet, history=seen, now=now),
+        troubles=_troubles(observed),
         evidence_is_fresh=missing_evidence(reports, config=config, now=now) is None,
         answer=answer,
         now=now,
@@ -149,6 +151,14 @@ def _reports(job: RLJob, observed: Observed) -> HeldReports:
         for policy in job.spec.policies
         if policy.name not in done
     }
+
+
+def _troubles(observed: Observed) -> Troubles:
+    errors = [pool.status.last_error for pool in observed.pools if pool.status is not None]
+    return Troubles(
+        silent=observed.report.silent,
+        errors={error.pod: error.message for error in errors if error is not None and error.pod is not None},
+    )
 
 
 def _newest(reports: HeldReports) -> Reports:

@@ -2,7 +2,7 @@
 checkpoint, with the next attempt number.
 
 What must survive a restart of the operator is in the status, which executors write before they act: the attempt that
-runs, and which failures have been judged.
+runs, whether its ranks were ever let run, and which failures have been judged.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer, TrainerStatus
-from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
+from trimtab.operator.plan.actions import PodAction, ReleasePod, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.conditions import Statement, find, updated
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import trainer_pods
-from trimtab.operator.plan.last_error import latest_error
+from trimtab.operator.plan.last_error import error_to_tell, latest_error
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.restart_budget import Verdict, backoff_s, judge
+from trimtab.operator.plan.troubles import NODE_NOT_READY, told
 
 COMPLETED = "Completed"
 FAILED = "Failed"
@@ -83,7 +84,7 @@ def _decide(
     if older:
         return _Decision(reason="Restarting", actions=_clear(older, reason="another attempt takes over"))
     if not pods:
-        return _begin(job, trainer, status, attempt=attempt + 1)
+        return _begin(job, trainer, status)
     return _look_after(job, trainer, status, pods, now=now)
 
 
@@ -98,11 +99,15 @@ def _look_after(
     whole = {pod.name for pod in pods} == {pod.name for pod in wanted}
     current = all(pod.revision == wanted[0].revision for pod in pods)
     if whole and current and not failed and not any(pod.stopping for pod in pods):
+        if any(pod.gated for pod in pods):
+            return _release(pods)
         if all(pod.phase is Phase.SUCCEEDED for pod in pods):
             return _Decision(reason=COMPLETED, message="every rank has ended well")
-        ready = sum(pod.ready and pod.phase is Phase.RUNNING for pod in pods)
-        reason = "RanksReady" if ready == len(wanted) else "RanksNotReady"
-        return _Decision(reason=reason, message=f"{ready} of {len(wanted)} ranks train")
+        return _watched(pods)
+    if current and not failed and all(pod.gated and pod.alive for pod in pods):
+        there = {pod.name for pod in pods}
+        missing = tuple(StartPod(pod) for pod in wanted if pod.name not in there)
+        return _Decision(reason="RanksNotReady", message="starting", actions=missing)
     # Down with what is left of it; when all have ended, they make room for the next attempt.
     why = _said_by(pods, now=now) if failed else "its group starts again"
     if any(not pod.ended for pod in pods):
@@ -110,10 +115,25 @@ def _look_after(
     if failed:
         ended = max(now if pod.finished_at is None else pod.finished_at for pod in pods)
         free = judge(job.spec.failure_policy, failed) is Verdict.RESTART_FREE
-        wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted)
+        seed = f"{trainer.metadata.namespace}/{trainer.metadata.name}/{pods[0].attempt}"
+        wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted, seed=seed)
         if now < ended + wait:
             return _Decision(reason="BackingOff", message=why, look_again_at=ended + wait)
     return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
+
+
+def _watched(pods: Sequence[ObservedPod]) -> _Decision:
+    """A whole group that has not ended: how many of it train, and what keeps the others."""
+    unready = [pod for pod in pods if not (pod.ready and pod.phase is Phase.RUNNING)]
+    ready = len(pods) - len(unready)
+    count = f"{ready} of {len(pods)} ranks train"
+    if not unready:
+        return _Decision(reason="RanksReady", message=count)
+    trouble = told(unready)
+    if all(pod.trouble is not None and pod.trouble.reason == NODE_NOT_READY for pod in unready):
+        # They are cut off from the cluster, not necessarily from one another.
+        return _Decision(reason=NODE_NOT_READY, message=f"{ready} of {len(pods)} ranks are within sight; {trouble}")
+    return _Decision(reason="RanksNotReady", message=count + (f"; {trouble}" if trouble else ""))
 
 
 def _judge(
@@ -138,10 +158,28 @@ def _said_by(pods: Sequence[ObservedPod], *, now: float) -> str:
     return "" if error is None else f"{error.pod}: {error.message}"
 
 
-def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus, *, attempt: int) -> _Decision:
+def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus) -> _Decision:
+    """A rank of an older attempt may still run where nobody sees it, so that a number is used once. One under which
+    nothing has run is still good: a group whose pods are refused a thousand times has not been restarted once.
+    """
+    started = status.attempt if status.started_attempt is None else status.started_attempt
+    attempt, changes = status.attempt, None
+    if started >= attempt:
+        changes = {
+            "attempt": attempt + 1,
+            "started_attempt": attempt,
+            "restarts": status.restarts + (attempt > 0),
+        }
+        attempt += 1
     starts = tuple(StartPod(pod) for pod in trainer_pods(job, trainer, attempt=attempt))
-    changes = {"attempt": attempt, "restarts": status.restarts + (status.attempt > 0)}
     return _Decision(reason="RanksNotReady", message="starting", actions=starts, changes=changes)
+
+
+def _release(pods: Sequence[ObservedPod]) -> _Decision:
+    """All are there. That they may run is written before the first one does."""
+    actions = tuple(ReleasePod(pod.name) for pod in pods if pod.gated)
+    changes = {"started_attempt": pods[0].attempt}
+    return _Decision(reason="RanksNotReady", message="starting", actions=actions, changes=changes)
 
 
 def _stop(pods: Sequence[ObservedPod], *, reason: str) -> tuple[StopPod, ...]:
@@ -161,6 +199,7 @@ def _status(
 ) -> TrainerStatus:
     generation = trainer.metadata.generation
     there = [pod for pod in pods if not pod.ended]
+    ran = max((pod.attempt for pod in pods if not pod.gated), default=0)
     training = decision.reason == "RanksReady"
     final = decision.reason in (COMPLETED, FAILED)
     at_rest = not there and decision.reason in ("Suspended", "JobEnded", "JobDeleted")
@@ -185,7 +224,8 @@ def _status(
             "conditions": updated(status.conditions, statements, generation=generation, now=now),
             "replicas": len(there),
             "ready_replicas": sum(pod.ready and pod.phase is Phase.RUNNING for pod in there),
-            "last_error": latest_error(pods, now=now) or status.last_error,
+            "started_attempt": ran if ran and ran >= status.attempt else status.started_attempt,
+            "last_error": error_to_tell(pods, status.last_error, now=now),
             **(decision.changes or {}),
         }
     )

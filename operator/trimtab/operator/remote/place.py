@@ -10,10 +10,11 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection
+from trimtab.operator.apply.kubernetes.cluster import Cluster
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected, create_own
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials, job_credentials, kept_seed
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
 from trimtab.operator.apply.kubernetes.pod_sites import ensure_credentials, minted_users
@@ -73,16 +74,18 @@ class RemotePlace:
         assert uid is not None
         nats, mint = self._dialled()
         window = None if mint is None else mint.window
+        settings = self._cluster.settings
+        object_store = settings.remote_object_store or settings.object_store
         known = self._connection.credentials.get(uid)
-        if known is not None and known.window == window:
+        if known is not None and known.is_current(nats, object_store, window=window):
             return known
         at_home = await ensure_credentials(self._cluster, job)
-        settings, seed = self._cluster.settings, kept_seed(at_home.secret)
+        seed = kept_seed(at_home.secret)
         assert seed is not None
         full = job_credentials(
             job,
             nats=nats,
-            object_store=settings.remote_object_store or settings.object_store,
+            object_store=object_store,
             logs=settings.logs,
             seed=seed,
             users=minted_users(mint, job, roles=(_ROLE,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.api.job import RLJob
@@ -85,15 +85,29 @@ def step_progress(
 
 
 def balance_report(
-    ledger: Ledger, job: RLJob, *, policy: str, since: Mark, until: Mark, members: Sequence[MemberHeartbeat]
+    ledger: Ledger,
+    job: RLJob,
+    *,
+    policy: str,
+    since: Mark,
+    until: Mark,
+    members: Sequence[MemberHeartbeat],
+    ready_s: Mapping[str, float],
 ) -> BalanceReport:
-    """The window between two marks. Instances are the rollout pods that serve the policy."""
+    """The window between two marks. Instances are the rollout pods that serve the policy; `ready_s` says how long each
+    was ready in the window.
+    """
     books = ledger.trainers[policy]
     scaling = job.spec.autoscaling
     wait_s, step_s = books.times.waiting(first_step=since.step, last_step=until.step - 1)
     wait_fraction = min(1.0, wait_s / step_s) if step_s else 0.0
     instances = tuple(
-        _instance(member, policy, version=books.trained_steps)
+        _instance(
+            member,
+            policy,
+            version=books.trained_steps,
+            availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at),
+        )
         for member in members
         if member.role is Role.ROLLOUT and policy in member.versions
     )
@@ -101,6 +115,7 @@ def balance_report(
     accepted = (until.accepted_groups - since.accepted_groups) * size
     consumed = until.consumed_samples - since.consumed_samples
     replayed = until.replayed_samples - since.replayed_samples
+    maintainer = scaling.maintainer.policy if scaling.maintainer.type == "Policy" else scaling.maintainer.type
     branch, target = three_zones(
         wait_fraction=wait_fraction,
         current=len(instances),
@@ -134,18 +149,24 @@ def balance_report(
         instances=instances,
         branch=branch,
         current=len(instances),
-        target=target,
+        maintainer=maintainer,
+        target=target if maintainer == "ThreeZone" else None,
         at=until.at,
     )
 
 
-def _instance(member: MemberHeartbeat, policy: str, *, version: int) -> Instance:
+def _share(seconds: float, *, of: float) -> float:
+    return min(1.0, seconds / of) if of > 0 else 1.0
+
+
+def _instance(member: MemberHeartbeat, policy: str, *, version: int, availability: float) -> Instance:
     return Instance(
         member_id=member.member_id,
         pool=member.pool or "",
         state=member.state,
         samples_per_second=member.samples_per_second,
         tokens_per_second=member.tokens_per_second,
+        availability=availability,
         version_lag=max(0, version - member.versions.get(policy, 0)),
         in_flight=member.in_flight,
         mean_in_flight=member.mean_in_flight,

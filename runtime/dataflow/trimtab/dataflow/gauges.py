@@ -19,7 +19,6 @@ class BalanceGauges:
         policy = ("policy",)
         self._wait = metrics.gauge("balance_wait_fraction", "Share of the window that the trainer waited", policy)
         self._current = metrics.gauge("balance_instances", "Rollout instances that serve the policy", policy)
-        self._target = metrics.gauge("balance_target_instances", "Instances that the three zones ask for", policy)
         self._samples = metrics.gauge(
             "balance_samples", "Samples of the window, by what became of them", ("policy", "stage")
         )
@@ -47,7 +46,6 @@ class BalanceGauges:
     def show_report(self, report: BalanceReport) -> None:
         self._wait.labels(report.policy).set(report.wait_fraction)
         self._current.labels(report.policy).set(report.current)
-        self._target.labels(report.policy).set(report.target)
         self._stale.labels(report.policy).set(report.stale_skipped)
         for stage in _VOLUMES:
             self._samples.labels(report.policy, stage).set(getattr(report, stage).samples)

@@ -46,6 +46,7 @@ class Reporter:
         self._clock = clock
         self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
         self._marks = {name: Mark.of(books.ledger, name, now=clock()) for name in books.ledger.trainers}
+        self._ready_before: dict[str, dict[str, float]] = {name: {} for name in books.ledger.trainers}
         for policy in books.ledger.trainers:
             gauges.watch(
                 policy,
@@ -85,8 +86,20 @@ class Reporter:
             return
         until = Mark.of(self._books.ledger, policy, now=self._clock())
         self._marks[policy] = until
+        before, ready = self._ready_before[policy], self._members.ready_seconds()
+        self._ready_before[policy] = ready
         report = balance_report(
-            self._books.ledger, self._job, policy=policy, since=since, until=until, members=self._members.present
+            self._books.ledger,
+            self._job,
+            policy=policy,
+            since=since,
+            until=until,
+            members=self._members.present,
+            # One that went and came again has begun to count anew.
+            ready_s={
+                member: seconds - before.get(member, 0.0) if seconds >= before.get(member, 0.0) else seconds
+                for member, seconds in ready.items()
+            },
         )
         self._gauges.show_report(report)
         await self._put(JobTopology.report_key(policy), encode(report))

@@ -18,5 +18,9 @@ class FullJitter:
     uniform: Callable[[float, float], float] = random.uniform
 
     def delay_s(self, attempt: int) -> float:
+        """`attempt` counts the failures before this one."""
+        return self.uniform(0.0, self.ceiling_s(attempt))
+
+    def ceiling_s(self, attempt: int) -> float:
         # The exponent is clamped because 2**n of an attempt counted for days no longer fits a float.
-        return self.uniform(0.0, min(self.cap_s, self.base_s * 2.0 ** min(attempt, 60)))
+        return min(self.cap_s, self.base_s * 2.0 ** min(attempt, 60))

@@ -13,7 +13,7 @@ from trimtab.fabric.bus.kv_watch import Change, KvWatch, Removed
 from trimtab.fabric.bus.names import escape_token
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
-from trimtab.fabric.wire.member import MemberHeartbeat
+from trimtab.fabric.wire.member import MemberHeartbeat, State
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +38,16 @@ class MemberTable:
         self._ttl_s = ttl_s
         self._clock = clock
         self._present: dict[str, tuple[float, MemberHeartbeat]] = {}
+        self._ready_s: dict[str, float] = {}
+
+    def ready_seconds(self) -> dict[str, float]:
+        """By member that is alive, how long it has been ready since it came; windows take differences."""
+        now, living = self._clock(), self.present
+        self._ready_s = {key: seconds for key, seconds in self._ready_s.items() if key in self._present}
+        return {
+            member.member_id: self._ready_s.get(key, 0.0) + self._ready_since_last(key, now)
+            for key, member in zip(sorted(self._present), living, strict=True)
+        }
 
     @property
     def present(self) -> list[MemberHeartbeat]:
@@ -55,8 +65,20 @@ class MemberTable:
         match change:
             case Entry(key=key, value=value):
                 try:
-                    self._present[key] = (self._clock(), decode(value, MemberHeartbeat))
+                    heartbeat = decode(value, MemberHeartbeat)
                 except WireError as error:
                     _log.warning("heartbeat_refused", key=key, reason=str(error))
+                    return
+                now = self._clock()
+                self._ready_s[key] = self._ready_s.get(key, 0.0) + self._ready_since_last(key, now)
+                self._present[key] = (now, heartbeat)
             case Removed(key=key):
                 self._present.pop(key, None)
+                self._ready_s.pop(key, None)
+
+    def _ready_since_last(self, key: str, now: float) -> float:
+        """A heartbeat speaks for the time until its key would expire, and no longer."""
+        if key not in self._present:
+            return 0.0
+        at, heartbeat = self._present[key]
+        return min(now - at, self._ttl_s) if heartbeat.state is State.READY else 0.0

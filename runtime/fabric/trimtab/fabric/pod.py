@@ -17,7 +17,7 @@ import structlog
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import read_manifest
-from trimtab.api.validation import parse
+from trimtab.api.validation import is_ours, parse
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.logs import REDACTOR, configure_logs
@@ -91,8 +91,11 @@ def run_pod(main: Coroutine[Any, Any, None]) -> None:
 
 
 def read_job(path: Path) -> RLJob:
-    """The one RLJob in the file. Raises InvalidManifestError or UnreadableManifestError."""
-    jobs = [parse(document.value) for document in read_manifest(path.read_bytes())]
+    """The one RLJob in the file, beside which may lie objects of other groups. Raises InvalidManifestError or
+    UnreadableManifestError.
+    """
+    documents = read_manifest(path.read_bytes())
+    jobs = [parse(document.value) for document in documents if is_ours(document.value)]
     if len(jobs) != 1 or not isinstance(jobs[0], RLJob):
         raise ValueError(f"{path.name}: expected exactly one RLJob")
     return jobs[0]

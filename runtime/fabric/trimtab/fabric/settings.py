@@ -84,7 +84,7 @@ class NatsSettings(_Section):
 
 
 class ObjectStoreSettings(_Section):
-    """How to reach the S3-compatible store that holds weights, checkpoints and oversize payloads."""
+    """How to reach the S3-compatible store that holds weights and checkpoints."""
 
     bucket: str
     prefix: str = ""

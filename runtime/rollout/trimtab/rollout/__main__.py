@@ -6,8 +6,13 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from traceback import FrameSummary
+from typing import NoReturn
+
+import structlog
 
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool
@@ -15,7 +20,15 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, Pod, pod_settings, run_pod, running_pod
+from trimtab.fabric.pod import (
+    EXIT_MISCONFIGURED,
+    JobMisconfigured,
+    JobPodSettings,
+    Pod,
+    pod_settings,
+    run_pod,
+    running_pod,
+)
 from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
@@ -37,7 +50,9 @@ from trimtab.rollout.throughput import Throughput
 from trimtab.rollout.worker import Worker
 from trimtab.rollout.workflows.containment import Containment, contained_task
 from trimtab.rollout.workflows.loading import load_workflow
+from trimtab.rollout.workflows.places import WorkflowHome
 
+_log = structlog.get_logger(__name__)
 Seats = dict[str, PolicySeat[SamplingEngine]]
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
@@ -73,6 +88,19 @@ def seat_of(policy: str, seats: Seats, *, pool: str) -> PolicySeat[SamplingEngin
             f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies"
         )
     return seats[policy]
+
+
+def end_hung(where: str, *, limit_s: float, is_new: bool) -> NoReturn:
+    """End a worker whose event loop something blocks, from another thread: nothing on the loop could. Its tasks are
+    given out again when their leases run out. In a job that has not brought anything about, it is the workflow that
+    never works, and starting the pod again would not help.
+    """
+    reason = (
+        f"the workflow blocks the event loop at {where} for more than its episodeTimeoutSeconds, {limit_s:g} s: await "
+        "an async library there, or asyncio.to_thread"
+    )
+    _log.error("job_misconfigured" if is_new else "event_loop_hung", reason=reason)
+    os._exit(EXIT_MISCONFIGURED if is_new else 1)
 
 
 async def _main(settings: RolloutPodSettings) -> None:
@@ -121,8 +149,9 @@ async def _serve(
     spec = pod.job.spec
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
+    workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
     runner = GroupRunner(
-        load_workflow(spec.workflow, folder=pod.folder, roles=named),
+        workflow,
         {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
         origin,
         containment,
@@ -187,7 +216,19 @@ async def _serve(
     pod.probes.add_check(
         "weights", lambda: None if all(seat.refresh.ready.is_set() for seat in seats.values()) else "engine not ready"
     )
-    watch = LoopWatch(limit_s=_LOOP_BLOCKED_S, blocked=metrics.loop_blocked, clock=time.monotonic)
+
+    def hung(calls: Sequence[FrameSummary]) -> None:
+        where = WorkflowHome(workflow).place_in(calls)
+        trained = any(seat.announcements.newest for seat in seats.values())
+        end_hung(where, limit_s=spec.workflow.episode_timeout_seconds, is_new=not (worker.completed or trained))
+
+    watch = LoopWatch(
+        limit_s=_LOOP_BLOCKED_S,
+        blocked=metrics.loop_blocked,
+        hung_after_s=spec.workflow.episode_timeout_seconds + _LOOP_BLOCKED_S,
+        hung=hung,
+        clock=time.monotonic,
+    )
     async with asyncio.TaskGroup() as loops:
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
         for name, seat in seats.items():

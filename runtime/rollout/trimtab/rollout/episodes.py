@@ -17,6 +17,7 @@ from trimtab.rollout.metrics import RolloutMetrics
 from trimtab.rollout.seeds import derived_seed
 from trimtab.rollout.task_sampling import with_changes
 from trimtab.rollout.workflows.containment import Containment
+from trimtab.rollout.workflows.places import WorkflowHome
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
@@ -52,6 +53,7 @@ class GroupRunner:
         clock: Callable[[], float],
     ) -> None:
         self._workflow = workflow
+        self._home = WorkflowHome(workflow)
         self._roles = roles
         self._origin = origin
         self._containment = containment
@@ -116,7 +118,7 @@ class GroupRunner:
             brought = [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
             self._metrics.episode(seconds=self._clock() - started, failed=True)
-            raise failure_of(error) from error
+            raise failure_of(error, self._home) from error
         self._metrics.episode(seconds=finished - started, failed=False)
         return brought
 
@@ -133,13 +135,11 @@ class GroupRunner:
     ) -> Trajectory:
         conversation = scored.conversation
         role = conversation.role.name
-        parts = {name: _finite(value, what=f"{name}, a part of role {role}'s") for name, value in scored.parts.items()}
         return Trajectory(
             **self._identity(task, conversation.role, index),
             outcome=Scored(
                 reward=_finite(scored.reward, what=f"that of role {role}"),
                 finish=conversation.finish,
-                reward_parts=parts,
             ),
             token_ids=np.array(conversation.token_ids, dtype=np.int32),
             logprobs=np.minimum(np.array(conversation.logprobs, dtype=np.float32), 0.0),

@@ -7,6 +7,7 @@ from collections import Counter
 from trimtab.fabric.logs import REDACTOR
 from trimtab.rollout.engines.errors import EngineError
 from trimtab.rollout.workflows.errors import PromptUnusable, WorkflowError, first_cause, is_kind
+from trimtab.rollout.workflows.places import WorkflowHome
 
 _MAX_CHARS = 4000
 _MAX_KINDS = 100
@@ -16,10 +17,12 @@ OTHER_KINDS = "other-kinds"
 class EpisodeFailed(RuntimeError):
     """An episode came to nothing. `kind` is what trajectories and metrics call it."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, *, where: str = "") -> None:
+        """`where` is the line of the user's code at which it failed."""
         super().__init__(message)
         # A class of a user's is checked when it is made. An object of it may still say something else of itself.
         self.kind = kind if is_kind(kind) else WorkflowError.kind
+        self.where = where
 
     @property
     def text(self) -> str:
@@ -32,19 +35,20 @@ class EpisodeFailed(RuntimeError):
 class TaskRefused(EpisodeFailed):
     """The task itself is wrong: no attempt at it can go better."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("task-refused", message)
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__("task-refused", message, where=where)
 
 
-def failure_of(error: Exception) -> EpisodeFailed:
-    """What an episode that ended with this error is called."""
+def failure_of(error: Exception, home: WorkflowHome) -> EpisodeFailed:
+    """What an episode of the workflow that lives there is called when it ended with this error."""
     cause = first_cause(error)
+    where = home.place_of(cause)
     if isinstance(cause, PromptUnusable):
-        return TaskRefused(_message(cause))
+        return TaskRefused(_message(cause), where=where)
     if isinstance(cause, EngineError | WorkflowError):
-        return EpisodeFailed(cause.kind, _message(cause))
+        return EpisodeFailed(cause.kind, _message(cause), where=where)
     kind = "out-of-memory" if isinstance(cause, MemoryError) else WorkflowError.kind
-    return EpisodeFailed(kind, f"{type(cause).__name__}: {_message(cause)}")
+    return EpisodeFailed(kind, f"{type(cause).__name__}: {_message(cause)}", where=where)
 
 
 def _message(error: Exception) -> str:

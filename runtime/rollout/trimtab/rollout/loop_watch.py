@@ -8,8 +8,9 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from traceback import FrameSummary
 from types import TracebackType
 from typing import Self
 
@@ -21,11 +22,23 @@ _FRAMES = 6
 
 
 class LoopWatch(AbstractContextManager["LoopWatch"]):
-    """A thread beside the loop of whoever enters it. `blocked` is told how long each block was, once it is over."""
+    """A thread beside the loop of whoever enters it. `blocked` is told how long each block was, once it is over;
+    `hung`, in that thread, by which calls a block is made that has lasted for `hung_after_s`: it may never be over.
+    """
 
-    def __init__(self, *, limit_s: float, blocked: Callable[[float], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        limit_s: float,
+        blocked: Callable[[float], None],
+        hung_after_s: float,
+        hung: Callable[[Sequence[FrameSummary]], None],
+        clock: Callable[[], float],
+    ) -> None:
         self._limit_s = limit_s
         self._blocked = blocked
+        self._hung_after_s = hung_after_s
+        self._hung = hung
         self._clock = clock
         self._last_beat = clock()
         self._over = threading.Event()
@@ -55,16 +68,23 @@ class LoopWatch(AbstractContextManager["LoopWatch"]):
 
     def _look(self) -> None:
         said_at: float | None = None
+        looks, seen = 0, self._last_beat
         while not self._over.wait(_BEAT_S):
             last = self._last_beat
             if self._clock() - last > self._limit_s and said_at != last:
                 said_at = last
-                _log.error("event_loop_blocked", task=self._task_name(), where=self._innermost_calls())
+                where = [f"{call.filename}:{call.lineno} {call.name}" for call in self._calls()[-_FRAMES:]]
+                _log.error("event_loop_blocked", task=self._task_name(), where=where)
+            # By looks, not by the clock: a process that was stopped and goes on has slept, and hangs nowhere.
+            looks, seen = looks + 1 if last == seen else 0, last
+            if looks * _BEAT_S > self._hung_after_s:
+                self._hung(self._calls())
+                return
 
     def _task_name(self) -> str | None:
         task = asyncio.current_task(self._loop)
         return None if task is None else task.get_name()
 
-    def _innermost_calls(self) -> list[str]:
-        frame = sys._current_frames().get(self._loop_thread)
-        return [f"{call.filename}:{call.lineno} {call.name}" for call in traceback.extract_stack(frame)[-_FRAMES:]]
+    def _calls(self) -> Sequence[FrameSummary]:
+        """Those that the loop is in, the innermost last."""
+        return traceback.extract_stack(sys._current_frames().get(self._loop_thread))

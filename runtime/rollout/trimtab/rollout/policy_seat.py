@@ -15,6 +15,8 @@ from trimtab.api.pool import JobPool
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.readable import unreadable
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.rollout.engines.client import EngineClient
@@ -37,6 +39,7 @@ from trimtab.weights.puller import WeightPuller
 Engine = TypeVar("Engine", bound=SamplingEngine, covariant=True)
 _TURN_FIRST_S = 0.02
 _TURN_MAX_S = 0.5
+_MAX_REASON = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +105,7 @@ async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: Asyn
     )
     await puller.open()
     stack.push_async_callback(puller.close)
-    seat = PolicySeat(policy, engine, _tokenizer(policy, place))
+    seat = PolicySeat(policy, engine, read_tokenizer(policy, folder=place.folder))
     seat.refresh = WeightRefresh(
         Seating(
             policy=policy.name,
@@ -136,7 +139,7 @@ async def fixed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExi
     """On an endpoint that takes no weights."""
     settings = place.pool.engine
     assert settings.model is not None, "the manifest's rules ask for it"
-    tokenizer = _tokenizer(policy, place)
+    tokenizer = read_tokenizer(policy, folder=place.folder)
     endpoint = OpenAIClient(
         url,
         model=settings.model,
@@ -151,8 +154,17 @@ async def fixed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExi
     return seat
 
 
-def _tokenizer(policy: Policy, place: SeatPlace) -> Tokenizer:
-    return Tokenizer.read(place.folder / policy.model.uri)
+def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
+    """The tokenizer that lies with the policy's model. Raises JobMisconfigured when it cannot be had."""
+    field, place = f"policies[{policy.name}].model.uri", folder / policy.model.uri
+    if why := unreadable(place):
+        raise JobMisconfigured(f"{field}: {why}")
+    # The library raises anything for files that it cannot use.
+    try:
+        return Tokenizer.read(place)
+    except Exception as error:
+        said = " ".join(str(error).split())[:_MAX_REASON]
+        raise JobMisconfigured(f"{field}: {place} has no usable tokenizer: {said}") from error
 
 
 def _sparse_carrier(engine: str) -> type[SparseFile]:

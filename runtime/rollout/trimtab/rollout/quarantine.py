@@ -54,6 +54,7 @@ class Quarantine:
             "job": self._job,
             "error": failure.kind,
             "message": failure.text,
+            "where": failure.where,
             "worker": self._origin.worker,
             "pool": self._origin.pool,
             "quarantined_at": self._clock(),

@@ -13,6 +13,7 @@ from typing import Literal
 
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.wire.spans import Span
 from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings
 from trimtab.rollout.engines.errors import EngineOverloaded, EngineTimeout, EngineUnavailable
@@ -23,6 +24,7 @@ from trimtab.rollout.version_gate import VersionGate
 from trimtab.rollout.weight_labels import label_of
 
 _log = structlog.get_logger(__name__)
+_BACKOFF = FullJitter(base_s=0.1, cap_s=2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +55,12 @@ class _Draft:
 
 
 class PolicySampler:
-    """One policy on one engine. Before each retry it waits twice as long as before the last, up to `retry_max_s`."""
+    """One policy on one engine."""
 
-    def __init__(
-        self, engine: SamplingEngine, gate: VersionGate, *, retry_first_s: float = 0.05, retry_max_s: float = 2.0
-    ) -> None:
+    def __init__(self, engine: SamplingEngine, gate: VersionGate, *, backoff: FullJitter = _BACKOFF) -> None:
         self._engine = engine
         self._gate = gate
-        self._retry_first_s = retry_first_s
-        self._retry_max_s = retry_max_s
+        self._backoff = backoff
         self.lost = asyncio.Event()
         """The engine is gone, or answered with weights that it should not have."""
         self.accounts_for_tokens = False
@@ -78,8 +77,7 @@ class PolicySampler:
         """Raises an EngineError when the deadline comes first."""
         draft = _Draft()
         finish: Finish = "abort"
-        attempt = 0
-        delay = self._retry_first_s
+        attempt = barren = 0
         try:
             async with asyncio.timeout(deadline_s):
                 while finish == "abort":
@@ -96,11 +94,11 @@ class PolicySampler:
                     if finish == "abort":
                         draft.cut(max(before, len(draft.token_ids) - _uncertain_tail(settings)))
                     if len(draft.token_ids) > before:
-                        delay = self._retry_first_s
+                        barren = 0
                     elif finish == "abort":
                         # Somebody aborts as fast as we ask: an engine that shuts down, or one that is full.
-                        await asyncio.sleep(delay)
-                        delay = min(delay * 2, self._retry_max_s)
+                        await asyncio.sleep(self._backoff.delay_s(barren))
+                        barren += 1
         except TimeoutError:
             raise EngineTimeout(f"completion {request_id} not finished within {deadline_s:.3g} s") from None
         self.sampled_tokens += len(draft.token_ids)
@@ -115,8 +113,9 @@ class PolicySampler:
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str
     ) -> tuple[Generated, list[int]]:
         """An answer that can be trusted, with the version of each token."""
-        delay = self._retry_first_s
+        failures = 0
         while True:
+            delay = self._backoff.delay_s(failures)
             try:
                 async with self._gate.request() as crossing:
                     newest = label_of(crossing.possible[-1])
@@ -139,7 +138,7 @@ class PolicySampler:
                 )
                 self.lost.set()
             await asyncio.sleep(delay)
-            delay = min(delay * 2, self._retry_max_s)
+            failures += 1
 
 
 def _rest(settings: SamplingSettings, *, tokens_so_far: int, attempt: int) -> SamplingSettings:

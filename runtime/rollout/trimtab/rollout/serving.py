@@ -188,7 +188,9 @@ class TaskServer:
 
     def _note(self, failure: EpisodeFailed, *, task: str, attempt: int) -> None:
         self._metrics.failure(self._failures.add(failure.kind))
-        _log.warning("group_failed", task=task, attempt=attempt, error=failure.kind, why=failure.text)
+        _log.warning(
+            "group_failed", task=task, attempt=attempt, error=failure.kind, why=failure.text, where=failure.where
+        )
 
     async def _publish(self, trajectories: Sequence[Trajectory]) -> None:
         """Through a window of the group's own: one that has failed takes nothing more, and fails only this group."""

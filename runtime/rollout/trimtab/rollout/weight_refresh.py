@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.errors import ObjectStoreError
@@ -37,8 +38,7 @@ from trimtab.weights.store.position import Position
 _log = structlog.get_logger(__name__)
 _PULL_DEADLINE_S = 600.0
 _ASK_DEADLINE_S = 30.0
-_RETRY_FIRST_S = 0.2
-_RETRY_MAX_S = 5.0
+_BACKOFF = FullJitter(base_s=0.2, cap_s=5.0)
 _LEASE_EVERY_S = 120.0
 
 
@@ -116,20 +116,21 @@ class WeightRefresh:
             await asyncio.sleep(1.0)
 
     async def _refresh(self) -> None:
-        delay = _RETRY_FIRST_S
+        failures = 0
         while True:
             await self._news.wait()
             self._news.clear()
             try:
                 await self._bring(self._wanted)
             except (EngineError, *PULL_FAILURES, BusError, TimeoutError, OSError) as error:
+                delay = _BACKOFF.delay_s(failures)
+                failures += 1
                 _log.warning("refresh_repeated", policy=self._policy, error=repr(error), delay_s=delay)
                 self._served = None
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MAX_S)
                 self._news.set()
             else:
-                delay = _RETRY_FIRST_S
+                failures = 0
                 self.ready.set()
 
     async def _bring(self, wanted: WeightPointer | None) -> None:

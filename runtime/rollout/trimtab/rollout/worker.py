@@ -51,6 +51,7 @@ class Worker:
         self._clock = clock
         self._timings = timings
         self._running: set[asyncio.Task[None]] = set()
+        self._failed_pulls = 0
         self._freed = asyncio.Event()
         self.occupancy = Occupancy(clock=clock, freed=self._freed.set)
         self._behind_since: float | None = None
@@ -109,8 +110,10 @@ class Worker:
             pulled = await puller.fetch(batch=free, wait_s=self._timings.pull_wait_s)
         except (BusTimeout, BusUnavailable) as error:
             _log.warning("pull_repeated", error=str(error))
-            await asyncio.sleep(self._timings.retry_delay_s)
+            await asyncio.sleep(self._timings.pull_backoff.delay_s(self._failed_pulls))
+            self._failed_pulls += 1
             return
+        self._failed_pulls = 0
         if stopping.is_set():
             await asyncio.gather(*(self._server.hand_back(delivery) for delivery in pulled))
             return

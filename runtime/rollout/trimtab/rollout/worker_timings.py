@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.fabric.backoff import FullJitter
+
+_PULL_BACKOFF = FullJitter(base_s=1.0, cap_s=10.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTimings:
@@ -14,7 +18,9 @@ class WorkerTimings:
     pull_wait_s: float = 2.0
     """For a task, before it looks again whether it may have any."""
     retry_delay_s: float = 1.0
-    """Before a task is given out again, and before the bus is asked again."""
+    """Before a task is given out again."""
+    pull_backoff: FullJitter = _PULL_BACKOFF
+    """Before the bus is asked again for tasks."""
     weights_poll_s: float = 0.1
     """Between looks at the weights while they hold the worker or a task back."""
     behind_warning_s: float = 10.0

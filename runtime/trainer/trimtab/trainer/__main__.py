@@ -16,6 +16,7 @@ import structlog
 import torch
 import torch.distributed as dist
 
+from trimtab.api.policy import Policy
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
@@ -29,6 +30,7 @@ from trimtab.fabric.pod import (
     pod_settings,
     running_pod,
 )
+from trimtab.fabric.readable import unreadable
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
 from trimtab.trainer.advantages.shaping import AdvantageRule
@@ -134,16 +136,7 @@ def _train(
 ) -> None:
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
-    try:
-        reference = policy.algorithm.kl.reference
-        learner = Learner(
-            policy,
-            model_path=pod.folder / policy.model.uri,
-            reference_path=None if reference is None else pod.folder / reference,
-            device=device,
-        )
-    except (UnsupportedAlgorithm, UnsupportedModel) as error:
-        raise JobMisconfigured(str(error)) from None
+    learner = _learner(policy, folder=pod.folder, device=device)
     place = background.run(
         open_place(
             policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
@@ -207,6 +200,19 @@ def _train(
         loop.run()
     finally:
         beating.cancel()
+
+
+def _learner(policy: Policy, *, folder: Path, device: torch.device) -> Learner:
+    """Of the model that the manifest names. Raises JobMisconfigured when it cannot be had."""
+    field, reference = f"policies[{policy.name}]", policy.algorithm.kl.reference
+    model_path, reference_path = folder / policy.model.uri, None if reference is None else folder / reference
+    for of, path in (("model.uri", model_path), ("algorithm.kl.reference", reference_path)):
+        if path is not None and (why := unreadable(path)):
+            raise JobMisconfigured(f"{field}.{of}: {why}")
+    try:
+        return Learner(policy, model_path=model_path, reference_path=reference_path, device=device)
+    except (UnsupportedAlgorithm, UnsupportedModel) as error:
+        raise JobMisconfigured(str(error)) from None
 
 
 if __name__ == "__main__":

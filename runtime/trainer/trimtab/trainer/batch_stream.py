@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
@@ -33,9 +34,8 @@ _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
 _REQUEST_DEADLINE_S = 15.0
 _ROWS_DEADLINE_S = 120.0
-_BACKOFF_FIRST_S = 0.1
+_BACKOFF = FullJitter(base_s=0.2, cap_s=2.0)
 _RETRY_AT_LEAST_S = 0.02
-_BACKOFF_MAX_S = 2.0
 # A rank that would wait begins with an eighth of the step; when all of it is there it comes in one.
 _PORTIONS = 8
 
@@ -115,7 +115,7 @@ class BatchStream:
 
     async def portion(self, place: Place, *, trained: Trained, stopping: Callable[[], bool]) -> StepPortion | None:
         """This rank's rows once there are enough; None when the policy is finished or we should stop."""
-        delay = _BACKOFF_FIRST_S
+        failures = 0
         while not stopping():
             try:
                 answer = await self._ask(place, trained=trained)
@@ -124,11 +124,12 @@ class BatchStream:
             except (BusTimeout, BusUnavailable, RemoteError) as error:
                 # The dataflow or the broker may be restarting. The dataflow knows the step by heart, so asking again is
                 # all there is to do.
+                delay = _BACKOFF.delay_s(failures)
+                failures += 1
                 _log.warning("batch_request_repeated", step=place.step, error=str(error), delay_s=delay)
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, _BACKOFF_MAX_S)
                 continue
-            delay = _BACKOFF_FIRST_S
+            failures = 0
             if isinstance(answer, LeaseRefused):
                 if answer.refusal is Refusal.FINISHED:
                     return None

@@ -30,7 +30,7 @@ def test_a_token_over_tls_is_accepted() -> None:
     assert access.server == SERVER
     assert access.token is not None
     assert access.token() == TOKEN
-    assert [entry["subject"] for entry in access.tls.get_ca_certs()]
+    assert [entry["subject"] for entry in access.tls.context().get_ca_certs()]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.weights.copy_states import Bytes, Site, content_of, elements_of, held_of, prepared, weights
-from trimtab.weights.apply.changes import SparseChange, changed_tensors, checkpoint_folder, sparse_changes
-from trimtab.weights.apply.errors import InvalidUpdate
+from trimtab.weights.apply.changes import SparseChange, sparse_changes
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.layout import ELEMENT_TYPES, StateLayout
@@ -89,36 +88,3 @@ def test_a_whole_block_yields_all_its_elements(copy: HostCopy) -> None:
         (change,) = sparse_changes(transaction.prepare())
     assert change.indices.tolist() == list(range(9))
     np.testing.assert_array_equal(change.values, elements_of(content_of(copy), block))
-
-
-def test_changed_tensors_are_those_touched_each_once(copy: HostCopy) -> None:
-    update = _update_of(copy, "norm.2", "up", "mask", element=0)
-    with pytest.raises(InvalidUpdate, match="commit the update first"):
-        next(changed_tensors(update))
-    update.commit()
-    changed = list(changed_tensors(update))
-    assert [tensor.name for tensor, _ in changed] == ["norm.2", "up", "mask"]
-    data = content_of(copy)
-    for tensor, view in changed:
-        np.testing.assert_array_equal(view, data[tensor.start : tensor.end])
-
-
-def test_a_tensor_changed_in_every_block_it_spans_comes_once(spanning: HostCopy) -> None:
-    update = prepared(spanning, weights(spanning.layout, version=1), whole=range(len(spanning.layout.blocks)))
-    update.commit()
-    assert [tensor.name for tensor, _ in changed_tensors(update)] == ["norm", "up"]
-
-
-def test_a_tensor_without_elements_is_never_among_the_changed(copy: HostCopy) -> None:
-    update = prepared(copy, weights(copy.layout, version=1), whole=range(len(copy.layout.blocks)))
-    update.commit()
-    names = [tensor.name for tensor, _ in changed_tensors(update)]
-    assert names == [tensor.name for tensor in copy.layout.tensors if tensor.name != "nothing"]
-
-
-def test_the_checkpoint_folder_is_there_for_loading_once_committed(site: Site, copy: HostCopy) -> None:
-    update = prepared(copy, weights(copy.layout, version=1))
-    with pytest.raises(InvalidUpdate, match="commit the update first"):
-        checkpoint_folder(update)
-    update.commit()
-    assert checkpoint_folder(update) == site.folder

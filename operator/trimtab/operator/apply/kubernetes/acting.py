@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.kube.errors import Conflict, NotFound
+from trimtab.kube.errors import Conflict, Forbidden, NotFound
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import KINDS, Cluster, Objection, Place
+from trimtab.operator.apply.kubernetes.cluster import KINDS, Cluster, Place
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected, create_own
+from trimtab.operator.apply.kubernetes.gang_gate import is_gated, lifted
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
 from trimtab.operator.apply.kubernetes.pod_sites import HomePlace, prepare_site
@@ -26,6 +28,7 @@ from trimtab.operator.plan.actions import (
     DeletePool,
     PutPool,
     PutTrainer,
+    ReleasePod,
     RemovePod,
     StartPod,
     StopPod,
@@ -40,6 +43,8 @@ class Outcome:
     busy: bool
     """A name was not free yet."""
     objection: Objection | None
+    refused: tuple[Action, ...] = ()
+    """What the objection is about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,47 +67,39 @@ class Hand:
         """`at_once`: all of them in this turn, because they make sense only together."""
         settings = self.cluster.settings
         turn = list(actions) if at_once else list(actions)[: settings.actions_per_turn]
-        objections: list[Objection] = []
-        busy = False
+        starts = [action for action in turn if isinstance(action, StartPod)]
+        gang = [action for action in starts if action.pod.gang]
         try:
-            site = await self._site(turn)
-        except Objected as objected:
-            objections.append(objected.objection)
+            site = await self._site(starts)
+        except (Objected, NameBusy) as error:
+            turn, gang = [action for action in turn if action not in starts], []
+            results: list[tuple[Sequence[Action], BaseException | None]] = [(starts, error)]
             site = None
-        except NameBusy:
-            busy, site = True, None
-        if site is None:
-            turn = [action for action in turn if not isinstance(action, StartPod)]
+        else:
+            results = []
         gate = asyncio.Semaphore(settings.calls_per_object)
 
         async def through_gate(action: Action) -> None:
             async with gate:
                 await self._act(action, site)
 
-        outcomes = await asyncio.gather(*(through_gate(action) for action in turn), return_exceptions=True)
-        for outcome in outcomes:
-            match outcome:
-                case Objected():
-                    objections.append(outcome.objection)
-                case NameBusy():
-                    busy = True
-                case BaseException():
-                    raise outcome
-        return Outcome(
-            left=len(actions) > settings.actions_per_turn and not at_once,
-            busy=busy,
-            objection=min(objections, key=lambda objection: objection.message, default=None),
-        )
+        work: list[tuple[Sequence[Action], Awaitable[None]]] = [
+            ([action], through_gate(action)) for action in turn if action not in gang
+        ]
+        if gang:
+            work.append((gang, self._start_gang([action.pod for action in gang], site)))
+        outcomes = await asyncio.gather(*(doing for _, doing in work), return_exceptions=True)
+        results += [(done, outcome) for (done, _), outcome in zip(work, outcomes, strict=True)]
+        return _outcome(results, left=len(actions) > settings.actions_per_turn and not at_once)
 
-    async def _site(self, actions: Sequence[Action]) -> PodSite | None:
-        role = next((action.pod.role for action in actions if isinstance(action, StartPod)), None)
-        if role is None:
+    async def _site(self, starts: Sequence[StartPod]) -> PodSite | None:
+        if not starts:
             return None
         assert self.job is not None
         assert self.typed_job is not None
         return await prepare_site(
             self.place,
-            image=self.cluster.settings.images.of(role),
+            settings=self.cluster.settings,
             job=self.job,
             typed_job=self.typed_job,
             owner=self.owner,
@@ -114,6 +111,8 @@ class Hand:
             case StartPod(pod=pod):
                 assert site is not None
                 await self._start(pod, site)
+            case ReleasePod(name=name):
+                await self._release(name)
             case StopPod(name=name, reason=reason):
                 await self._delete_pod(name, why=reason)
             case RemovePod(name=name):
@@ -128,12 +127,46 @@ class Hand:
                 await self._delete_job()
 
     async def _start(self, plan: PodPlan, site: PodSite) -> None:
+        await self._make(plan, site)
+        self._tell(reasons.POD_STARTED, f"started {plan.name}")
+
+    async def _make(self, plan: PodPlan, site: PodSite) -> None:
         place = self.place
         assert place.owner_uid is not None
         body = place.own(render_pod(plan, site))
         place.pods.note(await create_own(place.client, PODS, body, owner_uid=place.owner_uid))
-        attempt = f", attempt {plan.attempt}" if plan.gang else ""
-        self._tell(reasons.POD_STARTED, f"started {plan.name}{attempt}")
+
+    async def _start_gang(self, ranks: Sequence[PodPlan], site: PodSite | None) -> None:
+        """One after the other, so that the first refusal is the last request. Those that were made wait behind their
+        gate and go again: a part of a gang would only hold what others could use."""
+        assert site is not None
+        try:
+            for plan in ranks:
+                await self._make(plan, site)
+        except Objected:
+            made = [pod for pod in self.place.pods.under(self.place.owner_uid) if is_gated(pod)]
+            for pod in made:
+                await self._delete_pod(pod["metadata"]["name"], why=None)
+            raise
+        for plan in ranks:
+            self._tell(reasons.POD_STARTED, f"started {plan.name}, attempt {plan.attempt}")
+
+    async def _release(self, name: str) -> None:
+        place = self.place
+        key = place.key(name)
+        pod = place.pods.get(key)
+        if pod is None or controller_uid(pod) != place.owner_uid:
+            return
+        uid = str(pod["metadata"]["uid"])
+        try:
+            released = await place.client.patch(PODS, key.name, lifted(uid), namespace=key.namespace, strategic=True)
+        except NotFound:
+            place.pods.note_gone(pod)
+            return
+        except Forbidden as refusal:
+            message = f"the API server does not let Pod {name} run: {refusal}; give the operator's Role patch on pods"
+            raise Objected(Objection(reason=reasons.POD_REFUSED, message=message)) from None
+        place.pods.note(released)
 
     async def _delete_pod(self, name: str, *, why: str | None) -> None:
         """With a reason it is stopped: it has its grace period to drain. Without, it has ended and only its name is
@@ -224,6 +257,24 @@ class Hand:
     @property
     def _namespace(self) -> str:
         return str(self.owner["metadata"]["namespace"])
+
+
+def _outcome(results: Sequence[tuple[Sequence[Action], BaseException | None]], *, left: bool) -> Outcome:
+    """Raises what is neither an objection nor a name that is not free."""
+    objections: list[Objection] = []
+    refused: list[Action] = []
+    busy = False
+    for actions, error in results:
+        match error:
+            case Objected():
+                objections.append(error.objection)
+                refused += actions
+            case NameBusy():
+                busy = True
+            case BaseException():
+                raise error
+    objection = min(objections, key=lambda objection: objection.message, default=None)
+    return Outcome(left=left, busy=busy, objection=objection, refused=tuple(refused))
 
 
 async def _deleted(deletion: Awaitable[Object]) -> bool:

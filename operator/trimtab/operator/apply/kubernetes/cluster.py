@@ -17,6 +17,7 @@ from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object,
 from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
+from trimtab.operator.apply.kubernetes.objections import Objections
 from trimtab.operator.apply.kubernetes.ownership import controller_uid
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.job_reports import JobReports
@@ -40,14 +41,6 @@ class WorkKey(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objection:
-    """Why what an object asks for cannot be done as it stands."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Turn:
     """What is left after a look."""
 
@@ -55,7 +48,9 @@ class Turn:
     more: bool = False
     """There is more to do, and others should have their turn first."""
     objected: bool = False
-    """Something was refused, or a name is not free yet; try again later."""
+    """Something was refused; `look_again_at` is when to try again."""
+    busy: bool = False
+    """A name is not free yet; try again soon."""
 
 
 class Place(Protocol):
@@ -100,7 +95,7 @@ class Cluster:
     mint: UserMint | None
     """Makes the users of NATS; None where all pods dial with the operator's own."""
     clock: Callable[[], float]
-    objections: dict[WorkKey, Objection] = field(default_factory=dict)
+    objections: Objections[WorkKey] = field(default_factory=Objections[WorkKey])
     scaling: dict[str, History] = field(default_factory=dict)
     """By the job's uid, what its autoscaler remembers."""
     credentials: dict[str, JobCredentials] = field(default_factory=dict)

@@ -8,8 +8,17 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid
 from trimtab.kube.resources import Object, Resource
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Objection
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.apply.kubernetes.ownership import controller_of, controller_uid, is_leaving
+
+_FIXES = (
+    ("exceeded quota", "raise the ResourceQuota or free some of it; it is tried again within a minute"),
+    ("failed quota", "set what the ResourceQuota asks for in resources or in the template"),
+    ("violates PodSecurity", "change the template's securityContext, or the namespace's Pod Security level"),
+    ("usage per", "change resources to what the LimitRange allows, or the LimitRange"),
+    ("admission webhook", "change what the webhook objects to, or the webhook's rules"),
+    ("cannot create resource", "give the operator's Role the right to create it"),
+)
 
 
 class Objected(Exception):
@@ -48,9 +57,12 @@ async def create_own(client: KubeClient, resource: Resource, body: Object, *, ow
     except (Invalid, Forbidden) as refusal:
         # Forbidden is also what a quota and an admission webhook say.
         reason = reasons.POD_REFUSED if resource.kind == "Pod" else reasons.NOT_ACCEPTED
-        raise Objected(
-            Objection(reason=reason, message=f"the API server refused {resource.kind} {name}: {refusal}")
-        ) from None
+        message = f"the API server refused {resource.kind} {name}: {refusal}; fix: {_fix(str(refusal))}"
+        raise Objected(Objection(reason=reason, message=message)) from None
+
+
+def _fix(refusal: str) -> str:
+    return next((fix for sign, fix in _FIXES if sign in refusal), "change the template or resources that it objects to")
 
 
 def _is_predecessors(present: Object, wanted: Object) -> bool:

@@ -8,11 +8,13 @@ certificates, travel in the Secret, because the pods have another file system th
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
 from pydantic import BaseModel, SecretStr
 
 from trimtab.api import labels
@@ -29,6 +31,7 @@ from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
 from trimtab.operator.apply.kubernetes.ownership import owned_by
 
+_log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
 NATS_CREDENTIALS = "nats-credentials"
@@ -57,6 +60,18 @@ class JobCredentials:
     """As it should be stored."""
     window: int | None = None
     """Of the mint, when the users in it were made."""
+    files: str = ""
+    """What `files_digest` said of the files in it."""
+
+    def is_current(self, *sections: BaseModel, window: int | None) -> bool:
+        """Whether the settings' files are those in it. One that cannot be read just now counts as unchanged: what the
+        pods have of it serves them still."""
+        try:
+            files = files_digest(*sections)
+        except OSError as error:
+            _log.warning("credentials_not_renewed", error=str(error))
+            files = self.files
+        return (self.window, self.files) == (window, files)
 
     @property
     def secret_name(self) -> str:
@@ -76,6 +91,16 @@ class JobCredentials:
             elif key != SEED_KEY or role == "trainer":
                 shown[key] = key
         return shown
+
+
+def files_digest(*sections: BaseModel) -> str:
+    """Of the files that the settings name, as they are now: an authority may have been renewed. Raises OSError."""
+    digest = hashlib.sha256()
+    for section in sections:
+        for _, value in section:
+            if isinstance(value, Path):
+                digest.update(hashlib.sha256(value.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def credentials_key(role: str) -> str:
@@ -102,7 +127,9 @@ def job_credentials(
     users: Mapping[str, MintedUser] | None = None,
     window: int | None = None,
 ) -> JobCredentials:
-    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now."""
+    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now, and again when
+    `files_digest` has changed."""
+    digest = files_digest(nats, object_store)
     metadata = job["metadata"]
     files: dict[str, bytes] = {}
     # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
@@ -122,6 +149,7 @@ def job_credentials(
         environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
         own_environments={role: _dialling_as(user, surroundings.nats) for role, user in (users or {}).items()},
         window=window,
+        files=digest,
         secret={
             "apiVersion": "v1",
             "kind": "Secret",

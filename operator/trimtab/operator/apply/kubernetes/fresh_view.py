@@ -103,7 +103,7 @@ class FreshView:
         key = key_of(item)
         reflector = self._reflectors.get(key.namespace) or self._reflectors.get(None)
         stored = None if reflector is None else reflector.get(key)
-        if stored is None and gone:
+        if stored is None and gone and key not in self._notes:
             return
         same = stored is not None and stored["metadata"]["uid"] == item["metadata"]["uid"]
         if stored is not None and not gone and same and _version(stored) >= _version(item):

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trimtab.api import labels
-from trimtab.api.conditions import ConditionType
+from trimtab.api.conditions import ConditionType, LastError
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.kube.resources import RLJOBS, Key, Object, key_of
+from trimtab.operator import event_reasons as reasons
 from trimtab.operator.apply.kubernetes.acting import Hand
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Turn, WorkKey, work_key
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey, work_key
 from trimtab.operator.apply.kubernetes.creation import NameBusy, Objected
 from trimtab.operator.apply.kubernetes.fresh_view import M, TypedView, Unreadable
 from trimtab.operator.apply.kubernetes.job_deletion import ensure_finalizer, finish_deletion, has_finalizer
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.apply.kubernetes.observed_pods import observed_pod
 from trimtab.operator.apply.kubernetes.ownership import controller_of, is_leaving
 from trimtab.operator.apply.kubernetes.pod_sites import ensure_credentials, remove_old_manifests
@@ -34,12 +36,15 @@ from trimtab.operator.plan.actions import Action, PutPool, PutTrainer, StartPod
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.last_error import newest
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.pool import PoolPlan, plan_pool
 from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
+from trimtab.operator.plan.troubles import one_line
 
 OURS = "rl.trimtab.dev/operator"
+_LONGEST_REFUSAL = 1024
 
 
 class LeaveAlone(Exception):
@@ -131,7 +136,8 @@ async def look_at_job(cluster: Cluster, key: WorkKey) -> Turn:
     if is_leaving(item) and has_finalizer(item):
         waits = await finish_deletion(cluster, item, job)
         # What could not be done just now is still to be done: the deletion waits for nothing else.
-        return replace(waits, more=turn.more, objected=turn.objected)
+        again = _earliest(waits.look_again_at, turn.look_again_at)
+        return replace(waits, look_again_at=again, more=turn.more, objected=turn.objected, busy=turn.busy)
     return turn
 
 
@@ -147,6 +153,19 @@ async def say_unreadable(cluster: Cluster, key: WorkKey, problem: str) -> Turn:
     return Turn()
 
 
+def _with_refusal(status: Status, key: WorkKey, cluster: Cluster) -> Status:
+    """A status whose last error is why the API server refuses the pods, since when it does."""
+    objection, accepted = cluster.objections.of(key), find(status.conditions, ConditionType.ACCEPTED)
+    if objection is None or objection.reason != reasons.POD_REFUSED or accepted is None or accepted.status != "False":
+        return status
+    error = LastError(
+        time=accepted.last_transition_time,
+        reason=objection.reason,
+        message=one_line(objection.message, limit=_LONGEST_REFUSAL),
+    )
+    return status.model_copy(update={"last_error": newest([status.last_error, error], None)})
+
+
 async def _carry_out(
     hand: Hand,
     status: Status,
@@ -157,28 +176,41 @@ async def _carry_out(
     at_once: bool = False,
 ) -> Turn:
     cluster, key = hand.cluster, work_key(hand.owner)
+    now_due, held_until = cluster.objections.allowed(key, actions, now=cluster.clock())
+    status = _with_refusal(status, key, cluster)
     fresh = await write_status(cluster, hand.owner, status, before=before)
     if fresh:
         for transition in transitions(before, status):
             cluster.events.record(hand.owner, transition.type, transition.reason, transition.message)
     if not actions:
-        withdrawn = cluster.objections.pop(key, None)
+        withdrawn = cluster.objections.withdraw(key)
         if hand.typed_job is not None:
             await remove_old_manifests(hand.place, job=hand.typed_job, owner=hand.owner, typed=hand.typed)
-        return Turn(look_again_at=look_again_at, more=withdrawn is not None)
+        return Turn(look_again_at=look_again_at, more=withdrawn)
+    again = _earliest(look_again_at, held_until)
+    if not now_due:
+        return Turn(look_again_at=again)
     if not fresh and not await is_current(cluster, hand.owner):
         return Turn(more=True)
     if hand.job is None and not await _is_absent(hand):
         return Turn(more=True)
-    outcome = await hand.do(actions, at_once=at_once)
-    known = cluster.objections.pop(key, None)
+    outcome = await hand.do(now_due, at_once=at_once)
+    known = cluster.objections.of(key)
     if outcome.objection is not None:
-        cluster.objections[key] = outcome.objection
+        retry_at = cluster.objections.record(key, outcome.objection, outcome.refused, now=cluster.clock())
+        again = _earliest(again, retry_at)
+    elif held_until is None and not outcome.busy:
+        cluster.objections.withdraw(key)
     return Turn(
-        look_again_at=look_again_at,
-        more=outcome.left or outcome.objection != known,
-        objected=outcome.objection is not None or outcome.busy,
+        look_again_at=again,
+        more=outcome.left or cluster.objections.of(key) != known,
+        objected=outcome.objection is not None,
+        busy=outcome.busy,
     )
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 async def _is_absent(hand: Hand) -> bool:
@@ -232,7 +264,7 @@ def _pods_of(cluster: Cluster, owner: Object, job: str) -> list[ObservedPod]:
 def with_news(pod: ObservedPod, heard: Heard) -> ObservedPod:
     """The pod with what the bus has heard of it."""
     rate = heard.tokens_per_second.get(pod.name, 0.0)
-    return replace(pod, suspect=pod.name in heard.silent, tokens_per_second=rate)
+    return replace(pod, suspect=pod.name in heard.report.silent, tokens_per_second=rate)
 
 
 def _conditions(
@@ -248,7 +280,7 @@ def _conditions(
         # Its plan has refused it. Plans of pools and trainers accept whatever they are given.
         return planned.conditions
     refusal = refusal_of(typed.spec)
-    objection = cluster.objections.get(key) if refusal is None else Objection(reason="NotSupported", message=refusal)
+    objection = cluster.objections.of(key) if refusal is None else Objection(reason="NotSupported", message=refusal)
     return with_acceptance(
         planned.conditions,
         before=() if typed.status is None else typed.status.conditions,
@@ -278,7 +310,7 @@ def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
 
 def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: ScaledPlan, turn: Turn) -> None:
     """What was decided counts once it is done. A turn that leaves something undone decides anew the next time."""
-    if scaled.history is None or turn.objected or turn.more:
+    if scaled.history is None or turn.objected or turn.busy or turn.more:
         return
     uid, agent = item["metadata"]["uid"], job.spec.autoscaling.maintainer.agent
     cluster.scaling[uid] = scaled.history
@@ -313,5 +345,5 @@ async def _renew_credentials(cluster: Cluster, job: Object) -> None:
 
 
 def forgotten(cluster: Cluster, key: WorkKey) -> Turn:
-    cluster.objections.pop(key, None)
+    cluster.objections.withdraw(key)
     return Turn()

@@ -12,6 +12,7 @@ from trimtab.api import labels
 from trimtab.fabric.settings import ProbeSettings
 from trimtab.kube.resources import Object
 from trimtab.operator.apply.kubernetes.credentials import SECRETS_FOLDER
+from trimtab.operator.apply.kubernetes.gang_gate import GANG_GATE
 from trimtab.operator.apply.kubernetes.manifests import JOB_FILE, JOB_FOLDER
 from trimtab.operator.apply.kubernetes.ownership import owned_by
 from trimtab.operator.apply.kubernetes.rendezvous import (
@@ -21,7 +22,7 @@ from trimtab.operator.apply.kubernetes.rendezvous import (
     rendezvous_port,
 )
 from trimtab.operator.apply.kubernetes.strategic_merge import merged
-from trimtab.operator.apply.kubernetes.template import laid_out
+from trimtab.operator.apply.kubernetes.template import completed, laid_out
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan
 
 SCRATCH = "/trimtab/scratch"
@@ -53,6 +54,11 @@ class PodSite:
     """Name of the user's ConfigMap with the workflow's files."""
     ranks: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets, for templates that name none."""
+    requests: Mapping[str, str] = field(default_factory=dict)
+    """Of the main container, for resources that nobody has named."""
+    engine_requests: Mapping[str, str] = field(default_factory=dict)
     own_command: bool = False
     """The template has a command of its own, which may not serve our probes."""
 
@@ -60,9 +66,26 @@ class PodSite:
 def render_pod(plan: PodPlan, site: PodSite) -> Object:
     ports = _ports(plan, site)
     chosen = {"spec": _chosen(plan, site)}
-    template = laid_out(plan.template, sidecars=[entry.name for entry in plan.containers if entry.sidecar])
+    sidecars = [entry.name for entry in plan.containers if entry.sidecar]
+    template = laid_out(plan.template, sidecars=sidecars)
     pod = merged(merged(chosen, template), _ours(plan, site, ports))
+    pod["spec"] = completed(pod["spec"], like=_any_container(site), sidecars=sidecars)
+    if site.pull_secrets and "imagePullSecrets" not in template["spec"]:
+        pod["spec"]["imagePullSecrets"] = [{"name": name} for name in site.pull_secrets]
+    for entry in plan.containers:
+        _request(pod, entry, site.engine_requests if entry.sidecar else site.requests)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def _request(pod: dict[str, Any], entry: ContainerPlan, amounts: Mapping[str, str]) -> None:
+    """Resource by resource, because a limit alone is a request too, and may be less than ours."""
+    containers = pod["spec"]["initContainers" if entry.sidecar else "containers"]
+    container = next(container for container in containers if container["name"] == entry.name)
+    resources = container.get("resources") or {}
+    named = {*(resources.get("requests") or {}), *(resources.get("limits") or {})}
+    added = {name: amount for name, amount in amounts.items() if name not in named}
+    if added:
+        container["resources"] = {**resources, "requests": {**(resources.get("requests") or {}), **added}}
 
 
 def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
@@ -74,12 +97,7 @@ def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
         "initContainers": [],
     }
     for entry in plan.containers:
-        container: dict[str, Any] = {
-            "name": entry.name,
-            "image": site.image,
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
+        container: dict[str, Any] = {"name": entry.name, **_any_container(site)}
         resources = entry.resources.model_dump(mode="json")
         if any(resources.values()):
             container["resources"] = {name: amounts for name, amounts in resources.items() if amounts}
@@ -87,6 +105,14 @@ def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
             container |= _health(_probes(plan, site))
         spec["initContainers" if entry.sidecar else "containers"].append(container)
     return spec
+
+
+def _any_container(site: PodSite) -> dict[str, Any]:
+    return {
+        "image": site.image,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
 
 
 def _probes(plan: PodPlan, site: PodSite) -> str:
@@ -130,7 +156,7 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
     }
     if plan.gang and site.ranks > 1:
         metadata["annotations"] = {SHARED_PORTS: rendezvous_group(site.owner, attempt=plan.attempt)}
-        spec |= {"hostname": plan.name, "subdomain": plan.owner}
+        spec |= {"hostname": plan.name, "subdomain": plan.owner, "schedulingGates": [{"name": GANG_GATE}]}
     for entry in plan.containers:
         container: dict[str, Any] = {
             "name": entry.name,

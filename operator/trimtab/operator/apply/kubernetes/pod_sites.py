@@ -17,14 +17,16 @@ from trimtab.fabric.signing import Signer
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Key, Object, key_of
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Objection, Place
+from trimtab.operator.apply.kubernetes.cluster import Cluster, Place
 from trimtab.operator.apply.kubernetes.creation import Objected, create_own
 from trimtab.operator.apply.kubernetes.credentials import JobCredentials, job_credentials, kept_seed, secret_name
 from trimtab.operator.apply.kubernetes.fresh_view import FreshView
 from trimtab.operator.apply.kubernetes.manifests import manifest_config_map, manifest_for, manifests_in_use
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.apply.kubernetes.ownership import controller_uid, is_leaving
 from trimtab.operator.apply.kubernetes.pod_rendering import PodSite
 from trimtab.operator.apply.kubernetes.rendezvous import rendezvous_service
+from trimtab.operator.settings import OperatorSettings
 
 _ROLES = {"RLJob": "dataflow", "RolloutPool": "rollout", "Trainer": "trainer"}
 
@@ -65,7 +67,7 @@ class HomePlace:
 async def prepare_site(
     place: Place,
     *,
-    image: str,
+    settings: OperatorSettings,
     job: Object,
     typed_job: RLJob,
     owner: Object,
@@ -88,7 +90,10 @@ async def prepare_site(
     return PodSite(
         owner=owner,
         job=name,
-        image=image,
+        image=settings.images.of(role),
+        pull_secrets=settings.image_pull_secrets,
+        requests=settings.requests.of(role),
+        engine_requests=settings.requests.of("engine"),
         environment=credentials.environment_of(role),
         secret=credentials.secret_name,
         secret_files=credentials.files_of(role),
@@ -101,18 +106,18 @@ async def prepare_site(
 
 
 async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
-    """The job's Secret, made or brought up to date once in the life of this operator, and when its users are due to be
-    minted again; the seed in it stays."""
+    """The job's Secret, made or brought up to date once in the life of this operator, when its users are due to be
+    minted again, and when a file in it was renewed; the seed in it stays."""
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
     window = None if cluster.mint is None else cluster.mint.window
-    if known is not None and known.window == window:
+    settings = cluster.settings
+    if known is not None and known.is_current(settings.nats, settings.object_store, window=window):
         return known
     namespace, name = metadata["namespace"], secret_name(metadata["name"])
     present = await cluster.client.get_or_none(SECRETS, name, namespace=namespace)
     ours = present is not None and controller_uid(present) == metadata["uid"]
     seed = (kept_seed(present) if ours else None) or Signer.generate().reveal_seed()
-    settings = cluster.settings
     wanted = job_credentials(
         job,
         nats=settings.nats,

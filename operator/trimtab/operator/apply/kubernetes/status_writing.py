@@ -12,7 +12,8 @@ from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.model import ApiModel
 from trimtab.kube.resources import Object
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import FIELD_MANAGER, KINDS, Cluster, Objection
+from trimtab.operator.apply.kubernetes.cluster import FIELD_MANAGER, KINDS, Cluster
+from trimtab.operator.apply.kubernetes.objections import Objection
 from trimtab.operator.plan.conditions import Statement, find, updated
 
 

@@ -18,6 +18,7 @@ _KEYS = {
     "volumeMounts": "mountPath",
     "volumeDevices": "devicePath",
     "imagePullSecrets": "name",
+    "schedulingGates": "name",
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
     "resourceClaims": "name",

@@ -1,5 +1,6 @@
 """The manifest's pod template, put into the shape of the pod we make: people name containers `worker`, `engine`,
-`trainer` and `dataflow`, and need not know that engines are sidecars, one for each policy.
+`trainer` and `dataflow`, and need not know that engines are sidecars, one for each policy. Containers of their own that
+name no image run ours, as ours do; what prepares the pod has ended before an engine starts.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ENGINE = "engine"
+_LISTS = ("initContainers", "containers")
 
 
 def laid_out(template: Mapping[str, Any], *, sidecars: Sequence[str]) -> dict[str, Any]:
@@ -25,3 +27,14 @@ def laid_out(template: Mapping[str, Any], *, sidecars: Sequence[str]) -> dict[st
             containers.append(entry)
     spec |= {"containers": containers, "initContainers": init}
     return {"metadata": dict(template.get("metadata") or {}), "spec": spec}
+
+
+def completed(spec: Mapping[str, Any], *, like: Mapping[str, Any], sidecars: Sequence[str]) -> dict[str, Any]:
+    """A merged pod's spec. `like` is what a container without an image of its own is like, unless it says otherwise."""
+    filled = {
+        name: [dict(entry) if entry.get("image") else {**like, **entry} for entry in spec.get(name) or ()]
+        for name in _LISTS
+    }
+    # Merging puts what the template adds behind our sidecars, which would then wait for what it makes.
+    filled["initContainers"].sort(key=lambda entry: entry.get("name") in sidecars)
+    return {**spec, **filled}

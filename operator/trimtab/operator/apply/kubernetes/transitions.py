@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trimtab.api.conditions import Condition, ConditionType
+from trimtab.api.conditions import Condition, ConditionType, LastError
 from trimtab.api.job import RLJobStatus
 from trimtab.api.pool import RolloutPoolStatus
 from trimtab.api.trainer import TrainerStatus
@@ -13,6 +13,7 @@ from trimtab.kube.events import EventType
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.reachability import is_said_lost
+from trimtab.operator.plan.troubles import PASSING
 
 Status = RLJobStatus | RolloutPoolStatus | TrainerStatus
 
@@ -30,11 +31,7 @@ def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
     yield from _suspension(known, after.conditions)
     yield from _end(known, after.conditions)
     yield from _reach(known, after.conditions)
-    error = after.last_error
-    if error is not None and error != (None if before is None else before.last_error):
-        yield Transition(
-            type="Warning", reason=reasons.POD_FAILED, message=f"{error.pod}: {error.reason} {error.message}"
-        )
+    yield from _error(None if before is None else before.last_error, after)
     if isinstance(after, TrainerStatus) and after.restarts > (
         before.restarts if isinstance(before, TrainerStatus) else 0
     ):
@@ -42,6 +39,20 @@ def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
             reason=reasons.TRAINER_RESTARTED,
             message=f"attempt {after.attempt} begins; {after.restarts_counted} restarts count against maxRestarts",
         )
+
+
+def _error(before: LastError | None, after: Status) -> Iterator[Transition]:
+    """What keeps a pod waiting is told once, however often the words for it change."""
+    error = after.last_error
+    if error is None or error == before:
+        return
+    pod = f"{error.pod}: " if error.pod else ""
+    if error.reason not in PASSING:
+        yield Transition(type="Warning", reason=reasons.POD_FAILED, message=f"{pod}{error.reason} {error.message}")
+    elif before is None or (before.reason, before.pod) != (error.reason, error.pod):
+        accepted = find(after.conditions, ConditionType.ACCEPTED)
+        if error.reason != reasons.POD_REFUSED or accepted is None or accepted.status != "False":
+            yield Transition(type="Warning", reason=reasons.POD_WAITS, message=f"{pod}{error.reason} {error.message}")
 
 
 def _acceptance(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:

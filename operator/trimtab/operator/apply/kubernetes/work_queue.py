@@ -62,6 +62,10 @@ class WorkQueue(Generic[K]):
             self.add(key)
 
     @property
+    def waiting(self) -> frozenset[K]:
+        return frozenset(self._waiting)
+
+    @property
     def depth(self) -> int:
         return len(self._waiting)
 

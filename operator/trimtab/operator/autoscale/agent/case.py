@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.operator.autoscale.history import PastDecision
 
 _OBJECT_NAME = re.compile(r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 _DECISION_ID = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?\Z")
@@ -45,15 +46,6 @@ class InstanceState:
     suspect: bool = False
     """It was heard of and is not any more."""
     last_error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PastDecision:
-    at: float
-    maintainer: str
-    current: int
-    target: int
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.api.job import RLJob
@@ -12,7 +13,6 @@ from trimtab.operator.autoscale.agent.case import (
     Case,
     InstanceState,
     Limits,
-    PastDecision,
     PoolState,
     Recommendation,
 )
@@ -35,8 +35,25 @@ def question_id(job: RLJob, reports: Reports) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_ID_BYTES).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Troubles:
+    """What is known of single instances beside their reports, by name."""
+
+    silent: frozenset[str] = frozenset()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """The latest failure of each."""
+
+
 def case_of(
-    job: RLJob, reports: Reports, *, fleet: Fleet, history: History, formula: Formula, question: str, now: float
+    job: RLJob,
+    reports: Reports,
+    *,
+    fleet: Fleet,
+    history: History,
+    formula: Formula,
+    troubles: Troubles,
+    question: str,
+    now: float,
 ) -> Case:
     config = job.spec.autoscaling
     return Case(
@@ -48,10 +65,10 @@ def case_of(
         tau_high=config.tau_high,
         reports=reports,
         pools=_pools(job, fleet, history),
-        instances=_instances(reports),
+        instances=_instances(reports, troubles),
         limits=_limits(config, fleet, history, now=now),
         recommended=Recommendation(targets=formula.targets, reason=formula.reason, message=formula.message),
-        decisions=_decisions(job),
+        decisions=history.decisions,
     )
 
 
@@ -75,7 +92,7 @@ def _pools(job: RLJob, fleet: Fleet, history: History) -> tuple[PoolState, ...]:
     )
 
 
-def _instances(reports: Reports) -> tuple[InstanceState, ...]:
+def _instances(reports: Reports, troubles: Troubles) -> tuple[InstanceState, ...]:
     seen = {
         instance.member_id: InstanceState(
             id=instance.member_id,
@@ -86,6 +103,8 @@ def _instances(reports: Reports) -> tuple[InstanceState, ...]:
             availability=instance.availability,
             version_lag=instance.version_lag,
             in_flight=instance.in_flight,
+            suspect=instance.member_id in troubles.silent,
+            last_error=troubles.errors.get(instance.member_id, ""),
         )
         for held in reports.values()
         if held
@@ -106,19 +125,4 @@ def _limits(config: Autoscaling, fleet: Fleet, history: History, *, now: float) 
         may_add=0 if up.paused else add,
         may_remove=0 if down.paused else remove,
         cooldown_seconds=max(0.0, history.cooldown_until - now),
-    )
-
-
-def _decisions(job: RLJob) -> tuple[PastDecision, ...]:
-    last = job.status.autoscaling if job.status else None
-    if last is None or last.last_decision_time is None:
-        return ()
-    return (
-        PastDecision(
-            at=last.last_decision_time.timestamp(),
-            maintainer=last.maintainer,
-            current=last.current,
-            target=last.bounded,
-            reason=last.reason,
-        ),
     )

@@ -99,8 +99,7 @@ def _report(case: Case, report: BalanceReport) -> dict[str, Any]:
         "samples_replayed": report.replayed,
         "stale_skipped": report.stale_skipped,
         "instances": report.current,
-        "three_zone_branch": report.branch.value,
-        "three_zone_target": report.target,
+        "zone": report.branch.value,
     }
 
 

@@ -26,6 +26,7 @@ from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
 from trimtab.dataflow.prompts.survey import surveyed
 from trimtab.dataflow.prompts.token_limit import TokenLimit
 from trimtab.fabric.plugins import load_class
+from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.sampling import sampling_fields
 
@@ -183,6 +184,9 @@ class _Reader:
                 prompt_column=column,
             )
         assert place is not None
+        kind = "jsonl" if source.jsonl is not None else "parquet" if source.parquet is not None else "huggingFace"
+        if why := unreadable(place):
+            raise PromptSourceError(f"{field}.{kind}.uri: {why}")
         if source.hugging_face is not None:
             return open_hugging_face(
                 place,
@@ -191,7 +195,6 @@ class _Reader:
                 prompt_column=column,
                 progress=progress,
             )
-        kind = "jsonl" if source.jsonl is not None else "parquet"
         files = self._files(named.name, place, field=f"{field}.{kind}.uri", suffix=f".{kind}")
         parts: Sequence[JsonLines | ArrowRows]
         if source.jsonl is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from trimtab.dataflow.prompts.prompt import PromptSourceError
+from trimtab.fabric.readable import unreadable
 
 
 class TokenLimit:
@@ -49,8 +50,8 @@ def _texts(message: Any) -> list[str]:
 
 def _tokenizer(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise PromptSourceError(f"data.maxPromptTokens: {file} is not a file, and tokens are counted with it")
+    if why := unreadable(file):
+        raise PromptSourceError(f"data.maxPromptTokens: {why}, and tokens are counted with it")
     # The library raises plain Exception for a file it cannot use.
     try:
         tokenizer: Tokenizer = Tokenizer.from_file(str(file))

@@ -6,6 +6,7 @@ Each override names what it corrects. They touch private methods, so the integra
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 
 from nats.aio.client import Client
@@ -14,15 +15,17 @@ from nats.aio.subscription import Subscription
 from nats.errors import AuthorizationError, SecureConnWantedError
 from nats.errors import Error as NatsError
 
+from trimtab.fabric.tls import ClientTls
+
 
 class EnduringClient(Client):
     """A client that reconnects after anything the server says, and never speaks plain text when TLS was asked for."""
 
-    def __init__(self, *, require_tls: bool, inbox_prefix: str = "_INBOX") -> None:
+    def __init__(self, *, tls: ClientTls | None, inbox_prefix: str = "_INBOX") -> None:
         super().__init__()
         # Upstream sets it when it connects; ours hands out inboxes before that.
         self._inbox_prefix = bytearray(inbox_prefix.encode())
-        self._require_tls = require_tls
+        self._tls = tls
         self._prompt: dict[int, Callable[[Msg], None]] = {}
 
     async def subscribe_prompt(self, subject: str, deliver: Callable[[Msg], None]) -> Subscription:
@@ -75,10 +78,16 @@ class EnduringClient(Client):
             self._pongs_received += 1
             self._pings_outstanding = 0
 
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        # Asked for at every dial. Upstream keeps the context it was given when it first connected, and with it an
+        # authority that has been renewed since.
+        return super().ssl_context if self._tls is None else self._tls.context()
+
     def _connect_command(self) -> bytes:
         # Built after the TLS upgrade and before credentials are sent. Upstream upgrades only when the server asks for
         # it, so anyone in between could have the password in plain text by not asking.
-        if self._require_tls and not self._server_info.get("tls_required", False):
+        if self._tls is not None and not self._server_info.get("tls_required", False):
             raise SecureConnWantedError
         return super()._connect_command()
 

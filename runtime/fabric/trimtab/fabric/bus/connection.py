@@ -21,8 +21,7 @@ from trimtab.fabric.bus.credentials import (
     Credentials,
     CredentialsFile,
     Redactor,
-    tls_context,
-    wants_tls,
+    tls_of,
     without_userinfo,
 )
 from trimtab.fabric.bus.errors import (
@@ -38,6 +37,7 @@ from trimtab.fabric.bus.headers import Headers, encoded_size
 from trimtab.fabric.bus.inbox import CallbackSlot, ReplyInbox, Slot, status_of
 from trimtab.fabric.bus.retry import ATTEMPT_TIMEOUT_S
 from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.tls import TlsUnusable
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,8 @@ class Bus:
         self._backoff = backoff
         self._choose = choose
         self._attempt_timeout_s = attempt_timeout_s
-        self._client = EnduringClient(require_tls=wants_tls(settings), inbox_prefix=settings.inbox_prefix)
+        self._tls = tls_of(settings)
+        self._client = EnduringClient(tls=self._tls, inbox_prefix=settings.inbox_prefix)
         self._inbox = ReplyInbox(self._client)
         self._connected = asyncio.Event()
         self._closed = False
@@ -134,6 +135,7 @@ class Bus:
         settings = self._settings
         credentials = self._credentials
         password = settings.password.get_secret_value() if settings.password is not None else None
+        self._check_tls()
         dialling = asyncio.ensure_future(
             self._client.connect(
                 servers=list(settings.servers),
@@ -142,7 +144,6 @@ class Bus:
                 password=password,
                 user_jwt_cb=credentials.user_jwt if credentials else None,
                 signature_cb=credentials.sign if credentials else None,
-                tls=tls_context(settings),
                 connect_timeout=settings.connect_timeout_s,  # type: ignore[arg-type]  # upstream says int, uses seconds
                 reconnect_time_wait=0.1,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
@@ -174,6 +175,14 @@ class Bus:
             await _stopped(dialling)
         await self._inbox.open()
         self._connected.set()
+
+    def _check_tls(self) -> None:
+        """What is wrong from the start is said at once; what goes wrong later is tried again."""
+        try:
+            if self._tls is not None:
+                self._tls.context()
+        except TlsUnusable as error:
+            raise BusUnauthenticated(f"cannot dial NATS at {self._servers}: {error}") from None
 
     async def _abandon(self) -> None:
         self._closed = True

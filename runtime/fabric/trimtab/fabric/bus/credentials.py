@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,8 +12,8 @@ from urllib.parse import urlsplit
 import nkeys  # type: ignore[import-untyped]
 from nats.errors import Error as NatsError
 
-from trimtab.fabric.bus.errors import BusUnauthenticated
 from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.tls import ClientTls
 
 
 class Credentials(Protocol):
@@ -65,7 +64,8 @@ class CredentialsFile(CredentialsText):
         self._path = path
 
     def read(self) -> str:
-        return self._path.read_text(encoding="ascii")
+        # What is not ASCII is no credential: the block that is looked for is then missing, which is an error of a dial.
+        return self._path.read_text(encoding="ascii", errors="replace")
 
 
 class MintedCredentials(CredentialsText):
@@ -85,17 +85,10 @@ def wants_tls(settings: NatsSettings) -> bool:
     return by_file or any(server.startswith(("tls://", "wss://")) for server in settings.servers)
 
 
-def tls_context(settings: NatsSettings) -> ssl.SSLContext | None:
+def tls_of(settings: NatsSettings) -> ClientTls | None:
     if not wants_tls(settings):
         return None
-    try:
-        context = ssl.create_default_context(cafile=settings.tls_ca_file)
-        if settings.tls_cert_file is not None:
-            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-    except (OSError, ValueError) as error:
-        files = [str(path) for path in (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file) if path]
-        raise BusUnauthenticated(f"cannot load the TLS files {', '.join(files)}: {error}") from error
-    return context
+    return ClientTls(authority=settings.tls_ca_file, certificate=settings.tls_cert_file, key=settings.tls_key_file)
 
 
 def without_userinfo(servers: Iterable[str]) -> str:

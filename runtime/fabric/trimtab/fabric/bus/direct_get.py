@@ -77,20 +77,6 @@ def contiguous_runs(sequences: Iterable[int], *, max_run: int = MAX_RUN) -> list
     return runs
 
 
-async def get_message(bus: Bus, stream: str, sequence: int, *, deadline_s: float) -> StoredMessage:
-    async def attempt(timeout_s: float) -> StoredMessage:
-        body = json.dumps({"seq": sequence}).encode()
-        message = await bus.ask(f"$JS.API.DIRECT.GET.{stream}", body, deadline_s=timeout_s)
-        status = status_of(message)
-        if status == "404":
-            raise BusNotFound(f"stream {stream!r} has no message {sequence}", sequences=(sequence,))
-        if status is not None:
-            raise _refusal(stream, status, description_of(message))
-        return StoredMessage.from_message(message)
-
-    return await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
-
-
 async def get_messages(
     bus: Bus,
     stream: str,

@@ -6,6 +6,7 @@ boto3's own retries are off, because they know neither our deadline nor which wr
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from trimtab.fabric.objects.errors import ObjectTooLarge, StoreTimeout, StoreUna
 from trimtab.fabric.objects.faults import STORE_FAULTS, translated
 from trimtab.fabric.objects.keys import full_key, relative_key
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.tls import ChangingFile, TlsUnusable
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -75,8 +77,32 @@ class ObjectStore:
         self._backoff = backoff
         self.new_write_id = new_id
         self._secret = settings.secret_access_key.get_secret_value() if settings.secret_access_key else None
+        self._threads = threads
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="objects")
-        self.s3: S3Client = boto3.session.Session().client(
+        self._authority = None if settings.ca_file is None else ChangingFile(settings.ca_file)
+        self._trusted: bytes | None = None
+        self._exchange = threading.Lock()
+        self._client = self._new_client()
+
+    @property
+    def s3(self) -> S3Client:
+        """For one request, inside `call`. boto3 keeps whom it trusted once: when the authority's file has another
+        content, its client is replaced, and requests that are under way end on the old one's connections. Raises
+        TlsUnusable."""
+        if self._authority is None:
+            return self._client
+        authority = self._authority.content()
+        with self._exchange:
+            if self._trusted is not None and self._trusted != authority:
+                old, self._client = self._client, self._new_client()
+                old.close()
+            self._trusted = authority
+            return self._client
+
+    def _new_client(self) -> S3Client:
+        """It reads the authority's file when it dials."""
+        settings = self._settings
+        client: S3Client = boto3.session.Session().client(
             "s3",
             endpoint_url=settings.endpoint_url,
             region_name=settings.region,
@@ -86,7 +112,7 @@ class ObjectStore:
             config=Config(
                 connect_timeout=settings.connect_timeout_s,
                 read_timeout=settings.read_timeout_s,
-                max_pool_connections=threads,
+                max_pool_connections=self._threads,
                 retries={"total_max_attempts": 1},
                 # We send a checksum with everything we write and check what we read ourselves.
                 request_checksum_calculation="when_required",
@@ -95,7 +121,8 @@ class ObjectStore:
             ),
         )
         # boto3 asks before every body whether it may send it: a round trip, twice the time of a small write far away.
-        self.s3.meta.events.unregister("before-call.s3", add_expect_header)
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        return client
 
     @property
     def bucket(self) -> str:
@@ -231,6 +258,8 @@ class ObjectStore:
                 raise StoreTimeout(f"{doing}: not done within {deadline_s:.3g} s") from None
             except StoreUnavailable as error:
                 failure: StoreUnavailable = error
+            except TlsUnusable as error:
+                failure = StoreUnavailable(f"{doing}: {error}")
             except STORE_FAULTS as fault:
                 outcome = translated(fault, doing=doing)
                 outcome.args = (self._clean(str(outcome)), *outcome.args[1:])
@@ -250,7 +279,7 @@ class ObjectStore:
     async def close(self) -> None:
         """Does not wait for abandoned calls; they end with their socket timeouts."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self.s3.close()
+        self._client.close()
 
     async def __aenter__(self) -> Self:
         return self

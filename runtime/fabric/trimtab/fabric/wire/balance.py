@@ -74,8 +74,12 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
     branch: Branch
     current: Count
-    target: Count
-    """How many instances the three-zone rule asks for; advice, which the operator bounds."""
+    maintainer: Name
+    """Who decides about the size of the fleet, as the manifest says: ThreeZone, Trim or Agent."""
+    target: Count | None = None
+    """How many instances that asks for, before any bound. Only ThreeZone decides on a report alone; what the others
+    recommend is in the job's status.
+    """
     at: UnixSeconds
 
     def __post_init__(self) -> None:

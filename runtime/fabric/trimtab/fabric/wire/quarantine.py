@@ -25,6 +25,8 @@ class QuarantinedTask(Message, frozen=True, kw_only=True):
     prompt_id: Identifier | None = None
     error: Slug
     message: Text = ""
+    where: Text = ""
+    """The line of the workflow at which it failed, as far as there is one."""
     worker: Name
     pool: Name
     attempts: Index

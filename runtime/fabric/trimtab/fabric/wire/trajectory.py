@@ -9,7 +9,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -26,7 +25,7 @@ from trimtab.fabric.wire.spans import (
     model_versions,
     total_length,
 )
-from trimtab.fabric.wire.values import Finite, Identifier, Index, Measures, Name, Slug, Text, Token, UnixSeconds
+from trimtab.fabric.wire.values import Finite, Identifier, Index, Name, Slug, Text, Token, UnixSeconds
 
 # Not numpy's NDArray, which from Python 3.12 on is an alias that msgspec takes apart: hooks would not know it again.
 TokenIds = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
@@ -47,11 +46,10 @@ class Finish(StrEnum):
 
 
 class Scored(Part, frozen=True, kw_only=True, tag_field="status", tag="scored"):
-    """A finished trajectory with its reward, and the named parts the reward was made of."""
+    """A finished trajectory with its reward."""
 
     reward: Finite
     finish: Finish
-    reward_parts: Measures = msgspec.field(default_factory=dict)
 
 
 class Failed(Part, frozen=True, kw_only=True, tag_field="status", tag="failed"):
@@ -95,7 +93,6 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
     engine: Name
     started_at: UnixSeconds
     finished_at: UnixSeconds
-    metrics: Measures = msgspec.field(default_factory=dict)
 
     @classmethod
     def enc_hook(cls, value: Any) -> Any:

@@ -52,7 +52,6 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 Versions = Annotated[dict[Name, Version], Meta(max_length=256)]
 Tally = Annotated[dict[Slug, Count], Meta(max_length=256)]
-Measures = Annotated[dict[Name, Finite], Meta(max_length=256)]
 
 
 def is_token(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from trimtab.fabric.tls import TlsUnusable
 from trimtab.rollout.engines import answers
 from trimtab.rollout.engines.contract import (
     EngineLoad,
@@ -100,12 +101,6 @@ class EngineClient(EngineSession):
     async def end_weight_update(self, *, timeout_s: float) -> None:
         await self._post("/end_weight_update", {}, timeout_s=timeout_s)
 
-    async def update_weight_version(self, weight_version: str, *, timeout_s: float) -> None:
-        """Another name for the weights that are served. Requests go on."""
-        body = {"new_version": weight_version, "abort_all_requests": False}
-        answer = await self._post("/update_weight_version", body, timeout_s=timeout_s)
-        answers.weight_update("/update_weight_version", answer)
-
     async def model_info(self, *, timeout_s: float) -> ModelInfo:
         return answers.model_info(await self._get("/model_info", timeout_s=timeout_s))
 
@@ -158,7 +153,9 @@ class EngineClient(EngineSession):
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, self._url + path, json=body, params=params) as response,
+                self._session.request(
+                    method, self._url + path, json=body, params=params, ssl=self._trust(self._url)
+                ) as response,
             ):
                 if response.status >= 400:
                     raise refusal(path, response.status, (await response.text())[:500])
@@ -167,7 +164,7 @@ class EngineClient(EngineSession):
                 answer = await response.json()
         except TimeoutError:
             raise EngineTimeout(f"{path} did not answer within {timeout_s:.3g} s") from None
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, TlsUnusable) as error:
             raise EngineUnavailable(f"{path}: {error or type(error).__name__}") from None
         except ValueError as error:
             raise EngineError(f"{path} did not answer with JSON: {error}") from None

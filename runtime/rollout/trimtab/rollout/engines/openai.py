@@ -10,6 +10,7 @@ import aiohttp
 import structlog
 from pydantic import SecretStr
 
+from trimtab.fabric.tls import TlsUnusable
 from trimtab.rollout.engines.contract import EngineLoad, Generated, SamplingSettings
 from trimtab.rollout.engines.errors import (
     EngineError,
@@ -121,7 +122,9 @@ class OpenAIClient(EngineSession):
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, self._url + path, json=body, headers=self._headers()) as response,
+                self._session.request(
+                    method, self._url + path, json=body, headers=self._headers(), ssl=self._trust(self._url)
+                ) as response,
             ):
                 if response.status >= 400:
                     self._note_retry_after(response)
@@ -129,7 +132,7 @@ class OpenAIClient(EngineSession):
                 answer = await response.json(content_type=None)
         except TimeoutError:
             raise EngineTimeout(f"/v1{path} did not answer within {timeout_s:.3g} s") from None
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, TlsUnusable) as error:
             raise EngineUnavailable(f"/v1{path}: {self._without_key(str(error)) or type(error).__name__}") from None
         except ValueError as error:
             raise EngineError(f"/v1{path} did not answer with JSON: {type(error).__name__}") from None

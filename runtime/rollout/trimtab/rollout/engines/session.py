@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Self
 
 import aiohttp
+
+from trimtab.fabric.tls import ClientTls
 
 # Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
 _IDLE_CONNECTION_S = 2.0
@@ -21,6 +24,11 @@ class EngineSession:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
             timeout=aiohttp.ClientTimeout(total=None),
         )
+        self._tls = ClientTls()
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        """What a request to the URL is sent with, so that a renewed authority is used; raises TlsUnusable."""
+        return self._tls.context() if url.startswith("https:") else True
 
     async def close(self) -> None:
         await self._session.close()

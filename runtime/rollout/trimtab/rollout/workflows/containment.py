@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from trimtab.rollout.workflows.errors import WorkflowError
+from trimtab.rollout.workflows.errors import WorkflowError, WorkflowHung
+from trimtab.rollout.workflows.places import waits_at
 
 _log = structlog.get_logger(__name__)
 _contained: contextvars.ContextVar[bool] = contextvars.ContextVar("contained", default=False)
@@ -32,12 +33,6 @@ class WorkflowCancelled(WorkflowError):
     """A task of the workflow's was cancelled by the workflow itself, and it waited for the result."""
 
     kind = "workflow-cancelled"
-
-
-class WorkflowHung(WorkflowError):
-    """Its time was over."""
-
-    kind = "episode-timeout"
 
 
 class Containment:
@@ -59,8 +54,9 @@ class Containment:
             await self._end(task)
             raise
         if not task.done():
+            waited_at = waits_at(task)
             await self._end(task)
-            raise WorkflowHung(f"not finished within {timeout_s:g} s")
+            raise WorkflowHung(f"not finished within {timeout_s:g} s", waited_at)
         if task.cancelled():
             raise WorkflowCancelled("it waited for a task of its own that was cancelled, and did not catch that")
         return task.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from traceback import FrameSummary
 from typing import Any, ClassVar
 
 _KIND = re.compile(r"\A[a-z][a-z0-9_.-]{0,63}\Z")
@@ -39,6 +40,16 @@ class PromptUnusable(WorkflowError):
     """The prompt itself is wrong, so no attempt at it can go better: it is quarantined without another."""
 
     kind = "task-refused"
+
+
+class WorkflowHung(WorkflowError):
+    """Its time was over. `waited_at` are the calls that it was in."""
+
+    kind = "episode-timeout"
+
+    def __init__(self, message: str, waited_at: list[FrameSummary]) -> None:
+        super().__init__(message)
+        self.waited_at = waited_at
 
 
 class NoRoom(WorkflowError):

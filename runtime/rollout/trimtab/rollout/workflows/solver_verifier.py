@@ -80,11 +80,10 @@ class SolverVerifier:
             solver.hear(filled(self._retry_text, feedback=judgement))
             if solver.over:
                 break
-        attempts = float(len(scores))
         return Episode(
             (
-                ScoredConversation(solver, reward=scores[-1], parts={"first": scores[0], "attempts": attempts}),
-                ScoredConversation(verifier, reward=sum(right) / len(right), parts={"verdicts": float(len(right))}),
+                ScoredConversation(solver, reward=scores[-1]),
+                ScoredConversation(verifier, reward=sum(right) / len(right)),
             )
         )
 

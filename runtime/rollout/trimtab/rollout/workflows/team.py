@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role
@@ -33,11 +33,10 @@ _NAMED_FIRST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class ScoredConversation:
-    """A conversation, the reward its policy learns from, and the named parts that people look at."""
+    """A conversation and the reward its policy learns from."""
 
     conversation: Conversation
     reward: float
-    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class TextEnvironment:
             total += reward
             if not done:
                 conversation.hear(text)
-        return Episode((ScoredConversation(conversation, reward=total, parts={"done": float(done)}),))
+        return Episode((ScoredConversation(conversation, reward=total),))
 
     async def _call(self, what: str, method: Callable[[Any], Any], argument: Any) -> Any:
         try:

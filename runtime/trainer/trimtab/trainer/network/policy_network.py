@@ -36,9 +36,7 @@ class PolicyNetwork(nn.Module):
         cls, path: Path, *, temperature: float, with_entropy: bool = False, gradient_checkpointing: bool = False
     ) -> PolicyNetwork:
         """In float32: master weights are never kept in less."""
-        causal_lm = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
-        )
+        causal_lm = _loaded(path)
         network = cls(causal_lm, temperature=temperature, with_entropy=with_entropy)
         _check_family(causal_lm)
         network._prove()
@@ -102,6 +100,22 @@ class PolicyNetwork(nn.Module):
                 f"policies[].model: {type(self.causal_lm).__name__} is not computed exactly by this trainer"
                 f" (logprobs differ by {(ours - expected).abs().max().item():.2g}); the Llama and Qwen families are"
             )
+
+
+def _loaded(path: Path) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
+        )
+    except OSError as error:
+        # With a number it is the disk's or the network's error, which passes; without, transformers' own: a file that
+        # it needs is not in the folder.
+        if error.errno is not None:
+            raise
+        raise UnsupportedModel(f"policies[].model.uri: {error}") from error
+    except ValueError as error:
+        raise UnsupportedModel(f"policies[].model.uri: {path} cannot be loaded: {error}") from error
+    return model
 
 
 def _check_family(causal_lm: PreTrainedModel) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from trimtab.trainer import ranks
 from trimtab.trainer.network.policy_network import PolicyNetwork
@@ -21,14 +21,6 @@ def shard(network: PolicyNetwork, *, compute_dtype: torch.dtype) -> None:
         fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
     # The root holds embeddings, the last norm and the head, which the backward pass of the chunks needs again.
     fully_shard(network, mp_policy=policy, reshard_after_forward=False)
-
-
-def spread_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, spread over the ranks as a parameter is: each takes its share of what it holds itself."""
-    value = value.to(parameter.device)
-    if not isinstance(parameter, DTensor):
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def held_here(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,16 +1,14 @@
-"""What engines take from an update: the whole file, the tensors that changed, or only the elements that did."""
+"""What engines take from an update: the elements that changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.weights.apply.errors import InvalidUpdate
 from trimtab.weights.apply.journal import Record
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.layout import Tensor
@@ -33,26 +31,6 @@ class _Share:
     tensor: Tensor
     first: int
     last: int
-
-
-def checkpoint_folder(update: PreparedUpdate) -> Path:
-    """The folder with the new `model.safetensors`, for engines that load a checkpoint from disk."""
-    _require_committed(update)
-    return update.copy.places.folder
-
-
-def changed_tensors(update: PreparedUpdate) -> Iterator[tuple[Tensor, npt.NDArray[np.uint8]]]:
-    """Every tensor the update touches, once, with all its new bytes: a view into the copy, valid until the next commit.
-
-    Only after the commit.
-    """
-    _require_committed(update)
-    seen: Tensor | None = None
-    for record in update.journal.records:
-        for share in _shares(update, record):
-            if share.tensor is not seen:  # both run in the order of the file, so a tensor comes back only at once
-                seen = share.tensor
-                yield share.tensor, update.copy.tensor(share.tensor)
 
 
 def sparse_changes(update: PreparedUpdate) -> Iterator[SparseChange]:
@@ -91,8 +69,3 @@ def _shares(update: PreparedUpdate, record: Record) -> Iterator[_Share]:
             first, last = (int(entry) for entry in np.searchsorted(positions, np.array([first, last], np.uint32)))
         if first < last:
             yield _Share(tensor, first, last)
-
-
-def _require_committed(update: PreparedUpdate) -> None:
-    if not update.committed:
-        raise InvalidUpdate("the weights are those of the version before; commit the update first")

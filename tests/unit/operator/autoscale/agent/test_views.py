@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from tests.support.agent.cases import NOW, case, instance, pool, report
-from trimtab.operator.autoscale.agent.case import PastDecision
 from trimtab.operator.autoscale.agent.views import history_view, instances_view, report_view
+from trimtab.operator.autoscale.history import PastDecision
 
 
 def test_the_report_shows_balance_pools_limits_and_formula() -> None:
@@ -25,8 +25,7 @@ def test_the_report_shows_balance_pools_limits_and_formula() -> None:
             "samples_replayed": 0,
             "stale_skipped": 0,
             "instances": 6,
-            "three_zone_branch": "grow",
-            "three_zone_target": 8,
+            "zone": "grow",
         }
     ]
     assert shown["pools"][1] == {

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import torch
 from aiohttp import web
 
+from trimtab.fabric.readable import unreadable
 from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
+from trimtab.rollout.engines.builtin.sparse_update import WeightMismatchError
 
 _STOP_TIMEOUT_S = 5.0
 
@@ -62,6 +66,8 @@ def main(
     chunked_prefill_size: int,
 ) -> None:
     """Serve a transformers-format checkpoint of the Llama, Qwen2 or Qwen3 family."""
+    if why := unreadable(model_path):
+        raise UnsupportedModelError(why)
     torch.set_num_threads(threads)
     types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
     model = EngineModel(model_path, device=device, dtype=types[dtype])
@@ -99,16 +105,25 @@ def run() -> None:
     """Ends with the code for what no restart mends when the arguments or the checkpoint are of no use."""
     try:
         main(standalone_mode=False)
-    except (click.UsageError, UnsupportedModelError) as error:
-        # It brings the API types, which an engine that starts should not wait for.
-        from trimtab.fabric.pod import EXIT_MISCONFIGURED
-
-        shown = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        click.echo(f"pools[].engine: {shown}", err=True)
-        sys.exit(EXIT_MISCONFIGURED)
+    except click.UsageError as error:
+        _misconfigured(f"pools[].engine: {error.format_message()}")
+    except (UnsupportedModelError, WeightMismatchError) as error:
+        _misconfigured(f"policies[].model.uri, served by pools[].engine: {error}")
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        _misconfigured(f"pools[].engine: its port is taken by another process ({error.strerror}); start the job again")
+
+
+def _misconfigured(message: str) -> NoReturn:
+    # It brings the API types, which an engine that starts should not wait for.
+    from trimtab.fabric.pod import EXIT_MISCONFIGURED
+
+    click.echo(message, err=True)
+    sys.exit(EXIT_MISCONFIGURED)
 
 
 if __name__ == "__main__":

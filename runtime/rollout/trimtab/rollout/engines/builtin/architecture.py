@@ -129,10 +129,15 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def _read_config(path: Path) -> _ModelConfig:
-    fields = json.loads(path.read_bytes())
+    try:
+        fields = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UnsupportedModelError(f"{path} does not exist, so the folder holds no model") from None
+    except json.JSONDecodeError as error:
+        raise UnsupportedModelError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     family = fields.get("model_type")
     if family not in _FAMILIES:
-        raise UnsupportedModelError(f"model_type {family!r} is not one of {', '.join(_FAMILIES)}")
+        raise UnsupportedModelError(f"{path}: model_type {family!r} is not one of {', '.join(_FAMILIES)}")
     if family == "llama":
         fields.setdefault("eos_token_id", 2)
     try:

@@ -13,7 +13,8 @@ import click
 import structlog
 
 from trimtab.fabric.logs import configure_logs
-from trimtab.fabric.pod import run_pod
+from trimtab.fabric.pod import JobMisconfigured, run_pod
+from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import LogSettings
 from trimtab.rollout.engines.sglang.command import HOST, child_environment, refuse_owned, server_command
 from trimtab.rollout.engines.sglang.installation import find_installation
@@ -59,6 +60,8 @@ async def _main(*, model_path: Path, port: int, interpreter: Path, patience: Pat
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     refuse_owned(extra)
+    if why := unreadable(model_path):
+        raise JobMisconfigured(f"policies[].model.uri, served by pools[].engine: {why}")
     found = await find_installation(interpreter, environment=child_environment(os.environ, accelerator=True))
     _log.info("sglang_found", version=found.version, accelerator=found.accelerator)
     command = server_command(

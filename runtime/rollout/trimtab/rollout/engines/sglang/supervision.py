@@ -14,12 +14,15 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.restarts import RestartPolicy
 from trimtab.rollout.engines.sglang.command import ServerCommand
 from trimtab.rollout.engines.sglang.server_process import ServerProcess
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=60.0), stable_s=60.0)
 _EXIT_BAD_ARGUMENTS = 2
 """Of Python's argument parser."""
 
@@ -40,10 +43,8 @@ class Patience:
     liveness_poll_s: float = 5.0
     answer_s: float = 10.0
     grace_s: float = 15.0
-    backoff_first_s: float = 1.0
-    backoff_max_s: float = 60.0
-    stable_s: float = 60.0
-    """Whoever was ready for so long is started again after the first delay when it dies."""
+    restarts: RestartPolicy = _RESTARTS
+    """Of servers that were ready; none is given up before `startup_s` is over."""
 
 
 class ServerProbe:
@@ -87,7 +88,7 @@ class Supervisor:
     async def run(self, stopping: asyncio.Event) -> None:
         """Raises ServerNotReady, and JobMisconfigured when SGLang does not take its arguments."""
         patience = self._patience
-        delay = patience.backoff_first_s
+        crashes = 0
         ready_by = self._now() + patience.startup_s
         while not stopping.is_set():
             server = await ServerProcess.start(self._command)
@@ -99,11 +100,11 @@ class Supervisor:
                 continue
             if served_s > 0:
                 ready_by = self._now() + patience.startup_s
-            if served_s >= patience.stable_s:
-                delay = patience.backoff_first_s
-            _log.warning("sglang_restarts", served_s=round(served_s, 1), delay_s=delay)
+            now = self._now()
+            again = patience.restarts.again(crashes, lived_s=served_s, now=now)
+            crashes, delay = again.crashes, again.wait_s(now)
+            _log.warning("sglang_restarts", served_s=round(served_s, 1), delay_s=round(delay, 2))
             await _unless(stopping, asyncio.sleep(delay))
-            delay = min(delay * 2, patience.backoff_max_s)
 
     async def _serve(self, server: ServerProcess, *, ready_by: float) -> float:
         """Until it ends or hangs; for how long it was ready."""

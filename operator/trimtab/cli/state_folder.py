@@ -1,0 +1,49 @@
+"""The folder that a job of `trimtab run` lives in. One process has it at a time: two would take each other's secrets,
+streams and checkpoints away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LOCK = "lock"
+
+
+class StateFolderInUse(RuntimeError):
+    """Another process runs the job; nothing was changed."""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder is made if it is not there, and nobody else's until the block ends or the process does.
+
+    Raises StateFolderInUse with the number of the process that has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid = lock.read(32).decode("ascii", "replace").strip() or "of unknown number"
+            raise StateFolderInUse(f"process {pid} runs on {folder}") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n".encode())
+        lock.flush()
+        yield
+
+
+def clear(folder: Path) -> None:
+    """Everything but the lock, for whoever holds it: one in a new file would lock nobody out."""
+    for entry in folder.iterdir():
+        if entry.name == _LOCK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
