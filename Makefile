@@ -14,13 +14,15 @@ help:  ## show the targets
 
 install: $(INSTALLED)  ## create .venv and install everything (runs by itself before the other targets)
 
-# uv resolves in seconds where pip takes minutes; it is itself installed by pip.
-$(INSTALLED): pyproject.toml
+# The versions are locked: a library that was released this morning breaks no clone. uv is itself installed by pip.
+UV := 0.13.7
+$(INSTALLED): pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trimtab needs Python 3.11 or newer; set PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
+	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv==$(UV)
 	@echo "installing into $(VENV) (torch comes along: a few minutes the first time)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 QUICKSTART := examples/quickstart/model/config.json
@@ -86,9 +88,12 @@ crds: $(INSTALLED)  ## generate crds/*.yaml and docs/reference/api.md from trimt
 	$(BIN)/python -m trimtab.api.generate
 	$(BIN)/python charts/trimtab/generate.py
 
-locks: $(INSTALLED)  ## resolve anew what images install: images/locks/*.txt
-	@$(foreach role,operator dataflow rollout trainer,$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
-	  --generate-hashes --custom-compile-command "make locks" --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --custom-compile-command "make locks"
+
+locks:  ## resolve anew what is installed here and in images: requirements-dev.txt and images/locks/*.txt
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet uv==$(UV); }
+	@$(COMPILE) --extra dev --output-file requirements-dev.txt pyproject.toml
+	@$(foreach role,operator dataflow rollout trainer,$(COMPILE) --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
 
 metrics: $(INSTALLED)  ## generate docs/reference/metrics.md from the code
 	$(BIN)/python -m monitoring.metrics_table

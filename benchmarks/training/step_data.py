@@ -58,7 +58,7 @@ def make_model(folder: Path, *, seed: int) -> None:
         eos_token_id=1,
         pad_token_id=0,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    LlamaForCausalLM(config).save_pretrained(folder)
     words = {f"w{number}": number for number in range(VOCABULARY)}
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=Tokenizer(models.WordLevel(words, "w2")), pad_token="w0", eos_token="w1", unk_token="w2"

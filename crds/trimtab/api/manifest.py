@@ -113,6 +113,7 @@ def _documents(text: str) -> Iterator[Document]:
     anchors: dict[str, _Node] = {}
     index = weight = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        assert event.start_mark is not None
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             index, weight, anchors = index + 1, 0, {}

@@ -1,4 +1,5 @@
-"""What images install is what pyproject.toml asks for, each package in one version and by its digests."""
+"""What is installed, here and in images, is what pyproject.toml asks for: each package by its digests, and everywhere
+in the version that the tests ran with."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from packaging.utils import canonicalize_name
 from images.environment import IMAGES, ROOT
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_DEV = "requirements-dev.txt"
 
 
-def _locked(role: str) -> dict[str, set[str]]:
+def _locked(lock: str) -> dict[str, set[str]]:
     """Versions by name: several where they differ by platform."""
     found: dict[str, set[str]] = {}
-    text = (ROOT / f"images/locks/{role}.txt").read_text(encoding="utf-8")
+    text = (ROOT / lock).read_text(encoding="utf-8")
     for entry in re.findall(r"^(\S+)==(\S+)((?:.*\\\n)+.*)", text, flags=re.MULTILINE):
         name, version, rest = entry
         assert "--hash=sha256:" in rest, f"{name} has no digest"
@@ -25,11 +27,29 @@ def _locked(role: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("role", IMAGES)
-def test_a_lock_has_everything_the_extra_asks_for(role: str) -> None:
-    locked = _locked(role)
-    wanted = [*_PROJECT["dependencies"], *_PROJECT["optional-dependencies"][role]]
-    for requirement in map(Requirement, wanted):
+def _asked_for(extra: str) -> list[Requirement]:
+    found = []
+    for requirement in map(Requirement, _PROJECT["optional-dependencies"][extra]):
+        if requirement.name == _PROJECT["name"]:
+            found += [one for inner in requirement.extras for one in _asked_for(inner)]
+        else:
+            found.append(requirement)
+    return found
+
+
+@pytest.mark.parametrize(("extra", "lock"), [("dev", _DEV), *((role, f"images/locks/{role}.txt") for role in IMAGES)])
+def test_a_lock_has_everything_the_extra_asks_for(extra: str, lock: str) -> None:
+    locked = _locked(lock)
+    for requirement in [*map(Requirement, _PROJECT["dependencies"]), *_asked_for(extra)]:
         versions = locked.get(canonicalize_name(requirement.name), set())
-        assert versions, f"images/locks/{role}.txt lacks {requirement.name}: run make locks"
+        assert versions, f"{lock} lacks {requirement.name}: run make locks"
         assert all(map(requirement.specifier.contains, versions)), f"{requirement}: {versions}; run make locks"
+
+
+@pytest.mark.parametrize("role", IMAGES)
+def test_an_image_has_the_versions_that_were_tested(role: str) -> None:
+    tested = _locked(_DEV)
+    differing = {
+        name: versions for name, versions in _locked(f"images/locks/{role}.txt").items() if not versions <= tested[name]
+    }
+    assert not differing, "run make locks"

@@ -41,7 +41,9 @@ class PolicyNetwork(nn.Module):
         _check_family(causal_lm)
         network._prove()
         if gradient_checkpointing:
-            causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            causal_lm.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
         return network.train()
 
     def speed_up(self) -> None:
