@@ -41,9 +41,10 @@ class PolicyNetwork(nn.Module):
         _check_family(causal_lm)
         network._prove()
         if gradient_checkpointing:
-            causal_lm.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
-                gradient_checkpointing_kwargs={"use_reentrant": False}
-            )
+            # transformers has the first name since 5.23, and warns of the second.
+            enable = getattr(causal_lm, "activation_checkpointing_enable", None)
+            enable = enable or causal_lm.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
         return network.train()
 
     def speed_up(self) -> None:
