@@ -67,6 +67,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_file_and_uid_are_named_by_all_of_them(file: Path) -> None:
     weights, prompts = file.parent / "model" / "model.safetensors", file.parent / "prompts.jsonl"
     weights.chmod(0o600)
