@@ -48,7 +48,7 @@ test-all: promtool  ## everything: slow tests too, storms at full size, examples
 promtool: $(INSTALLED)
 	@$(BIN)/python -m monitoring.promtool
 
-coverage: $(INSTALLED)  ## branch coverage of operator/ and runtime/ by `make test` (TESTS=--all: by `make test-all`)
+coverage: $(if $(TESTS),promtool,$(INSTALLED))  ## branch coverage of operator/ and runtime/ by `make test` (TESTS=--all: by `make test-all`)
 	@rm -f .coverage .coverage.*
 	COVERAGE_FILE=$(CURDIR)/.coverage $(BIN)/coverage run -m $(PYTEST:$(BIN)/%=%) $(TESTS)
 	@$(BIN)/coverage combine --quiet
