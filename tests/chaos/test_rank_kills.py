@@ -167,7 +167,8 @@ class Site:
         )
         pids = []
         for rank in range(RANKS):
-            own = settings.model_copy(update={"scratch": self.folder / "scratch" / str(rank)})
+            # A rank of another attempt is another pod, with a disk of its own; the one it follows may still be alive.
+            own = settings.model_copy(update={"scratch": self.folder / "scratch" / f"{attempt}-{rank}"})
             plan = RankPlan(
                 settings=own, rank=rank, port=port, folder=self.folder, death=death if rank == victim else None
             )

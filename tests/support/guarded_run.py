@@ -142,7 +142,10 @@ def remove_folder(folder: Path, *, failed: bool) -> None:
             return  # another of the row was here before
         kept = folder.with_name("trimtab-tests-failed")
         shutil.rmtree(kept, ignore_errors=True)
-        folder.rename(kept)
+        try:
+            folder.rename(kept)
+        except OSError:  # another run has just put its own there
+            shutil.rmtree(folder, ignore_errors=True)
         sys.stderr.write(f"files of the tests that failed: {kept}\n")
     else:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,17 +6,18 @@ import base64
 import binascii
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from trimtab.fabric.tls import ClientTls, Pem, TlsUnusable
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_REREAD_S = 60.0
+
+Token = Callable[[], Awaitable[str]]
+"""A bearer token, asked for at each request, so that a renewed one is used."""
 
 
 class AccessError(Exception):
@@ -24,7 +25,7 @@ class AccessError(Exception):
 
 
 class TokenFile:
-    """A bearer token that somebody else renews in its file, as a kubelet does."""
+    """A bearer token in a file that a kubelet, or another program, renews."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -32,7 +33,7 @@ class TokenFile:
         self._token = ""
         self._read_at: float | None = None
 
-    def __call__(self) -> str:
+    async def __call__(self) -> str:
         now = self._clock()
         if self._read_at is None or now - self._read_at > _TOKEN_REREAD_S:
             try:
@@ -48,28 +49,23 @@ class ClusterAccess:
     server: str
     tls: ClientTls
     """Asked for a context at each request, so that a renewed authority is used."""
-    token: Callable[[], str] | None = None
-    """Called for each request, so that a renewed token is used."""
+    token: Token | None = None
     namespace: str = "default"
     """The context's namespace, or that of the pod we run in."""
+    server_name: str | None = None
+    """The name in the server's certificate, where it is not that of the address."""
+    proxy: str | None = None
 
 
 def load_access(kubeconfig: Path | None = None, *, context: str | None = None) -> ClusterAccess:
-    """From the given file, else from KUBECONFIG, else the pod's service account, else ~/.kube/config."""
-    if kubeconfig is None and os.environ.get("KUBECONFIG"):
-        kubeconfig = Path(os.environ["KUBECONFIG"])
-    if kubeconfig is None and (SERVICE_ACCOUNT_FOLDER / "token").exists():
+    """From the given file, else from the files in KUBECONFIG, else the pod's service account, else ~/.kube/config."""
+    files = os.environ.get("KUBECONFIG", "") if kubeconfig is None else str(kubeconfig)
+    if not files and (SERVICE_ACCOUNT_FOLDER / "token").exists():
         return in_cluster_access(os.environ)
-    path = kubeconfig or Path.home() / ".kube" / "config"
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise AccessError(
-            f"no cluster: {path} cannot be read ({error.strerror}); set KUBECONFIG to a kubeconfig"
-        ) from None
-    except yaml.YAMLError as error:
-        raise AccessError(f"{path} is no YAML: {error}") from None
-    return kubeconfig_access(content, context=context, folder=path.parent)
+    # Kubernetes' client takes half a second to import, and a pod does without it.
+    from trimtab.kube.own_kubeconfig import own_access
+
+    return own_access(files or str(Path.home() / ".kube" / "config"), context=context)
 
 
 def in_cluster_access(environment: Mapping[str, str], *, folder: Path = SERVICE_ACCOUNT_FOLDER) -> ClusterAccess:
@@ -81,58 +77,61 @@ def in_cluster_access(environment: Mapping[str, str], *, folder: Path = SERVICE_
     namespace = folder / "namespace"
     return ClusterAccess(
         server=f"https://{host}:{port}",
-        tls=_tls(authority=folder / "ca.crt"),
+        tls=checked_tls(authority=folder / "ca.crt"),
         token=TokenFile(folder / "token"),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
     )
 
 
-def kubeconfig_access(
-    content: Any, *, context: str | None = None, folder: Path | None = None, files_allowed: bool = True
-) -> ClusterAccess:
-    """Who and where a kubeconfig's context says. `files_allowed` is off for kubeconfigs that somebody else wrote, such
-    as one in a Secret: a path in there would make us read our own disk for them."""
+def carried_access(content: Any) -> ClusterAccess:
+    """What a kubeconfig's current context says, from what the kubeconfig itself carries. It comes from a Secret: a path
+    or a program in it would have us read our own disk, or run something, for its author."""
     if not isinstance(content, dict):
         raise AccessError("a kubeconfig is a mapping with clusters, users and contexts")
-    wanted = context or content.get("current-context")
-    if not wanted:
-        raise AccessError("current-context: not set in the kubeconfig, and no context was asked for")
+    if not (wanted := content.get("current-context")):
+        raise AccessError("current-context: not set in the kubeconfig")
     chosen = _named(content, "contexts", wanted, field="context")
     cluster = _named(content, "clusters", chosen.get("cluster"), field="cluster")
     user = _named(content, "users", chosen.get("user"), field="user") if chosen.get("user") else {}
-    for unsupported in ("exec", "auth-provider", "username"):
+    for unsupported in ("exec", "auth-provider", "username", "tokenFile", "client-certificate", "client-key"):
         if unsupported in user:
-            raise AccessError(f"user.{unsupported}: not supported; use a client certificate or a token")
-    if cluster.get("insecure-skip-tls-verify"):
-        raise AccessError("cluster.insecure-skip-tls-verify: refused; give certificate-authority-data instead")
-    server = str(cluster.get("server") or "")
-    if not server.startswith("https://"):
-        raise AccessError(f"cluster.server: {server!r} is no https:// address")
-
-    def data(section: dict[str, Any], name: str) -> Pem | None:
-        return _data(section, name, folder=folder, files_allowed=files_allowed)
-
-    token: Callable[[], str] | None = None
-    if user.get("token"):
-        literal = str(user["token"])
-        token = lambda: literal  # noqa: E731
-    elif user.get("tokenFile"):
-        if not files_allowed:
-            raise AccessError("user.tokenFile: files are not allowed in this kubeconfig; give token")
-        token = TokenFile((folder or Path()) / str(user["tokenFile"]))
-    certificate, key = data(user, "client-certificate"), data(user, "client-key")
+            raise AccessError(f"user.{unsupported}: not allowed here; give a token, or a certificate and key as data")
+    if "certificate-authority" in cluster:
+        raise AccessError("cluster.certificate-authority: files are not allowed here; give certificate-authority-data")
+    server = checked_server(cluster.get("server"), skips_verification=cluster.get("insecure-skip-tls-verify"))
+    certificate, key = _data(user, "client-certificate"), _data(user, "client-key")
     if (certificate is None) != (key is None):
         raise AccessError("user.client-certificate and user.client-key: one is given without the other")
     return ClusterAccess(
-        server=server.rstrip("/"),
-        tls=_tls(
-            authority=data(cluster, "certificate-authority"),
-            certificate=certificate,
-            key=key,
-        ),
-        token=token,
+        server=server,
+        tls=checked_tls(authority=_data(cluster, "certificate-authority"), certificate=certificate, key=key),
+        token=fixed_token(str(user["token"])) if user.get("token") else None,
         namespace=str(chosen.get("namespace") or "default"),
     )
+
+
+def fixed_token(value: str) -> Token:
+    async def token() -> str:
+        return value
+
+    return token
+
+
+def checked_server(server: Any, *, skips_verification: Any) -> str:
+    if skips_verification:
+        raise AccessError("cluster.insecure-skip-tls-verify: refused; give certificate-authority-data instead")
+    if not isinstance(server, str) or not server.startswith("https://"):
+        raise AccessError(f"cluster.server: {server!r} is no https:// address")
+    return server.rstrip("/")
+
+
+def checked_tls(*, authority: Pem | None, certificate: Pem | None = None, key: Pem | None = None) -> ClientTls:
+    tls = ClientTls(authority=authority, certificate=certificate, key=key)
+    try:
+        tls.context()
+    except TlsUnusable as error:
+        raise AccessError(str(error)) from None
+    return tls
 
 
 def _named(content: dict[str, Any], section: str, name: Any, *, field: str) -> dict[str, Any]:
@@ -142,24 +141,10 @@ def _named(content: dict[str, Any], section: str, name: Any, *, field: str) -> d
     raise AccessError(f"{section}: the kubeconfig has none called {name!r}")
 
 
-def _data(section: dict[str, Any], name: str, *, folder: Path | None, files_allowed: bool) -> Pem | None:
-    """`NAME-data` in base64, else the file `NAME`, which may be renewed."""
-    if encoded := section.get(f"{name}-data"):
-        try:
-            return base64.b64decode(encoded, validate=True)
-        except binascii.Error:
-            raise AccessError(f"{name}-data: is no base64") from None
-    if not section.get(name):
+def _data(section: dict[str, Any], name: str) -> bytes | None:
+    if not (encoded := section.get(f"{name}-data")):
         return None
-    if not files_allowed:
-        raise AccessError(f"{name}: files are not allowed in this kubeconfig; give {name}-data")
-    return (folder or Path()) / str(section[name])
-
-
-def _tls(*, authority: Pem | None, certificate: Pem | None = None, key: Pem | None = None) -> ClientTls:
-    tls = ClientTls(authority=authority, certificate=certificate, key=key)
     try:
-        tls.context()
-    except TlsUnusable as error:
-        raise AccessError(str(error)) from None
-    return tls
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        raise AccessError(f"{name}-data: is no base64") from None

@@ -17,7 +17,7 @@ import aiohttp
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.tls import TlsUnusable
-from trimtab.kube.access import ClusterAccess
+from trimtab.kube.access import AccessError, ClusterAccess
 from trimtab.kube.errors import Gone, KubeError, NotFound, ServerError, TooManyRequests, Unreachable, api_error
 from trimtab.kube.resources import Object, Resource
 
@@ -301,7 +301,7 @@ class KubeClient:
             raise RuntimeError("the client is not open: use it in `async with`")
         headers = {}
         if self.access.token is not None:
-            headers["Authorization"] = f"Bearer {self.access.token()}"
+            headers["Authorization"] = f"Bearer {await self.access.token()}"
         data = None
         if request.body is not None:
             data = json.dumps(request.body).encode()
@@ -317,6 +317,8 @@ class KubeClient:
                 headers=headers,
                 allow_redirects=False,
                 ssl=self.access.tls.context(),
+                server_hostname=self.access.server_name,
+                proxy=self.access.proxy,
                 **options,
             ) as response:
                 answered = True
@@ -357,6 +359,8 @@ def _as_unreachable(request: _Request) -> Generator[None, None, None]:
         raise Unreachable(f"{request}: no answer within the deadline") from None
     except (ssl.SSLError, TlsUnusable) as error:
         raise Unreachable(f"{request}: TLS failed: {error}") from None
+    except AccessError as error:
+        raise Unreachable(f"{request}: {error}") from None
     except (aiohttp.ClientError, ConnectionError, ValueError) as error:
         raise Unreachable(f"{request}: {type(error).__name__}: {error}") from None
 

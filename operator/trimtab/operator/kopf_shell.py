@@ -118,7 +118,7 @@ def registry_for(access: ClusterAccess, *, wake: Wake) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
-        headers = {} if access.token is None else {"Authorization": f"Bearer {access.token()}"}
+        headers = {} if access.token is None else {"Authorization": f"Bearer {await access.token()}"}
         connector = aiohttp.TCPConnector(ssl=access.tls.context(), limit=0)
         session = aiohttp.ClientSession(connector=connector, headers=headers)
         # Tokens and authorities in files are renewed there; kopf asks again when this is over.

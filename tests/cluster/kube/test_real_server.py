@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.polling import eventually, within
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -15,7 +17,7 @@ from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Key
+from trimtab.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Key
 from trimtab.kube.watch import watch
 
 
@@ -98,3 +100,30 @@ async def test_the_store_outlives_a_crash_of_the_server(control_plane: ControlPl
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_program_s_token_is_accepted(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+    """As clouds log people in: a kubeconfig that names a program instead of credentials."""
+    create = ("create", "--namespace", namespace)
+    control_plane.kubectl(*create, "serviceaccount", "person")
+    control_plane.kubectl(*create, "role", "reads", "--verb=get", "--resource=configmaps")
+    control_plane.kubectl(*create, "rolebinding", "reads", "--role=reads", f"--serviceaccount={namespace}:person")
+    control_plane.kubectl(*create, "configmap", "visible")
+    issuer = control_plane.kubeconfig()
+    program = tmp_path / "login.sh"
+    program.write_text(
+        f"#!/bin/sh\ntoken=$({control_plane.assets.kubectl} --kubeconfig {issuer} -n {namespace} create token person)\n"
+        'printf \'{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", '
+        '"status": {"token": "%s"}}\' "$token"\n'
+    )
+    program.chmod(0o755)
+    config = yaml.safe_load(issuer.read_text())
+    config["users"][0]["user"] = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}
+    }
+    own = tmp_path / "config"
+    own.write_text(yaml.safe_dump(config))
+    async with KubeClient(load_access(own)) as client:
+        await client.get(CONFIG_MAPS, "visible", namespace=namespace)
+        with pytest.raises(Forbidden, match=f"system:serviceaccount:{namespace}:person"):
+            await client.list(SECRETS, namespace=namespace)

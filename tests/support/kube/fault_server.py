@@ -17,7 +17,7 @@ from aiohttp import web
 from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.tls import ClientTls
-from trimtab.kube.access import ClusterAccess
+from trimtab.kube.access import ClusterAccess, fixed_token
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -114,7 +114,7 @@ async def fault_server(folder: Path) -> AsyncGenerator[tuple[FaultServer, Cluste
     port = runner.addresses[0][1]
     trusting = ClientTls(authority=authority.pair.certificate)
     try:
-        yield server, ClusterAccess(server=f"https://127.0.0.1:{port}", tls=trusting, token=lambda: "secret-token")
+        yield server, ClusterAccess(server=f"https://127.0.0.1:{port}", tls=trusting, token=fixed_token("secret-token"))
     finally:
         await runner.cleanup()
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from trimtab.kube.access import AccessError, ClusterAccess, kubeconfig_access
+from trimtab.kube.access import AccessError, ClusterAccess, carried_access
 
 INSECURE = "InsecureKubeConfig"
 BAD = "BadKubeConfig"
@@ -61,7 +61,7 @@ def read_kubeconfig(content: bytes) -> ClusterAccess:
     _check_cluster(cluster)
     _check_user(user)
     try:
-        return kubeconfig_access(config, files_allowed=False)
+        return carried_access(config)
     except AccessError:
         # Its own text may quote the kubeconfig.
         raise KubeConfigRefused(
