@@ -54,7 +54,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
 from trimtab.kube.resources import SECRETS
 from trimtab.operator.nats_account import SEED_KEY, AccountUnusable, account_secret, open_mint
-from trimtab.operator.settings import AccountSecret, NatsAccountSettings
+from trimtab.operator.settings import NatsAccountSettings, OwnSecret
 
 _PROMETHEUS = "monitoring.coreos.com/v1"
 _RELEASE = "trimtab"
@@ -178,7 +178,7 @@ class _EvaluationNats:
 def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     """nats-server with the chart's configuration and the Secret that the operator makes for it, on a free port."""
     entries = objects({})
-    made = account_secret(AccountSecret(name="trimtab-nats-account", namespace=NAMESPACE), issued_at=int(time.time()))
+    made = account_secret(OwnSecret(name="trimtab-nats-account", namespace=NAMESPACE), issued_at=int(time.time()))
     seed = base64.b64decode(made["data"][SEED_KEY]).decode()
     pod = named(entries, "StatefulSet", "trimtab-nats")["spec"]["template"]
     folder = tmp_path / "etc"
@@ -248,7 +248,7 @@ async def test_the_operator_makes_the_account_once_under_the_charts_rights(contr
     control_plane.kubectl("apply", "-f", "-", stdin=_text(rights))
     user = f"system:serviceaccount:{home}:trimtab-operator"
     access = load_access(control_plane.kubeconfig(user=user, groups=()))
-    account = NatsAccountSettings(secret=AccountSecret(name="trimtab-nats-account", namespace=home))
+    account = NatsAccountSettings(secret=OwnSecret(name="trimtab-nats-account", namespace=home))
     async with KubeClient(access, user_agent="test") as client:
         # Two operators start at once, and one again later.
         mints = list(await asyncio.gather(*(open_mint(account, client, clock=lambda: 1e9) for _ in range(2))))
@@ -257,7 +257,7 @@ async def test_the_operator_makes_the_account_once_under_the_charts_rights(contr
         assert len(made) == 1
         with pytest.raises(Forbidden):
             await client.get(SECRETS, "another", namespace=home)
-        elsewhere = NatsAccountSettings(secret=AccountSecret(name="trimtab-nats-account", namespace="default"))
+        elsewhere = NatsAccountSettings(secret=OwnSecret(name="trimtab-nats-account", namespace="default"))
         with pytest.raises(AccountUnusable, match="trimtab-nats-account in namespace default"):
             await open_mint(elsewhere, client, clock=lambda: 1e9)
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from trimtab.api.manifest import MAX_BYTES, Document, UnreadableManifestError, read_manifest
-from trimtab.api.validation import is_ours, problems
+from trimtab.api.review import review
+from trimtab.api.validation import is_ours
 
 EXIT_PROBLEMS = 1
 EXIT_UNREADABLE = 2
@@ -49,14 +50,16 @@ def _validated(file: str) -> int:
 
 def _report(file: str, document: Document) -> int:
     """Prints what is wrong with one document, or that nothing is, and returns the number of problems."""
-    found = problems(document.value)
+    reviewed = review(document.value)
     title = _title(document.value)
-    for problem in found:
+    for problem in reviewed.problems:
         place = f"{_printable(file)}:{document.line(problem.path)}: document {document.index}: {title}"
         click.echo(f"{place}: {_printable(problem.field or 'document')}: {_printable(problem.message)}", err=True)
-    if not found:
+    for warning in reviewed.warnings:
+        click.echo(f"{_printable(file)}:{document.marks.line}: {title}: warning: {_printable(warning)}", err=True)
+    if not reviewed.problems:
         click.echo(f"{_printable(file)}:{document.marks.line}: {title} is valid")
-    return len(found)
+    return len(reviewed.problems)
 
 
 def _read(file: str) -> bytes:

@@ -63,6 +63,12 @@ SERVICE_ACCOUNTS = Resource(plural="serviceaccounts", kind="ServiceAccount")
 EVENTS = Resource(plural="events", kind="Event")
 NAMESPACES = Resource(plural="namespaces", kind="Namespace", namespaced=False)
 NODES = Resource(plural="nodes", kind="Node", namespaced=False)
+VALIDATING_WEBHOOKS = Resource(
+    group="admissionregistration.k8s.io",
+    plural="validatingwebhookconfigurations",
+    kind="ValidatingWebhookConfiguration",
+    namespaced=False,
+)
 LEASES = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
 
 RLJOBS = Resource(group="rl.trimtab.dev", version="v1alpha1", plural="rljobs", kind="RLJob")

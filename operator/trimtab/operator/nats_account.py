@@ -20,7 +20,7 @@ from trimtab.fabric.logs import REDACTOR
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, ApiError, KubeError, TooManyRequests
 from trimtab.kube.resources import SECRETS, Object
-from trimtab.operator.settings import AccountSecret, NatsAccountSettings
+from trimtab.operator.settings import NatsAccountSettings, OwnSecret
 
 SEED_KEY = "account.seed"
 SERVER_KEY = "trust.conf"
@@ -67,7 +67,7 @@ async def _seed(settings: NatsAccountSettings, client: KubeClient, *, clock: Cal
     return base64.b64decode(encoded).decode(errors="replace").strip(), f"Secret {place.name}, key {SEED_KEY}"
 
 
-async def _stored(client: KubeClient, place: AccountSecret, *, clock: Callable[[], float]) -> Object:
+async def _stored(client: KubeClient, place: OwnSecret, *, clock: Callable[[], float]) -> Object:
     """The Secret as it is, or as we make it now. An API server that does not answer is waited for."""
     attempt = 0
     while True:
@@ -82,7 +82,7 @@ async def _stored(client: KubeClient, place: AccountSecret, *, clock: Callable[[
             attempt += 1
 
 
-async def _found_or_made(client: KubeClient, place: AccountSecret, *, clock: Callable[[], float]) -> Object:
+async def _found_or_made(client: KubeClient, place: OwnSecret, *, clock: Callable[[], float]) -> Object:
     found = await client.get_or_none(SECRETS, place.name, namespace=place.namespace)
     if found is not None:
         return found
@@ -93,7 +93,7 @@ async def _found_or_made(client: KubeClient, place: AccountSecret, *, clock: Cal
         return await client.get(SECRETS, place.name, namespace=place.namespace)
 
 
-def account_secret(place: AccountSecret, *, issued_at: int) -> Object:
+def account_secret(place: OwnSecret, *, issued_at: int) -> Object:
     """A new account."""
     trust = new_trust(issued_at=issued_at)
     data = {SEED_KEY: trust.account_seed, SERVER_KEY: trust.server}

@@ -26,6 +26,7 @@ from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator import event_reasons as reasons
+from trimtab.operator.admission.webhook import serve_admission
 from trimtab.operator.agent_desk import AgentDesk
 from trimtab.operator.apply.kubernetes.api_keys import read_api_key
 from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
@@ -34,7 +35,6 @@ from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswere
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.controller import Controller
 from trimtab.operator.job_reports import JobReports
-from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.nats_account import open_mint
@@ -69,24 +69,43 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
         try:
             # Before the lease: NATS may wait for the account, whoever works.
             mint = await open_mint(settings.nats_account, client, clock=time.time)
-            await leadership.acquire()
-            _log.info("leading", identity=settings.identity)
-            with own.leading():
-                await _lead(settings, access, client, leadership, probes, own, mint)
-            await leadership.release()
+            told_to_stop = asyncio.Event()
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
+            # Every replica answers the API server, whichever of them leads.
+            admission = asyncio.create_task(
+                serve_admission(settings.admission, access, client, told_to_stop=told_to_stop), name="admission"
+            )
+            if await _acquired(leadership, unless=admission):
+                _log.info("leading", identity=settings.identity)
+                with own.leading():
+                    await _lead(settings, client, leadership, probes, own, mint, admission)
+                await leadership.release()
         finally:
             beating.cancel()
 
 
+async def _acquired(leadership: Leadership, *, unless: asyncio.Task[None]) -> bool:
+    acquiring = asyncio.create_task(leadership.acquire(), name="lease")
+    await asyncio.wait({acquiring, unless}, return_when=asyncio.FIRST_COMPLETED)
+    if acquiring.done():
+        acquiring.result()
+        return True
+    acquiring.cancel()
+    await asyncio.gather(acquiring, return_exceptions=True)
+    return False
+
+
 async def _lead(
     settings: OperatorSettings,
-    access: ClusterAccess,
     client: KubeClient,
     leadership: Leadership,
     probes: Probes,
     metrics: OperatorMetrics,
     mint: UserMint | None,
+    admission: asyncio.Task[None],
 ) -> None:
+    """Until the webhook ends, which it does when the operator is told to stop."""
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
     reports = JobReports(settings.nats, interval_s=settings.report_interval_s, mint=mint)
@@ -115,19 +134,10 @@ async def _lead(
             await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
         tasks.append(asyncio.create_task(controller.run(), name="controller"))
         tasks.append(asyncio.create_task(links.run(lambda: _placements(cluster)), name="links"))
-        told_to_stop = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
-        shell = asyncio.create_task(
-            run_kopf(access, namespaces=settings.namespaces, wake=controller.nudge, told_to_stop=told_to_stop),
-            name="kopf",
-        )
         _log.info("operator_ready", namespaces=settings.namespaces or "all")
-        done, _ = await asyncio.wait({shell, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({admission, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        if shell not in done:
-            shell.cancel()
     finally:
         holding.remove_done_callback(_leave_at_once)
         await agents.close()

@@ -95,7 +95,7 @@ class RequestSettings(BaseModel):
         return roles[role]
 
 
-class AccountSecret(BaseModel):
+class OwnSecret(BaseModel):
     """A Secret that the operator makes when it is not there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,7 +113,7 @@ class NatsAccountSettings(BaseModel):
     """SA…: the account's own, or that of one of its signing keys."""
     seed_file: Path | None = None
     """The same in a file."""
-    secret: AccountSecret | None = None
+    secret: OwnSecret | None = None
     """The same in a Secret, beside what a NATS server includes in its configuration to trust it."""
     public_key: str | None = None
     """A…: the account's, where the seed is a signing key's."""
@@ -130,6 +130,33 @@ class NatsAccountSettings(BaseModel):
         return self
 
 
+class AdmissionSettings(BaseModel):
+    """The webhook that the API server asks about RLJobs, RolloutPools and Trainers. Its certificate is somebody else's,
+    in a folder, or the operator's own, in a Secret."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = ""
+    """The address it listens at; empty: all."""
+    port: int = Field(default=9443, ge=1, le=65535)
+    certificate_folder: Path | None = None
+    """With tls.crt and tls.key, which may be renewed there, as cert-manager does."""
+    secret: OwnSecret | None = None
+    """Where the operator keeps the certificate that it makes and renews itself."""
+    server_name: str = ""
+    """The name or address by which the API server dials, for that certificate."""
+    webhook: str = ""
+    """The ValidatingWebhookConfiguration that is told of that certificate's authority."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> AdmissionSettings:
+        if (self.certificate_folder is None) == (self.secret is None):
+            raise ValueError("give one of certificate_folder and secret")
+        if self.secret is not None and not (self.server_name and self.webhook):
+            raise ValueError("secret: needs server_name and webhook too")
+        return self
+
+
 class OperatorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -142,6 +169,8 @@ class OperatorSettings(BaseModel):
     is made for them with `nats_account`."""
     remote_object_store: ObjectStoreSettings | None = None
     remote: RemoteSettings = RemoteSettings()
+    admission: AdmissionSettings | None = None
+    """Absent, manifests are judged only once they are there, in the condition Accepted."""
     images: ImageSettings
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets in the namespaces of jobs, with which their images are pulled; a template may name others."""

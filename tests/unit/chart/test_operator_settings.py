@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tests.support.chart.mounted import volume_named, write_projected
 from tests.support.chart.rendering import SETS, named, objects, pod_templates, values_of
 from trimtab.fabric.settings import load_settings
-from trimtab.operator.settings import AccountSecret, OperatorSettings
+from trimtab.operator.settings import OperatorSettings, OwnSecret
 
 _SECRETS = Path("/trimtab/secrets")
 
@@ -53,7 +53,7 @@ def test_evaluation_servers(tmp_path: Path) -> None:
     assert settings.nats.servers == ("tls://trimtab-nats.trimtab-system.svc:4222",)
     assert not settings.nats.names_a_user
     assert settings.nats_account is not None
-    assert settings.nats_account.secret == AccountSecret(name="trimtab-nats-account", namespace="trimtab-system")
+    assert settings.nats_account.secret == OwnSecret(name="trimtab-nats-account", namespace="trimtab-system")
     assert settings.object_store.endpoint_url == "https://trimtab-object-store.trimtab-system.svc:8333"
     assert settings.object_store.secret_access_key is not None
     assert settings.lease.namespace == "trimtab-system"

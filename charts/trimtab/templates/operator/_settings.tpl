@@ -27,6 +27,10 @@ lease:
   name: {{ include "trimtab.operator.name" . }}
   namespace: {{ .Release.Namespace }}
   duration_s: {{ .Values.operator.leaseDurationSeconds | int }}
+{{- if include "trimtab.admission.enabled" . }}
+admission:
+  {{- include "trimtab.admission.settings" . | nindent 2 }}
+{{- end }}
 workers: {{ .Values.operator.workers | int }}
 calls_per_object: {{ .Values.operator.callsPerObject | int }}
 actions_per_turn: {{ .Values.operator.actionsPerTurn | int }}

@@ -36,36 +36,40 @@ class KeyPair:
 class CertificateAuthority:
     """Signs certificates; `now` is passed in, and validity starts an hour before it for clocks that are behind."""
 
-    def __init__(self, pair: KeyPair, *, now: datetime.datetime) -> None:
+    def __init__(self, pair: KeyPair, *, now: datetime.datetime, valid_for: datetime.timedelta = _VALID_FOR) -> None:
         self.pair = pair
         self._now = now
+        self._valid_for = valid_for
         self._certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         self._key = key
 
     @classmethod
-    def create(cls, *, now: datetime.datetime) -> Self:
+    def create(cls, *, now: datetime.datetime, valid_for: datetime.timedelta = _VALID_FOR) -> Self:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(user="trimtab-embedded-ca", groups=())
         certificate = (
-            _builder(subject=name, issuer=name, public_key=key.public_key(), now=now)
+            _builder(subject=name, issuer=name, public_key=key.public_key(), now=now, valid_for=valid_for)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(_signs_certificates(), critical=True)
             .sign(key, hashes.SHA256())
         )
-        return cls(_pair(certificate, key), now=now)
+        return cls(_pair(certificate, key), now=now, valid_for=valid_for)
 
     def server(self, address: str, *, user: str = "kube-apiserver", groups: tuple[str, ...] = ()) -> KeyPair:
-        names = x509.SubjectAlternativeName(
-            [
-                x509.IPAddress(ipaddress.ip_address(address)),
-                x509.DNSName("localhost"),
-                x509.DNSName("kubernetes.default.svc"),
-            ]
+        """For an address on this machine, or a name."""
+        names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.DNSName("kubernetes.default.svc")]
+        try:
+            names.insert(0, x509.IPAddress(ipaddress.ip_address(address)))
+        except ValueError:
+            names = [x509.DNSName(address)]
+        return self._sign(
+            _name(user=user, groups=groups),
+            usage=ExtendedKeyUsageOID.SERVER_AUTH,
+            names=x509.SubjectAlternativeName(names),
         )
-        return self._sign(_name(user=user, groups=groups), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=names)
 
     def client(self, *, user: str, groups: tuple[str, ...]) -> KeyPair:
         return self._sign(_name(user=user, groups=groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -75,7 +79,11 @@ class CertificateAuthority:
     ) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(
-            subject=subject, issuer=self._certificate.subject, public_key=key.public_key(), now=self._now
+            subject=subject,
+            issuer=self._certificate.subject,
+            public_key=key.public_key(),
+            now=self._now,
+            valid_for=self._valid_for,
         ).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         # Python 3.13 and newer do not accept certificates without it.
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -105,7 +113,12 @@ def _signs_certificates() -> x509.KeyUsage:
 
 
 def _builder(
-    *, subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime.datetime
+    *,
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    valid_for: datetime.timedelta,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -114,7 +127,7 @@ def _builder(
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + _VALID_FOR)
+        .not_valid_after(now + valid_for)
     )
 
 

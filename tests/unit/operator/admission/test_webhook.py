@@ -14,7 +14,7 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.restarts import RestartPolicy
 from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
-from trimtab.operator.kopf_shell import run_kopf
+from trimtab.operator.admission.webhook import run_webhook
 
 Operator = Callable[..., Awaitable[None]]
 
@@ -23,10 +23,9 @@ async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop:
     monkeypatch.setattr(kopf, "operator", operator)
     access = ClusterAccess(server="https://nowhere.invalid", tls=ClientTls())
     async with patiently(10):
-        await run_kopf(
+        await run_webhook(
             access,
-            namespaces=(),
-            wake=lambda kind, key: None,
+            server=kopf.WebhookServer,
             told_to_stop=told_to_stop,
             ends_within_s=0.1,
             restarts=RestartPolicy(backoff=FullJitter(base_s=0.001, cap_s=0.001), stable_s=60.0),

@@ -1,0 +1,66 @@
+"""Whether the API server takes an object as it is about to be written: the words of `trimtab validate`, and what only a
+cluster refuses. Pure; the webhook is around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trimtab.api.job import RLJob
+from trimtab.api.pool import RolloutPool
+from trimtab.api.review import review, scale_warnings
+from trimtab.api.validation import parse
+from trimtab.kube.resources import Object
+from trimtab.operator.apply.kubernetes.refusals import refusal_of
+
+_MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    refusal: str | None = None
+    """Every problem with field and fix; None when the object is taken."""
+    warnings: tuple[str, ...] = ()
+
+
+def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
+    """`job` is that of a pool or trainer, as far as it is known.
+
+    A write that leaves the spec as it is says nothing new, and one to an object that goes must not be held up: a bad
+    object that came in while the webhook was down gets its status, loses its finalizer and can be deleted.
+    """
+    if new["metadata"].get("deletionTimestamp") or (old is not None and old.get("spec") == new.get("spec")):
+        return Judgement()
+    written = _as_written(new)
+    reviewed = review(written)
+    problems = [f"{problem.field or 'document'}: {problem.message}" for problem in reviewed.problems]
+    if problems:
+        return Judgement(refusal=_listed(problems), warnings=reviewed.warnings)
+    resource = parse(written)
+    warnings = list(reviewed.warnings)
+    if isinstance(resource, RolloutPool) and old is not None and _replicas(old) != resource.spec.replicas:
+        warnings += scale_warnings(resource, resource.spec.replicas, job)
+    return Judgement(refusal=refusal_of(resource.spec), warnings=tuple(warnings))
+
+
+def judge_scale(pool: RolloutPool, replicas: int, *, job: RLJob | None) -> Judgement:
+    """`kubectl scale` is never refused."""
+    return Judgement(warnings=tuple(scale_warnings(pool, replicas, job)))
+
+
+def _as_written(item: Object) -> Object:
+    """Without what the API server has added."""
+    metadata = {
+        name: value for name, value in item["metadata"].items() if name in ("name", "generateName", "namespace")
+    }
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata, "spec": item.get("spec")}
+
+
+def _replicas(pool: Object) -> object:
+    return (pool.get("spec") or {}).get("replicas")
+
+
+def _listed(problems: list[str]) -> str:
+    shown = problems[:_MOST_PROBLEMS]
+    more = [f"and {len(problems) - len(shown)} more"] if len(problems) > len(shown) else []
+    return "\n".join([*shown, *more])
