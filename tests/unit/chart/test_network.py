@@ -34,7 +34,7 @@ def test_every_pod_of_ours_has_a_policy_both_ways() -> None:
 
 def test_operator() -> None:
     policy = named(objects({}), "NetworkPolicy", "trimtab-operator")["spec"]
-    assert _ports(policy["ingress"]) == [[9464]]
+    assert _ports(policy["ingress"]) == [[9464], [9443]]
     assert policy["ingress"][0]["from"] == [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}, "podSelector": {}}
     ]

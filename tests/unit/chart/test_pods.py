@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.chart.rendering import SETS, named, objects, pod_templates, values_of
 from trimtab.fabric.settings import ProbeSettings
+from trimtab.operator.settings import AdmissionSettings
 
 _PORT = ProbeSettings().port
 
@@ -54,10 +55,14 @@ def test_operators_wait_for_one_another_and_not_together() -> None:
     assert budget["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": selector}}
 
 
-def test_the_port_is_the_operators() -> None:
+def test_the_ports_are_the_operators() -> None:
     entries = objects({})
     (container,) = named(entries, "Deployment", "trimtab-operator")["spec"]["template"]["spec"]["containers"]
-    assert container["ports"] == [{"name": "metrics", "containerPort": _PORT}]
+    webhook = AdmissionSettings.model_fields["port"].default
+    assert container["ports"] == [
+        {"name": "metrics", "containerPort": _PORT},
+        {"name": "webhook", "containerPort": webhook},
+    ]
 
 
 def test_an_image_is_pinned_by_digest_where_there_is_one() -> None:

@@ -37,8 +37,14 @@ def _granted(entries: list[Object], account: str) -> dict[tuple[str, str], list[
 
 
 def test_whole_cluster() -> None:
+    webhook = {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["validatingwebhookconfigurations"],
+        "resourceNames": ["trimtab-system-trimtab-admission"],
+        "verbs": ["get", "patch"],
+    }
     assert _granted(objects({}), "trimtab-operator") == {
-        ("ClusterRoleBinding", ""): _rules("cluster.yaml", "ClusterRole"),
+        ("ClusterRoleBinding", ""): [webhook, *_rules("cluster.yaml", "ClusterRole")],
         ("RoleBinding", NAMESPACE): _rules("cluster.yaml", "Role"),
     }
 
@@ -69,7 +75,7 @@ def test_some_namespaces_ask_for_no_right_in_the_cluster() -> None:
 
 def test_none_where_somebody_else_grants_them() -> None:
     kinds = {entry["kind"] for entry in objects(values_of("bare"))}
-    assert kinds == {"ConfigMap", "Deployment", "Service"}
+    assert kinds == {"ConfigMap", "Deployment", "Service", "ValidatingWebhookConfiguration"}
 
 
 @pytest.mark.parametrize(
