@@ -31,7 +31,7 @@ from trimtab.fabric.wire.member import SKIPPED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.operator.plan.first_groups import GivenUp
+from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport
 
 _log = structlog.get_logger(__name__)

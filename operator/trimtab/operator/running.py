@@ -26,20 +26,20 @@ from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.agent_desk import AgentDesk
-from trimtab.operator.apply.kubernetes.api_keys import read_api_key
-from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
 from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
+from trimtab.operator.autoscale.agent.api_keys import read_api_key
+from trimtab.operator.autoscale.agent.maintainer import AgentDesk
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-from trimtab.operator.controller import Controller
-from trimtab.operator.job_reports import JobReports
 from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.nats_account import open_mint
+from trimtab.operator.reconcile.cache import FreshView, TypedView
+from trimtab.operator.reconcile.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
+from trimtab.operator.reconcile.controller import Controller
+from trimtab.operator.reconcile.job_watches import JobReports
+from trimtab.operator.reconcile.placement import Placement, placements_of
 from trimtab.operator.remote.links import Links
-from trimtab.operator.remote.placement import Placement, placements_of
 from trimtab.operator.settings import OperatorSettings
 
 _log = structlog.get_logger(__name__)

@@ -13,8 +13,8 @@ from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
 from trimtab.fabric.wire.member import State
 from trimtab.operator.autoscale.agent.answers import Answer
 from trimtab.operator.autoscale.history import History
+from trimtab.operator.conditions import find
 from trimtab.operator.plan.actions import PutPool
-from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.filesize import decimal
 
-from trimtab.cli.weights.opening import OpenWeights, json_option, policy_option, with_weights
+from trimtab.cli.weights.access import OpenWeights, json_option, policy_option, with_weights
 from trimtab.cli.weights.preview import preview
 from trimtab.cli.weights.screen import output, plain, print_json
 from trimtab.cli.weights.units import duration, duration_text

@@ -9,8 +9,8 @@ import msgspec
 from rich.filesize import decimal
 from rich.table import Table
 
+from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
 from trimtab.cli.weights.catalogue import Kind, kind_of
-from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
 from trimtab.cli.weights.overview import Overview, overview
 from trimtab.cli.weights.screen import output, place_text, plain, print_json
 from trimtab.cli.weights.tensor_groups import TensorGroup, tensor_groups

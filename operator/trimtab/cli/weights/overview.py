@@ -7,8 +7,8 @@ from collections import Counter
 
 import msgspec
 
+from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights
 from trimtab.cli.weights.catalogue import Kind, kind_of, route_text
-from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights
 from trimtab.cli.weights.store_time import LEASE_TTL_S, store_time
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.objects.upload import all_or_first_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.cli.weights.opening import OpenWeights
+from trimtab.cli.weights.access import OpenWeights
 from trimtab.cli.weights.store_time import store_time
 from trimtab.weights.store.collection import Collected, CollectionRules, is_garbage, referenced_keys
 from trimtab.weights.store.condemned import CondemnedList

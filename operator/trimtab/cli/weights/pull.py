@@ -12,8 +12,8 @@ import click
 import msgspec
 from rich.filesize import decimal
 
+from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.catalogue import route_text
-from trimtab.cli.weights.opening import OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.screen import byte_bar
 from trimtab.cli.weights.units import size
 from trimtab.weights.apply.errors import CopyInUse, DamagedCopy

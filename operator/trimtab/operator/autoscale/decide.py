@@ -10,7 +10,7 @@ from trimtab.operator.autoscale import record
 from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
 from trimtab.operator.autoscale.history import History, decided, observed, remembering
-from trimtab.operator.autoscale.recommending import (
+from trimtab.operator.autoscale.recommendation import (
     Recommendation,
     Reports,
     missing_evidence,
@@ -18,7 +18,7 @@ from trimtab.operator.autoscale.recommending import (
     recommend,
 )
 from trimtab.operator.autoscale.record import ScaleEvent
-from trimtab.operator.plan.conditions import Statement
+from trimtab.operator.conditions import Statement
 
 # Rails that wait for time to pass are looked at again as often as HPA looks.
 _LOOK_AGAIN_S = 15.0

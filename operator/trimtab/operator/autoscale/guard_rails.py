@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.api.autoscaling import Autoscaling
+from trimtab.operator.autoscale.distribution import within_bounds
 from trimtab.operator.autoscale.fleet import Fleet, Targets, Weights, best_first
 from trimtab.operator.autoscale.history import History
-from trimtab.operator.autoscale.placing import within_bounds
 from trimtab.operator.autoscale.rate_limits import may_add, may_remove, with_at_most_added, with_at_most_removed
 
 

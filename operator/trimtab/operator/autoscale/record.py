@@ -10,9 +10,9 @@ from trimtab.api.conditions import ConditionType
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.guard_rails import Bounded, Limit
 from trimtab.operator.autoscale.history import ByHand, History
-from trimtab.operator.autoscale.recommending import Recommendation, Reports
+from trimtab.operator.autoscale.recommendation import Recommendation, Reports
+from trimtab.operator.conditions import Statement, moment
 from trimtab.operator.event_reasons import RESCALED, SCALED_BY_HAND
-from trimtab.operator.plan.conditions import Statement, moment
 
 _MAX_MESSAGE = 2048
 _MAX_REASON = 128

@@ -15,8 +15,8 @@ from trimtab.operator.autoscale.agent.case import Case
 from trimtab.operator.autoscale.agent.questions import Reports, Troubles, case_of, question_id
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History
-from trimtab.operator.autoscale.recommending import Recommendation
-from trimtab.operator.plan.conditions import moment
+from trimtab.operator.autoscale.recommendation import Recommendation
+from trimtab.operator.conditions import moment
 
 _MAX_VICTIMS = 256
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.job import RLJob
-from trimtab.operator.plan.conditions import find
+from trimtab.operator.conditions import find
 
 
 def verdict(job: RLJob) -> Condition | None:

@@ -14,8 +14,8 @@ from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
+from trimtab.operator.conditions import Statement, updated, without
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, updated, without
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import rollout_pod
 from trimtab.operator.plan.last_error import error_to_tell

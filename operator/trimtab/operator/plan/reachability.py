@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.pool import Cluster, RolloutPool, RolloutPoolStatus
-from trimtab.operator.plan.conditions import Statement, find, updated
+from trimtab.operator.conditions import Statement, find, updated
 
 CONNECTED = "Connected"
 CONNECTING = "Connecting"

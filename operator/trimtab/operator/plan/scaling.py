@@ -17,12 +17,12 @@ from trimtab.operator.autoscale.agent.questions import Troubles
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet, Pool
 from trimtab.operator.autoscale.history import History, restored
-from trimtab.operator.autoscale.recommending import Reports, missing_evidence, recommend
+from trimtab.operator.autoscale.recommendation import Reports, missing_evidence, recommend
 from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
+from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
 from trimtab.operator.plan.agent_advice import advice
 from trimtab.operator.plan.children import made_by
-from trimtab.operator.plan.conditions import find, updated
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import JobPlan, Observed
 from trimtab.operator.plan.job_pods import pool_label

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.operator.conditions import Statement, find, updated
 from trimtab.operator.plan.actions import PodAction, ReleasePod, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, find, updated
 from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import trainer_pods
 from trimtab.operator.plan.last_error import error_to_tell, latest_error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trimtab.operator.autoscale.agent.untrusted import printable
+from trimtab.operator.untrusted import printable
 
 if TYPE_CHECKING:
     from trimtab.operator.plan.pods import ObservedPod

@@ -8,11 +8,11 @@ from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import CONFIG_MAPS, Object, key_of
 from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn
+from trimtab.operator.reconcile.cluster import Cluster, Turn
+from trimtab.operator.reconcile.placement import Placement
+from trimtab.operator.reconcile.placement_record import strike_placement
 from trimtab.operator.remote.link import Connection
 from trimtab.operator.remote.origin import Origin
-from trimtab.operator.remote.placement import Placement
-from trimtab.operator.remote.recording import strike_placement
 from trimtab.operator.remote.sweep import remove_anchor
 
 

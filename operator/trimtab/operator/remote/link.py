@@ -23,14 +23,14 @@ from trimtab.kube.client import KubeClient, RequestHook
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, SECRETS, Key, Object, Resource
-from trimtab.operator.apply.kubernetes.credentials import JobCredentials
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
-from trimtab.operator.apply.kubernetes.ownership import controller_uid
+from trimtab.operator.pods.credentials import JobCredentials
+from trimtab.operator.reconcile.cache import FreshView
+from trimtab.operator.reconcile.ownership import controller_uid
+from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.client import RemoteClient
 from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig
-from trimtab.operator.remote.loss import NO_KUBECONFIG, Loss, loss_by
 from trimtab.operator.remote.origin import HOME_POOL_UID, home_pool_of
-from trimtab.operator.remote.placement import Placement
+from trimtab.operator.remote.outage import NO_KUBECONFIG, Loss, loss_by
 from trimtab.operator.remote.sweep import sweep
 from trimtab.operator.settings import RemoteSettings
 

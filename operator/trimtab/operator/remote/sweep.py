@@ -9,7 +9,7 @@ import structlog
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, Forbidden, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, ROLLOUT_POOLS, Object
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
+from trimtab.operator.reconcile.cache import FreshView
 from trimtab.operator.remote.origin import home_pool_of, is_anchor_of, is_leftover
 
 _log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History, restored
-from trimtab.operator.autoscale.recommending import Recommendation
+from trimtab.operator.autoscale.recommendation import Recommendation
 
 LONG_AGO = History(since=0.0)
 

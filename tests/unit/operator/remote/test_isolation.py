@@ -12,10 +12,10 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
-from trimtab.operator.controller import Controller
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.reconcile.cache import FreshView
+from trimtab.operator.reconcile.cluster import Cluster, Turn, WorkKey
+from trimtab.operator.reconcile.controller import Controller
 from trimtab.operator.remote.links import Links
 from trimtab.operator.settings import RemoteSettings
 

@@ -4,8 +4,8 @@ decision ends before its budget does and not after.
 
 from __future__ import annotations
 
-from trimtab.operator.autoscale.agent.answer import Usage
 from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.messages import Usage
 
 # JSON with many figures has about three bytes per token.
 _BYTES_PER_TOKEN = 3

@@ -14,15 +14,15 @@ import msgspec
 from anthropic.types import MessageParam, TextBlockParam, ToolResultBlockParam
 
 from trimtab.api.autoscaling import Agent
-from trimtab.operator.autoscale.agent.answer import Answer, Usage, tool_calls
 from trimtab.operator.autoscale.agent.budget import TokenBudget
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.desk import Desk
 from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
 from trimtab.operator.autoscale.agent.instructions import LAST_CALL, OPENING, instructions
+from trimtab.operator.autoscale.agent.messages import Answer, Usage, tool_calls
 from trimtab.operator.autoscale.agent.proposal import AgentProposal
 from trimtab.operator.autoscale.agent.request import request_answer
-from trimtab.operator.autoscale.agent.tools import tool_params
+from trimtab.operator.autoscale.agent.tool_inputs import tool_params
+from trimtab.operator.autoscale.agent.tools import Desk
 
 MAX_ROUNDS = 8
 

@@ -19,7 +19,7 @@ from trimtab.operator.autoscale.agent.case import (
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.autoscale.rate_limits import may_add, may_remove
-from trimtab.operator.autoscale.recommending import Recommendation as Formula
+from trimtab.operator.autoscale.recommendation import Recommendation as Formula
 from trimtab.operator.autoscale.windows import usual_speeds
 
 Reports = Mapping[str, tuple[BalanceReport, ...]]

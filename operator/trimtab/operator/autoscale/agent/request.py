@@ -7,8 +7,8 @@ from typing import Any
 import anthropic
 from anthropic.types import MessageParam, ToolParam
 
-from trimtab.operator.autoscale.agent.answer import Answer, parse_answer
 from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.messages import Answer, parse_answer
 
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERRORS = 500

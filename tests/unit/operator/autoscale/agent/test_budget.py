@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.operator.autoscale.agent.answer import Usage
 from trimtab.operator.autoscale.agent.budget import TokenBudget
 from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.messages import Usage
 
 
 def test_an_answer_gets_what_reading_leaves() -> None:

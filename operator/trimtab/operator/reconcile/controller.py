@@ -1,0 +1,208 @@
+"""Looks after every RLJob, RolloutPool and Trainer: changes put keys into a queue, workers look at them one by one.
+
+Reflectors are the source of truth for all kinds: they notice what vanished while a watch was down. kopf's handlers only
+wake keys, see kopf_shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from trimtab.api import labels
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.errors import BusError
+from trimtab.kube.errors import Conflict, KubeError
+from trimtab.kube.resources import Key, Object
+from trimtab.operator.fleet_figures import pool_size, scaling, trainer_steps
+from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.reconcile.cache import Unreadable
+from trimtab.operator.reconcile.cluster import KINDS, Cluster, Turn, WorkKey
+from trimtab.operator.reconcile.job import (
+    LeaveAlone,
+    look_at_job,
+    look_at_trainer,
+    say_unreadable,
+)
+from trimtab.operator.reconcile.ownership import controller_of
+from trimtab.operator.reconcile.placement import Placement, placements_of
+from trimtab.operator.reconcile.work_queue import WorkQueue
+from trimtab.operator.remote.pool import is_elsewhere, look_at_pool
+
+_log = structlog.get_logger(__name__)
+_BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
+_LONGEST_LOOK_S = 300.0
+_RESYNC_SPREAD = 0.2
+_ECHOED = ("resourceVersion", "managedFields")
+"""What changes in an object's metadata when only its status is written."""
+
+Look = Callable[[Cluster, WorkKey], Awaitable[Turn]]
+_LOOKS: Mapping[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
+
+
+class Controller:
+    def __init__(self, cluster: Cluster, metrics: OperatorMetrics, *, looks: Mapping[str, Look] = _LOOKS) -> None:
+        """`looks` says by kind what is done about an object."""
+        self._cluster = cluster
+        self._looks = looks
+        self._metrics = metrics
+        self._failures: dict[WorkKey, int] = {}
+        self._backing_off: set[WorkKey] = set()
+        self.queue: WorkQueue[WorkKey] = WorkQueue(clock=time.monotonic)
+        cluster.jobs.listen(self._job_changed)
+        cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
+        cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
+        cluster.pods.listen(self._pod_changed)
+        cluster.jobs.listen(lambda key, before, after: metrics.scaling(*key, scaling(after)))
+        cluster.pools.listen(lambda key, before, after: metrics.pool_size(*key, pool_size(after)))
+        cluster.trainers.listen(lambda key, before, after: metrics.trainer_steps(*key, trainer_steps(after)))
+        cluster.links.listen(wake_pool=lambda key: self.wake("RolloutPool", key), wake_all=self._cluster_changed)
+        metrics.queue_depth.set_function(lambda: self.queue.depth)
+        metrics.queue_age.set_function(lambda: self.queue.oldest_s)
+        metrics.oldest_start.set_function(self._oldest_start)
+        metrics.watched_jobs.set_function(lambda: cluster.reports.count)
+
+    def wake(self, kind: str, key: Key) -> None:
+        self.queue.add(WorkKey(kind, *key))
+
+    def nudge(self, kind: str, key: Key) -> None:
+        """By a watch that does not say what has changed. It may be the echo of our own write, so a key that backs off
+        stays there: the Reflectors tell when there is more to it."""
+        if WorkKey(kind, *key) not in self._backing_off:
+            self.wake(kind, key)
+
+    def wake_job(self, key: Key) -> None:
+        """And all that works for it."""
+        self.wake("RLJob", key)
+        self._wake_children(key)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._cluster.settings.workers):
+                group.create_task(self._work(group))
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            key = await self.queue.take()
+            if key.kind == "RolloutPool" and is_elsewhere(self._cluster.pools.get(key.key)):
+                # By itself: a cluster that does not answer must not hold one of the workers.
+                group.create_task(self._look_and_finish(key))
+            else:
+                await self._look_and_finish(key)
+
+    async def _look_and_finish(self, key: WorkKey) -> None:
+        try:
+            await self._look(key)
+        finally:
+            self.queue.done(key)
+
+    async def _look(self, key: WorkKey) -> None:
+        began = time.monotonic()
+        turn, result = Turn(), "done"
+        self._backing_off.discard(key)
+        try:
+            async with asyncio.timeout(_LONGEST_LOOK_S):
+                turn = await self._reading(key)
+        except Conflict:
+            # Our copy was old. The newer one is on its way, and rings by itself.
+            result = "conflict"
+        except (KubeError, BusError, TimeoutError) as error:
+            result = "failed"
+            _log.warning("look_failed", **key._asdict(), error=str(error) or type(error).__name__)
+        except LeaveAlone as reason:
+            result = "left_alone"
+            _log.info("left_alone", **key._asdict(), reason=str(reason))
+        except Exception:  # noqa: BLE001 - a fault of ours with one object must not stop the work on all others
+            result = "fault"
+            _log.exception("look_faulted", **key._asdict())
+        if turn.objected or turn.busy:
+            result = "objected"
+        self._metrics.reconciled(key.kind, result=result, seconds=time.monotonic() - began)
+        if result in ("failed", "fault"):
+            self._backing_off.add(key)
+        self._plan_next(key, turn, failed=turn.busy or result in ("conflict", "failed", "fault"))
+
+    async def _reading(self, key: WorkKey) -> Turn:
+        try:
+            return await self._looks[key.kind](self._cluster, key)
+        except Unreadable as problem:
+            return await say_unreadable(self._cluster, key, str(problem))
+
+    def _plan_next(self, key: WorkKey, turn: Turn, *, failed: bool) -> None:
+        if failed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            self.queue.add_later(key, _BACKOFF.delay_s(failures))
+            return
+        self._failures.pop(key, None)
+        if self._cluster.view_of(key.kind).get(key.key) is None:
+            self.queue.forget(key)
+            self._backing_off.discard(key)
+            return
+        if turn.more:
+            self.queue.add(key)
+        if turn.look_again_at is not None:
+            self.queue.add_later(key, turn.look_again_at - self._cluster.clock())
+        spread = random.uniform(1 - _RESYNC_SPREAD, 1 + _RESYNC_SPREAD)  # noqa: S311 - not for secrets
+        self.queue.add_later(key, self._cluster.settings.resync_s * spread)
+
+    def _job_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
+        self._changed("RLJob", key, before, after)
+        if before is None or after is None or _matters_to_children(before) != _matters_to_children(after):
+            self._wake_children(key)
+
+    def _changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
+        """A status is our own writing, and its echo is no reason to try again what has just failed."""
+        if before is None or after is None or _without_status(before) != _without_status(after):
+            self.wake(kind, key)
+        else:
+            self.nudge(kind, key)
+
+    def _child_changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
+        self._changed(kind, key, before, after)
+        for item in (before, after):
+            if item is not None:
+                self.wake("RLJob", Key(key.namespace, item["spec"]["jobRef"]["name"]))
+
+    def _pod_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
+        pod = after or before
+        assert pod is not None
+        owner = controller_of(pod)
+        if owner is not None and owner["kind"] in KINDS:
+            self.wake(owner["kind"], Key(key.namespace, owner["name"]))
+        if after is None and (job := pod["metadata"].get("labels", {}).get(labels.JOB)):
+            # A job that is being deleted waits for the last of them.
+            self.wake("RLJob", Key(key.namespace, job))
+
+    def _cluster_changed(self, placement: Placement) -> None:
+        for key in self._cluster.pools:
+            item = self._cluster.pools.get(key)
+            if item is not None and placement in placements_of(item):
+                self.wake("RolloutPool", key)
+
+    def _wake_children(self, job: Key) -> None:
+        for kind, view in (("RolloutPool", self._cluster.pools), ("Trainer", self._cluster.trainers)):
+            for item in view.under(job):
+                self.wake(kind, Key(job.namespace, item["metadata"]["name"]))
+
+    def _oldest_start(self) -> float:
+        since = self.queue.busy_since
+        return 0.0 if since is None else time.time() - (time.monotonic() - since)
+
+
+def _without_status(item: Object) -> Object:
+    metadata = {name: value for name, value in item["metadata"].items() if name not in _ECHOED}
+    return {name: value for name, value in item.items() if name != "status"} | {"metadata": metadata}
+
+
+def _matters_to_children(job: Object) -> tuple[object, ...]:
+    """What of a job decides about its pools and trainers; progress in its status does not."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    ends = [condition["status"] for condition in conditions if condition["type"] == "Succeeded"]
+    metadata = job["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), ends
