@@ -34,12 +34,12 @@ from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.nats_account import open_mint
-from trimtab.operator.reconcile.cache import FreshView, TypedView
+from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
 from trimtab.operator.reconcile.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
 from trimtab.operator.reconcile.controller import Controller
-from trimtab.operator.reconcile.job_watches import JobReports
-from trimtab.operator.reconcile.placement import Placement, placements_of
+from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.remote.links import Links
+from trimtab.operator.remote.pool import RemotePoolReconciler
 from trimtab.operator.settings import OperatorSettings
 
 _log = structlog.get_logger(__name__)
@@ -89,32 +89,33 @@ async def _lead(
 ) -> None:
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
-    reports = JobReports(settings.nats, interval_s=settings.report_interval_s, mint=mint)
+    watches = JobWatches(settings.nats, interval_s=settings.report_interval_s, mint=mint)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
+    remote = RemotePoolReconciler(links)
     agents = AgentDesk(
         read_key=partial(read_api_key, client),
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
         told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
     )
-    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links, mint=mint)
+    cluster = _cluster(settings, client, events=events, watches=watches, agents=agents, remote=remote, mint=mint)
     controller = Controller(cluster, metrics)
-    reports.listen(controller.wake_job)
+    watches.listen(controller.wake_job)
     reflectors = [
         reflector
-        for view in (cluster.jobs, cluster.pools, cluster.trainers, cluster.pods, cluster.config_maps)
-        for reflector in view.reflectors
+        for cache in (cluster.jobs, cluster.pools, cluster.trainers, cluster.pods, cluster.config_maps)
+        for reflector in cache.reflectors
     ]
     probes.add_check("watches", lambda: next((str(one.failure) for one in reflectors if one.failure), None))
     tasks = [
         asyncio.create_task(reflector.run(), name=f"watch {reflector.resource.plural}") for reflector in reflectors
     ]
-    tasks += [asyncio.create_task(events.run(), name="events"), asyncio.create_task(reports.run(), name="reports")]
+    tasks += [asyncio.create_task(events.run(), name="events"), asyncio.create_task(watches.run(), name="job watches")]
     try:
         for reflector in reflectors:
             await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
         tasks.append(asyncio.create_task(controller.run(), name="controller"))
-        tasks.append(asyncio.create_task(links.run(lambda: _placements(cluster)), name="links"))
+        tasks.append(asyncio.create_task(remote.run(cluster.pools), name="links"))
         told_to_stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
@@ -148,12 +149,6 @@ def _leave_at_once(holding: asyncio.Task[None]) -> None:
     os._exit(_EXIT_LOST)
 
 
-def _placements(cluster: Cluster) -> set[Placement]:
-    """In other clusters, of all pools."""
-    pools = (cluster.pools.get(key) for key in cluster.pools)
-    return {placement for pool in pools if pool is not None for placement in placements_of(pool)}
-
-
 def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Answer) -> None:
     """The audit trail: what an agent said, or why it said nothing, and where to read more."""
     controller.wake_job(key)
@@ -175,9 +170,9 @@ def _cluster(
     client: KubeClient,
     *,
     events: EventRecorder,
-    reports: JobReports,
+    watches: JobWatches,
     agents: AgentDesk,
-    links: Links,
+    remote: RemotePoolReconciler,
     mint: UserMint | None,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
@@ -189,14 +184,14 @@ def _cluster(
     return Cluster(
         client=client,
         settings=settings,
-        jobs=TypedView(RLJOBS, reflected(RLJOBS), RLJob, index=by_name, clock=clock),
-        pools=TypedView(ROLLOUT_POOLS, reflected(ROLLOUT_POOLS), RolloutPool, index=by_job_ref, clock=clock),
-        trainers=TypedView(TRAINERS, reflected(TRAINERS), Trainer, index=by_job_ref, clock=clock),
-        pods=FreshView(PODS, reflected(PODS, ours=True), index=by_owner_and_job, clock=clock),
-        config_maps=FreshView(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
+        jobs=TypedCache(RLJOBS, reflected(RLJOBS), RLJob, index=by_name, clock=clock),
+        pools=TypedCache(ROLLOUT_POOLS, reflected(ROLLOUT_POOLS), RolloutPool, index=by_job_ref, clock=clock),
+        trainers=TypedCache(TRAINERS, reflected(TRAINERS), Trainer, index=by_job_ref, clock=clock),
+        pods=ObjectCache(PODS, reflected(PODS, ours=True), index=by_owner_and_job, clock=clock),
+        config_maps=ObjectCache(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
         events=events,
-        reports=reports,
-        links=links,
+        watches=watches,
+        remote=remote,
         agents=agents,
         mint=mint,
         clock=time.time,

@@ -13,11 +13,9 @@ from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Resour
 from trimtab.kube.watch import Change, ChangeType
 from trimtab.operator.fleet_figures import PoolSize, Scaling, pool_size, scaling, trainer_steps
 from trimtab.operator.metrics import OperatorMetrics
-from trimtab.operator.reconcile.cache import FreshView
+from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.controller import Controller
-from trimtab.operator.remote.links import Links
-from trimtab.operator.settings import RemoteSettings
 
 
 def _item(reason: str | None, *, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -89,8 +87,8 @@ async def test_the_controller_follows_what_is_stored() -> None:
     nobody = cast(KubeClient, None)  # nothing is asked of a server
     reflectors = {resource: Reflector(nobody, resource) for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS)}
 
-    def view(resource: Resource) -> FreshView:
-        return FreshView(resource, {None: reflectors[resource]}, index=lambda item: (), clock=time.monotonic)
+    def view(resource: Resource) -> ObjectCache:
+        return ObjectCache(resource, {None: reflectors[resource]}, index=lambda item: (), clock=time.monotonic)
 
     metrics = Metrics()
     own = OperatorMetrics(metrics)
@@ -99,8 +97,8 @@ async def test_the_controller_follows_what_is_stored() -> None:
         pools=view(ROLLOUT_POOLS),
         trainers=view(TRAINERS),
         pods=view(PODS),
-        links=Links(nobody, settings=RemoteSettings(), installation="op", metrics=own),
-        reports=SimpleNamespace(count=0),
+        remote=SimpleNamespace(listen=lambda pools, **_: None),
+        watches=SimpleNamespace(count=0),
     )
     Controller(cast(Cluster, cluster), own)
 

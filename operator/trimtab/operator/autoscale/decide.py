@@ -21,7 +21,7 @@ from trimtab.operator.autoscale.record import ScaleEvent
 from trimtab.operator.conditions import Statement
 
 # Rails that wait for time to pass are looked at again as often as HPA looks.
-_LOOK_AGAIN_S = 15.0
+_REQUEUE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Decision:
     events: tuple[ScaleEvent, ...]
     history: History
     """To be handed to the next decision."""
-    look_again_at: float | None
+    requeue_at: float | None
     """When time alone may change the decision; None when only a new report can."""
 
 
@@ -84,7 +84,7 @@ def settle(
         ),
         events=record.events(advice, kept, config=config, fleet=fleet, by_hand=new_by_hand),
         history=remembering(after, status, now=now),
-        look_again_at=_look_again_at(kept, reports, config=config, now=now),
+        requeue_at=_requeue_at(kept, reports, config=config, now=now),
     )
 
 
@@ -93,8 +93,8 @@ def _plausible(targets: Targets, *, fleet: Fleet) -> dict[str, int]:
     return {name: min(MAX_REPLICAS, max(0, targets.get(name, size))) for name, size in fleet.sizes.items()}
 
 
-def _look_again_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:
+def _requeue_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:
     if kept.wanted != kept.targets:
-        return now + _LOOK_AGAIN_S
+        return now + _REQUEUE_S
     stale = [report.at + config.report_timeout_seconds + 1 for report in reports.values() if report is not None]
     return min((at for at in stale if at > now), default=None)

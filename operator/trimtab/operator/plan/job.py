@@ -54,7 +54,7 @@ class Observed:
 class JobPlan:
     actions: tuple[Action, ...]
     status: RLJobStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
@@ -76,7 +76,7 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     return JobPlan(
         actions=actions,
         status=_status(job, observed, statements, now=now),
-        look_again_at=delete if delete is not None and now < delete else None,
+        requeue_at=delete if delete is not None and now < delete else None,
     )
 
 

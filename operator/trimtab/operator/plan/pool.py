@@ -33,7 +33,7 @@ _SHORTEST_LIFE_S = 10.0
 class PoolPlan:
     actions: tuple[PodAction, ...]
     status: RolloutPoolStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod], *, now: float) -> PoolPlan:
@@ -59,7 +59,7 @@ def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod],
     return PoolPlan(
         actions=(*removals, *stops, *starts),
         status=_status(pool, pods, revision=revision, rest=rest, now=now),
-        look_again_at=held_until,
+        requeue_at=held_until,
     )
 
 

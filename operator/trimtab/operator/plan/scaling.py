@@ -123,9 +123,7 @@ def _decided(
                     ),
                 }
             ),
-            look_again_at=min(
-                (at for at in (plan.look_again_at, decision.look_again_at) if at is not None), default=None
-            ),
+            requeue_at=min((at for at in (plan.requeue_at, decision.requeue_at) if at is not None), default=None),
         ),
         history=decision.history,
         events=decision.events,

@@ -30,7 +30,7 @@ FAILED = "Failed"
 class TrainerPlan:
     actions: tuple[PodAction, ...]
     status: TrainerStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Decision:
     actions: tuple[PodAction, ...] = ()
     changes: dict[str, int] | None = None
     """Of the status, to be written before the actions are done."""
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod], *, now: float) -> TrainerPlan:
@@ -52,7 +52,7 @@ def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod
     return TrainerPlan(
         actions=decision.actions,
         status=_status(trainer, status, decision, pods, now=now),
-        look_again_at=decision.look_again_at,
+        requeue_at=decision.requeue_at,
     )
 
 
@@ -118,7 +118,7 @@ def _look_after(
         seed = f"{trainer.metadata.namespace}/{trainer.metadata.name}/{pods[0].attempt}"
         wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted, seed=seed)
         if now < ended + wait:
-            return _Decision(reason="BackingOff", message=why, look_again_at=ended + wait)
+            return _Decision(reason="BackingOff", message=why, requeue_at=ended + wait)
     return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
 
 

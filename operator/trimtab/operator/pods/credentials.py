@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,8 @@ import structlog
 from pydantic import BaseModel, SecretStr
 
 from trimtab.api import labels
-from trimtab.fabric.bus.users.mint import MintedUser
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.mint import MintedUser, UserMint
 from trimtab.fabric.settings import (
     LogSettings,
     NatsSettings,
@@ -163,6 +164,15 @@ def job_credentials(
             "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
         },
     )
+
+
+def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
+    """By role; none where all pods dial with the operator's own user."""
+    if mint is None:
+        return {}
+    metadata = job["metadata"]
+    topology = JobTopology(metadata["namespace"], metadata["name"])
+    return {role: mint.job_user(role, topology, job_uid=metadata["uid"]) for role in roles}
 
 
 class _Dialling(BaseModel):

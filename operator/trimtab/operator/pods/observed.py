@@ -13,7 +13,7 @@ from trimtab.kube.timestamps import epoch
 from trimtab.operator.plan.log_sentence import log_sentence
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.troubles import one_line
-from trimtab.operator.pods.gang_gate import is_gated
+from trimtab.operator.pods.gang import is_gated
 from trimtab.operator.pods.troubles import OUT_OF_MEMORY, ended, trouble_of
 from trimtab.operator.reconcile.ownership import is_leaving
 

@@ -14,15 +14,14 @@ from trimtab.kube.resources import Object
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan
 from trimtab.operator.pods.credentials import SECRETS_FOLDER
 from trimtab.operator.pods.gang import (
+    GANG_GATE,
     PORT_NAME,
     rendezvous_group,
     rendezvous_host,
     rendezvous_port,
 )
-from trimtab.operator.pods.gang_gate import GANG_GATE
 from trimtab.operator.pods.manifest import JOB_FILE, JOB_FOLDER
-from trimtab.operator.pods.template import merged
-from trimtab.operator.pods.template_layout import completed, laid_out
+from trimtab.operator.pods.template import completed, laid_out, merged
 from trimtab.operator.reconcile.ownership import owned_by
 
 SCRATCH = "/trimtab/scratch"

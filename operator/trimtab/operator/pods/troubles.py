@@ -14,7 +14,7 @@ from trimtab.kube.resources import Object
 from trimtab.kube.timestamps import epoch
 from trimtab.operator.plan import troubles
 from trimtab.operator.plan.troubles import Trouble, one_line
-from trimtab.operator.pods.gang_gate import GANG_GATE
+from trimtab.operator.pods.gang import GANG_GATE
 
 OUT_OF_MEMORY = "OOMKilled"
 _HARMLESS = ("", "ContainerCreating", "PodInitializing")
@@ -129,5 +129,5 @@ def _fix(pod: Object, container: str, end: Mapping[str, Any]) -> str:
 
 
 def _time(written: object, pod: Object) -> float:
-    """A time of the cluster's own, so that it does not move from look to look."""
+    """A time of the cluster's own, so that it does not move from one reconcile to the next."""
     return epoch(str(written or pod["metadata"]["creationTimestamp"]))

@@ -27,13 +27,12 @@ from trimtab.operator.plan.actions import (
     StopPod,
 )
 from trimtab.operator.plan.pods import PodPlan
-from trimtab.operator.pods.gang_gate import is_gated, lifted
+from trimtab.operator.pods.gang import is_gated, lifted
 from trimtab.operator.pods.rendering import PodSite, render_pod
-from trimtab.operator.pods.sites import HomePlace, prepare_site
-from trimtab.operator.reconcile.cluster import KINDS, Cluster, Place
-from trimtab.operator.reconcile.creation import NameBusy, Objected, create_own
+from trimtab.operator.pods.sites import PodCluster, prepare_site
+from trimtab.operator.reconcile.cluster import KINDS, Cluster
 from trimtab.operator.reconcile.objections import Objection
-from trimtab.operator.reconcile.ownership import controller_uid, is_leaving
+from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own, is_leaving
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,31 +47,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hand:
-    """Acts for one owner, on behalf of one job."""
+class Executor:
+    """Carries out actions for one owner, on behalf of one job."""
 
     cluster: Cluster
     owner: Object
     typed: RLJob | RolloutPool | Trainer
     job: Object | None
     typed_job: RLJob | None
-    elsewhere: Place | None = None
-    """Where its pods are, if not at home."""
-
-    @property
-    def place(self) -> Place:
-        return self.elsewhere or HomePlace(cluster=self.cluster, owner=self.owner)
+    pod_cluster: PodCluster
 
     async def do(self, actions: Sequence[Action], *, at_once: bool = False) -> Outcome:
-        """`at_once`: all of them in this turn, because they make sense only together."""
+        """`at_once`: all of them now, because they make sense only together."""
         settings = self.cluster.settings
-        turn = list(actions) if at_once else list(actions)[: settings.actions_per_turn]
-        starts = [action for action in turn if isinstance(action, StartPod)]
+        now = list(actions) if at_once else list(actions)[: settings.actions_per_turn]
+        starts = [action for action in now if isinstance(action, StartPod)]
         gang = [action for action in starts if action.pod.gang]
         try:
             site = await self._site(starts)
         except (Objected, NameBusy) as error:
-            turn, gang = [action for action in turn if action not in starts], []
+            now, gang = [action for action in now if action not in starts], []
             results: list[tuple[Sequence[Action], BaseException | None]] = [(starts, error)]
             site = None
         else:
@@ -84,7 +78,7 @@ class Hand:
                 await self._act(action, site)
 
         work: list[tuple[Sequence[Action], Awaitable[None]]] = [
-            ([action], through_gate(action)) for action in turn if action not in gang
+            ([action], through_gate(action)) for action in now if action not in gang
         ]
         if gang:
             work.append((gang, self._start_gang([action.pod for action in gang], site)))
@@ -98,7 +92,7 @@ class Hand:
         assert self.job is not None
         assert self.typed_job is not None
         return await prepare_site(
-            self.place,
+            self.pod_cluster,
             settings=self.cluster.settings,
             job=self.job,
             typed_job=self.typed_job,
@@ -131,10 +125,10 @@ class Hand:
         self._tell(reasons.POD_STARTED, f"started {plan.name}")
 
     async def _make(self, plan: PodPlan, site: PodSite) -> None:
-        place = self.place
-        assert place.owner_uid is not None
-        body = place.own(render_pod(plan, site))
-        place.pods.note(await create_own(place.client, PODS, body, owner_uid=place.owner_uid))
+        there = self.pod_cluster
+        assert there.owner_uid is not None
+        body = there.own(render_pod(plan, site))
+        there.pods.note(await create_own(there.client, PODS, body, owner_uid=there.owner_uid))
 
     async def _start_gang(self, ranks: Sequence[PodPlan], site: PodSite | None) -> None:
         """One after the other, so that the first refusal is the last request. Those that were made wait behind their
@@ -144,7 +138,7 @@ class Hand:
             for plan in ranks:
                 await self._make(plan, site)
         except Objected:
-            made = [pod for pod in self.place.pods.under(self.place.owner_uid) if is_gated(pod)]
+            made = [pod for pod in self.pod_cluster.pods.under(self.pod_cluster.owner_uid) if is_gated(pod)]
             for pod in made:
                 await self._delete_pod(pod["metadata"]["name"], why=None)
             raise
@@ -152,56 +146,56 @@ class Hand:
             self._tell(reasons.POD_STARTED, f"started {plan.name}, attempt {plan.attempt}")
 
     async def _release(self, name: str) -> None:
-        place = self.place
-        key = place.key(name)
-        pod = place.pods.get(key)
-        if pod is None or controller_uid(pod) != place.owner_uid:
+        there = self.pod_cluster
+        key = there.key(name)
+        pod = there.pods.get(key)
+        if pod is None or controller_uid(pod) != there.owner_uid:
             return
         uid = str(pod["metadata"]["uid"])
         try:
-            released = await place.client.patch(PODS, key.name, lifted(uid), namespace=key.namespace, strategic=True)
+            released = await there.client.patch(PODS, key.name, lifted(uid), namespace=key.namespace, strategic=True)
         except NotFound:
-            place.pods.note_gone(pod)
+            there.pods.note_gone(pod)
             return
         except Forbidden as refusal:
             message = f"the API server does not let Pod {name} run: {refusal}; give the operator's Role patch on pods"
             raise Objected(Objection(reason=reasons.POD_REFUSED, message=message)) from None
-        place.pods.note(released)
+        there.pods.note(released)
 
     async def _delete_pod(self, name: str, *, why: str | None) -> None:
         """With a reason it is stopped: it has its grace period to drain. Without, it has ended and only its name is
         in the way."""
-        place = self.place
-        key = place.key(name)
-        pod = place.pods.get(key)
-        if pod is None or controller_uid(pod) != place.owner_uid:
+        there = self.pod_cluster
+        key = there.key(name)
+        pod = there.pods.get(key)
+        if pod is None or controller_uid(pod) != there.owner_uid:
             return
         uid = pod["metadata"]["uid"]
         try:
-            gone = await place.client.delete(
+            gone = await there.client.delete(
                 PODS, key.name, namespace=key.namespace, uid=uid, grace_s=None if why is not None else 0
             )
         except (NotFound, Conflict):
             # It went by itself, or its successor has the name: the watch will tell.
-            place.pods.note_gone(pod)
+            there.pods.note_gone(pod)
             return
         if why is not None and gone.get("kind") == "Pod" and is_leaving(gone) and pod["spec"].get("nodeName"):
-            place.pods.note(gone)
+            there.pods.note(gone)
         else:
-            place.pods.note_gone(pod)
+            there.pods.note_gone(pod)
         if why is not None:
             self._tell(reasons.POD_STOPPED, f"stopped {name}: {why}")
 
     async def _put(self, kind: str, child: RolloutPool | Trainer) -> None:
-        """Made if it is not there; else its spec and our annotations become what they should be, if nobody has changed
-        it since we looked: a scale by hand must not be lost to a stale copy."""
-        resource, view = KINDS[kind], self.cluster.view_of(kind)
+        """Made if it is not there; else its spec and our annotations become what they should be, unless it has changed
+        since it was read: a scale by hand must not be lost to a stale copy."""
+        resource, cache = KINDS[kind], self.cluster.cache_of(kind)
         wanted = child.model_dump(mode="json", exclude_none=True, exclude={"status": True})
         name = child.metadata.name
-        present = view.get(Key(self._namespace, name))
+        present = cache.get(Key(self._namespace, name))
         if present is None:
             made = await create_own(self.cluster.client, resource, wanted, owner_uid=self._uid)
-            view.note(made)
+            cache.note(made)
             reason = reasons.POOL_CREATED if kind == ROLLOUT_POOLS.kind else reasons.TRAINER_CREATED
             self._tell(reason, f"created {kind} {name}")
             return
@@ -220,7 +214,7 @@ class Hand:
             },
             "spec": wanted["spec"],
         }
-        view.note(await self.cluster.client.replace(resource, name, body, namespace=self._namespace))
+        cache.note(await self.cluster.client.replace(resource, name, body, namespace=self._namespace))
 
     async def _delete_pool(self, name: str) -> None:
         pool = self.cluster.pools.get(Key(self._namespace, name))

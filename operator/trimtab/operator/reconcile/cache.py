@@ -33,7 +33,7 @@ class _Note:
     until: float
 
 
-class FreshView:
+class ObjectCache:
     def __init__(
         self,
         resource: Resource,
@@ -124,7 +124,7 @@ class FreshView:
             self._file(key, after)
 
 
-class TypedView(FreshView, Generic[M]):
+class TypedCache(ObjectCache, Generic[M]):
     """The same, for kinds that have a type. Reading is remembered for each version."""
 
     def __init__(

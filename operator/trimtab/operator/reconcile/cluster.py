@@ -1,4 +1,6 @@
-"""Everything a look at one object needs: the API server, what is known of it, and whom to tell."""
+"""What every reconcile has at hand: the operator's own cluster with the caches of its objects, what the autoscaler and
+the jobs' watches know, and the way to pools in other clusters.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,10 @@ from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object,
 from trimtab.operator.autoscale.agent.maintainer import AgentDesk
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.pods.credentials import JobCredentials
-from trimtab.operator.reconcile.cache import FreshView, TypedView
-from trimtab.operator.reconcile.job_watches import JobReports
+from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
+from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.reconcile.objections import Objections
 from trimtab.operator.reconcile.ownership import controller_uid
-from trimtab.operator.remote.links import Links
 from trimtab.operator.settings import OperatorSettings
 
 FIELD_MANAGER = "trimtab-operator"
@@ -29,7 +30,7 @@ KINDS: dict[str, Resource] = {resource.kind: resource for resource in (RLJOBS, R
 
 
 class WorkKey(NamedTuple):
-    """One object to look after."""
+    """One object to reconcile."""
 
     kind: str
     namespace: str
@@ -41,56 +42,45 @@ class WorkKey(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """What is left after a look."""
+class Result:
+    """What is left after a reconcile."""
 
-    look_again_at: float | None = None
-    more: bool = False
+    requeue_at: float | None = None
+    requeue: bool = False
     """There is more to do, and others should have their turn first."""
     objected: bool = False
-    """Something was refused; `look_again_at` is when to try again."""
+    """Something was refused; `requeue_at` is when to try again."""
     busy: bool = False
     """A name is not free yet; try again soon."""
 
 
-class Place(Protocol):
-    """Where the pods of one owner are, and what they need around them: at home, or in another cluster."""
+class RemotePools(Protocol):
+    """What the pool reconciler asks for about pools whose pods are in another cluster. trimtab.operator.remote does it;
+    running.py puts the two together."""
 
-    @property
-    def client(self) -> KubeClient: ...
+    async def reconcile(self, cluster: Cluster, item: Object) -> Result:
+        """One reconcile of a pool that is, should be or has been in another cluster."""
 
-    @property
-    def pods(self) -> FreshView: ...
+    def note_home(self, pool: Key) -> None:
+        """The pool is gone, or has its pods at home: nothing is said about its cluster any more."""
 
-    @property
-    def config_maps(self) -> FreshView: ...
-
-    @property
-    def owner_uid(self) -> str | None:
-        """Of what controls them there; None while there is nothing."""
-
-    def key(self, planned: str) -> Key:
-        """Of what the plan calls so."""
-
-    def own(self, body: Object) -> Object:
-        """As it is stored in this place."""
-
-    async def credentials(self, job: Object) -> JobCredentials:
-        """Makes what is missing; to be called before the first object is made."""
+    def listen(self, pools: ObjectCache, *, wake: Callable[[Key], None]) -> None:
+        """Before the first reconcile: `wake` is told of pools whose pods have changed, or whose cluster came or
+        went."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     client: KubeClient
     settings: OperatorSettings
-    jobs: TypedView[RLJob]
-    pools: TypedView[RolloutPool]
-    trainers: TypedView[Trainer]
-    pods: FreshView
-    config_maps: FreshView
+    jobs: TypedCache[RLJob]
+    pools: TypedCache[RolloutPool]
+    trainers: TypedCache[Trainer]
+    pods: ObjectCache
+    config_maps: ObjectCache
     events: EventRecorder
-    reports: JobReports
-    links: Links
+    watches: JobWatches
+    remote: RemotePools
     agents: AgentDesk
     mint: UserMint | None
     """Makes the users of NATS; None where all pods dial with the operator's own."""
@@ -101,13 +91,13 @@ class Cluster:
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """By the job's uid, once they are stored."""
 
-    def view_of(self, kind: str) -> FreshView:
-        views: dict[str, FreshView] = {
+    def cache_of(self, kind: str) -> ObjectCache:
+        caches: dict[str, ObjectCache] = {
             "RLJob": self.jobs,
             "RolloutPool": self.pools,
             "Trainer": self.trainers,
         }
-        return views[kind]
+        return caches[kind]
 
 
 def work_key(item: Object) -> WorkKey:

@@ -1,4 +1,4 @@
-"""Looks after every RLJob, RolloutPool and Trainer: changes put keys into a queue, workers look at them one by one.
+"""Reconciles every RLJob, RolloutPool and Trainer: changes put keys into a queue, workers take them one by one.
 
 Reflectors are the source of truth for all kinds: they notice what vanished while a watch was down. kopf's handlers only
 wake keys, see kopf_shell.
@@ -21,34 +21,39 @@ from trimtab.kube.resources import Key, Object
 from trimtab.operator.fleet_figures import pool_size, scaling, trainer_steps
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.reconcile.cache import Unreadable
-from trimtab.operator.reconcile.cluster import KINDS, Cluster, Turn, WorkKey
-from trimtab.operator.reconcile.job import (
-    LeaveAlone,
-    look_at_job,
-    look_at_trainer,
-    say_unreadable,
-)
-from trimtab.operator.reconcile.ownership import controller_of
-from trimtab.operator.reconcile.placement import Placement, placements_of
+from trimtab.operator.reconcile.cluster import KINDS, Cluster, Result, WorkKey
+from trimtab.operator.reconcile.deletion import finish_deletion, has_finalizer
+from trimtab.operator.reconcile.job import reconcile_job
+from trimtab.operator.reconcile.observation import LeaveAlone
+from trimtab.operator.reconcile.ownership import controller_of, is_leaving
+from trimtab.operator.reconcile.placement import is_remote
+from trimtab.operator.reconcile.pool import reconcile_pool
+from trimtab.operator.reconcile.status import write_unreadable
+from trimtab.operator.reconcile.trainer import reconcile_trainer
 from trimtab.operator.reconcile.work_queue import WorkQueue
-from trimtab.operator.remote.pool import is_elsewhere, look_at_pool
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
-_LONGEST_LOOK_S = 300.0
+_LONGEST_RECONCILE_S = 300.0
 _RESYNC_SPREAD = 0.2
 _ECHOED = ("resourceVersion", "managedFields")
 """What changes in an object's metadata when only its status is written."""
 
-Look = Callable[[Cluster, WorkKey], Awaitable[Turn]]
-_LOOKS: Mapping[str, Look] = {"RLJob": look_at_job, "RolloutPool": look_at_pool, "Trainer": look_at_trainer}
+Reconcile = Callable[[Cluster, WorkKey], Awaitable[Result]]
+_RECONCILERS: Mapping[str, Reconcile] = {
+    "RLJob": reconcile_job,
+    "RolloutPool": reconcile_pool,
+    "Trainer": reconcile_trainer,
+}
 
 
 class Controller:
-    def __init__(self, cluster: Cluster, metrics: OperatorMetrics, *, looks: Mapping[str, Look] = _LOOKS) -> None:
-        """`looks` says by kind what is done about an object."""
+    def __init__(
+        self, cluster: Cluster, metrics: OperatorMetrics, *, reconcilers: Mapping[str, Reconcile] = _RECONCILERS
+    ) -> None:
+        """`reconcilers` by kind."""
         self._cluster = cluster
-        self._looks = looks
+        self._reconcilers = reconcilers
         self._metrics = metrics
         self._failures: dict[WorkKey, int] = {}
         self._backing_off: set[WorkKey] = set()
@@ -60,11 +65,11 @@ class Controller:
         cluster.jobs.listen(lambda key, before, after: metrics.scaling(*key, scaling(after)))
         cluster.pools.listen(lambda key, before, after: metrics.pool_size(*key, pool_size(after)))
         cluster.trainers.listen(lambda key, before, after: metrics.trainer_steps(*key, trainer_steps(after)))
-        cluster.links.listen(wake_pool=lambda key: self.wake("RolloutPool", key), wake_all=self._cluster_changed)
+        cluster.remote.listen(cluster.pools, wake=lambda key: self.wake("RolloutPool", key))
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.queue_age.set_function(lambda: self.queue.oldest_s)
         metrics.oldest_start.set_function(self._oldest_start)
-        metrics.watched_jobs.set_function(lambda: cluster.reports.count)
+        metrics.watched_jobs.set_function(lambda: cluster.watches.count)
 
     def wake(self, kind: str, key: Key) -> None:
         self.queue.add(WorkKey(kind, *key))
@@ -89,65 +94,77 @@ class Controller:
     async def _work(self, group: asyncio.TaskGroup) -> None:
         while True:
             key = await self.queue.take()
-            if key.kind == "RolloutPool" and is_elsewhere(self._cluster.pools.get(key.key)):
+            item = self._cluster.pools.get(key.key) if key.kind == "RolloutPool" else None
+            if item is not None and is_remote(item):
                 # By itself: a cluster that does not answer must not hold one of the workers.
-                group.create_task(self._look_and_finish(key))
+                group.create_task(self._reconcile_and_finish(key))
             else:
-                await self._look_and_finish(key)
+                await self._reconcile_and_finish(key)
 
-    async def _look_and_finish(self, key: WorkKey) -> None:
+    async def _reconcile_and_finish(self, key: WorkKey) -> None:
         try:
-            await self._look(key)
+            await self._reconcile(key)
         finally:
             self.queue.done(key)
 
-    async def _look(self, key: WorkKey) -> None:
+    async def _reconcile(self, key: WorkKey) -> None:
         began = time.monotonic()
-        turn, result = Turn(), "done"
+        result, outcome = Result(), "done"
         self._backing_off.discard(key)
         try:
-            async with asyncio.timeout(_LONGEST_LOOK_S):
-                turn = await self._reading(key)
+            async with asyncio.timeout(_LONGEST_RECONCILE_S):
+                result = await self._reading(key)
         except Conflict:
             # Our copy was old. The newer one is on its way, and rings by itself.
-            result = "conflict"
+            outcome = "conflict"
         except (KubeError, BusError, TimeoutError) as error:
-            result = "failed"
-            _log.warning("look_failed", **key._asdict(), error=str(error) or type(error).__name__)
+            outcome = "failed"
+            _log.warning("reconcile_failed", **key._asdict(), error=str(error) or type(error).__name__)
         except LeaveAlone as reason:
-            result = "left_alone"
+            outcome = "left_alone"
             _log.info("left_alone", **key._asdict(), reason=str(reason))
         except Exception:  # noqa: BLE001 - a fault of ours with one object must not stop the work on all others
-            result = "fault"
-            _log.exception("look_faulted", **key._asdict())
-        if turn.objected or turn.busy:
-            result = "objected"
-        self._metrics.reconciled(key.kind, result=result, seconds=time.monotonic() - began)
-        if result in ("failed", "fault"):
+            outcome = "fault"
+            _log.exception("reconcile_faulted", **key._asdict())
+        if result.objected or result.busy:
+            outcome = "objected"
+        self._metrics.reconciled(key.kind, result=outcome, seconds=time.monotonic() - began)
+        if outcome in ("failed", "fault"):
             self._backing_off.add(key)
-        self._plan_next(key, turn, failed=turn.busy or result in ("conflict", "failed", "fault"))
+        self._requeue(key, result, failed=result.busy or outcome in ("conflict", "failed", "fault"))
 
-    async def _reading(self, key: WorkKey) -> Turn:
+    async def _reading(self, key: WorkKey) -> Result:
         try:
-            return await self._looks[key.kind](self._cluster, key)
+            return await self._reconcilers[key.kind](self._cluster, key)
         except Unreadable as problem:
-            return await say_unreadable(self._cluster, key, str(problem))
+            return await self._report_unreadable(key, str(problem))
 
-    def _plan_next(self, key: WorkKey, turn: Turn, *, failed: bool) -> None:
+    async def _report_unreadable(self, key: WorkKey, problem: str) -> Result:
+        """In the object's own status. Otherwise it is left alone, and a deleted one may go."""
+        item = self._cluster.cache_of(key.kind).get(key.key)
+        if item is None:
+            return Result()
+        if is_leaving(item) and has_finalizer(item):
+            return await finish_deletion(self._cluster, item, None)
+        message = f"this version of the operator cannot read the object: {problem}"
+        await write_unreadable(self._cluster, item, message, now=self._cluster.clock())
+        return Result()
+
+    def _requeue(self, key: WorkKey, result: Result, *, failed: bool) -> None:
         if failed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
             self.queue.add_later(key, _BACKOFF.delay_s(failures))
             return
         self._failures.pop(key, None)
-        if self._cluster.view_of(key.kind).get(key.key) is None:
+        if self._cluster.cache_of(key.kind).get(key.key) is None:
             self.queue.forget(key)
             self._backing_off.discard(key)
             return
-        if turn.more:
+        if result.requeue:
             self.queue.add(key)
-        if turn.look_again_at is not None:
-            self.queue.add_later(key, turn.look_again_at - self._cluster.clock())
+        if result.requeue_at is not None:
+            self.queue.add_later(key, result.requeue_at - self._cluster.clock())
         spread = random.uniform(1 - _RESYNC_SPREAD, 1 + _RESYNC_SPREAD)  # noqa: S311 - not for secrets
         self.queue.add_later(key, self._cluster.settings.resync_s * spread)
 
@@ -179,15 +196,9 @@ class Controller:
             # A job that is being deleted waits for the last of them.
             self.wake("RLJob", Key(key.namespace, job))
 
-    def _cluster_changed(self, placement: Placement) -> None:
-        for key in self._cluster.pools:
-            item = self._cluster.pools.get(key)
-            if item is not None and placement in placements_of(item):
-                self.wake("RolloutPool", key)
-
     def _wake_children(self, job: Key) -> None:
-        for kind, view in (("RolloutPool", self._cluster.pools), ("Trainer", self._cluster.trainers)):
-            for item in view.under(job):
+        for kind, cache in (("RolloutPool", self._cluster.pools), ("Trainer", self._cluster.trainers)):
+            for item in cache.under(job):
                 self.wake(kind, Key(job.namespace, item["metadata"]["name"]))
 
     def _oldest_start(self) -> float:

@@ -13,11 +13,11 @@ from trimtab.kube.resources import RLJOBS, Key, Object, key_of
 from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.pods.observed import observed_pod
-from trimtab.operator.reconcile.cluster import Cluster, Turn
+from trimtab.operator.reconcile.cluster import Cluster, Result
 from trimtab.operator.reconcile.placement import recorded_placement
 
 FINALIZER = "rl.trimtab.dev/cleanup"
-_LOOK_AGAIN_S = 2.0
+_REQUEUE_S = 2.0
 _UNKNOWN_GRACE_S = 300.0
 
 
@@ -26,31 +26,31 @@ def has_finalizer(job: Object) -> bool:
 
 
 async def ensure_finalizer(cluster: Cluster, job: Object) -> Object:
-    """Before the first thing is made that it would clean up. Conflict: the job has changed, look again."""
+    """Before the first thing is made that it would clean up. Raises Conflict when the job has changed meanwhile."""
     if has_finalizer(job):
         return job
     return await _write_finalizers(cluster, job, [*(job["metadata"].get("finalizers") or ()), FINALIZER])
 
 
-async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) -> Turn:
+async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) -> Result:
     """Waits for the pods, erases the streams, and lets the job go."""
     now, key = cluster.clock(), key_of(job)
     bus_deadline = epoch(job["metadata"]["deletionTimestamp"]) + cluster.settings.deletion_deadline_s
     pods_deadline = bus_deadline + _longest_grace_s(typed)
     # One that has ended keeps its logs for people, and goes with its owner.
     pods = [pod for pod in cluster.pods.under(key) if not observed_pod(pod).ended]
-    elsewhere = _pods_elsewhere(cluster, key)
-    if (pods or elsewhere) and now < pods_deadline:
-        return Turn(look_again_at=pods_deadline)
-    cluster.reports.stop(key)
+    others = _pods_in_other_clusters(cluster, key)
+    if (pods or others) and now < pods_deadline:
+        return Result(requeue_at=pods_deadline)
+    cluster.watches.stop(key)
     left = [f"{len(pods)} pods"] if pods else []
-    if elsewhere:
-        left.append(f"{elsewhere} pods in other clusters")
+    if others:
+        left.append(f"{others} pods in other clusters")
     try:
-        await cluster.reports.erase(key)
+        await cluster.watches.erase(key)
     except BusError as error:
         if now < bus_deadline:
-            return Turn(look_again_at=now + _LOOK_AGAIN_S)
+            return Result(requeue_at=now + _REQUEUE_S)
         left.append(f"streams on the bus ({error})")
     if left:
         message = f"the deadline for cleaning up is over; left behind: {', '.join(left)}"
@@ -64,10 +64,10 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     cluster.credentials.pop(job["metadata"]["uid"], None)
     cluster.scaling.pop(job["metadata"]["uid"], None)
     cluster.agents.forget(job["metadata"]["uid"])
-    return Turn()
+    return Result()
 
 
-def _pods_elsewhere(cluster: Cluster, job: Key) -> int:
+def _pods_in_other_clusters(cluster: Cluster, job: Key) -> int:
     """As far as is known: a cluster that counts as lost has none."""
     pools = [pool for pool in cluster.pools.under(job) if recorded_placement(pool) is not None]
     return sum(int((pool.get("status") or {}).get("replicas") or 0) for pool in pools)

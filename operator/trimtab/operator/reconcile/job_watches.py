@@ -1,6 +1,6 @@
 """What running jobs say of themselves on the bus, for their statuses: one connection, one JobWatch per job.
 
-The bus may be away for as long as it likes: jobs are looked after without it, and keep what was last heard of them.
+The bus may be away for as long as it likes: jobs are reconciled without it, and keep what was last known of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DIGITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
-    """A snapshot of one job. It changes at the reporting interval and not in between."""
+class JobSnapshot:
+    """What a job has said of itself. It changes at the reporting interval and not in between."""
 
     report: JobReport = field(default_factory=JobReport)
     tokens_per_second: dict[str, float] = field(default_factory=dict)
@@ -46,17 +46,17 @@ class _Followed:
     watch: JobWatch
     window: int
     task: asyncio.Task[None]
-    heard: Heard = field(default_factory=Heard)
+    snapshot: JobSnapshot = field(default_factory=JobSnapshot)
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Request:
     policies: tuple[str, ...]
     window: int
     task_lease_s: float
 
 
-class JobReports:
+class JobWatches:
     def __init__(self, settings: NatsSettings, *, interval_s: float, mint: UserMint | None = None) -> None:
         """With a mint, the operator makes its own user; else it dials with the settings' one."""
         self._settings, self._credentials = settings, None
@@ -65,7 +65,7 @@ class JobReports:
             self._credentials = MintedCredentials(lambda: mint.operator_user().credentials)
         self._interval_s = interval_s
         self._listeners: list[Callable[[Key], None]] = []
-        self._wishes: dict[Key, _Wish] = {}
+        self._requests: dict[Key, _Request] = {}
         self._new = asyncio.Event()
         self._followed: dict[Key, _Followed] = {}
         self._bus: Bus | None = None
@@ -77,21 +77,21 @@ class JobReports:
 
     def follow(self, key: Key, *, policies: tuple[str, ...], window: int, task_lease_s: float) -> None:
         """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for."""
-        if key not in self._wishes:
+        if key not in self._requests:
             self._new.set()
-        self._wishes[key] = _Wish(policies, window, task_lease_s)
+        self._requests[key] = _Request(policies, window, task_lease_s)
 
     def stop(self, key: Key) -> None:
-        self._wishes.pop(key, None)
+        self._requests.pop(key, None)
         followed = self._followed.pop(key, None)
         if followed is not None:
             followed.task.cancel()
 
-    def heard(self, key: Key) -> Heard:
+    def snapshot(self, key: Key) -> JobSnapshot:
         followed = self._followed.get(key)
-        return Heard() if followed is None else followed.heard
+        return JobSnapshot() if followed is None else followed.snapshot
 
-    def look_now(self, key: Key) -> None:
+    def refresh(self, key: Key) -> None:
         """Before the interval is over, because the job ends and its last step should not go unnoticed."""
         followed = self._followed.get(key)
         if followed is not None:
@@ -123,7 +123,7 @@ class JobReports:
                 over = clock() >= due
                 if over:
                     due = clock() + self._interval_s
-                if not self._wishes:
+                if not self._requests:
                     continue
                 try:
                     await self._catch_up(news=over)
@@ -141,13 +141,13 @@ class JobReports:
     async def _catch_up(self, *, news: bool) -> None:
         """Begins to follow whom it does not yet, and with `news` hands on what the others have said."""
         bus = await self._connected()
-        for key, wish in list(self._wishes.items()):
+        for key, request in list(self._requests.items()):
             followed = self._followed.get(key)
-            if followed is not None and followed.watch.task_lease_s != wish.task_lease_s:
+            if followed is not None and followed.watch.task_lease_s != request.task_lease_s:
                 followed.task.cancel()
                 followed = None
             if followed is None or followed.task.done():
-                self._begin(bus, key, wish)
+                self._begin(bus, key, request)
             elif news:
                 self._take(key, followed)
 
@@ -158,23 +158,23 @@ class JobReports:
             return self._bus
 
     def _take(self, key: Key, followed: _Followed) -> None:
-        heard = _heard(followed)
-        if heard != followed.heard:
-            followed.heard = heard
+        snapshot = _snapshot(followed)
+        if snapshot != followed.snapshot:
+            followed.snapshot = snapshot
             for listener in self._listeners:
                 listener(key)
 
-    def _begin(self, bus: Bus, key: Key, wish: _Wish) -> None:
+    def _begin(self, bus: Bus, key: Key, request: _Request) -> None:
         topology = JobTopology(key.namespace, key.name)
-        watch = JobWatch(bus, topology, list(wish.policies), task_lease_s=wish.task_lease_s)
+        watch = JobWatch(bus, topology, list(request.policies), task_lease_s=request.task_lease_s)
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
-        self._followed[key] = _Followed(watch=watch, window=wish.window, task=task)
+        self._followed[key] = _Followed(watch=watch, window=request.window, task=task)
 
 
-def _heard(followed: _Followed) -> Heard:
+def _snapshot(followed: _Followed) -> JobSnapshot:
     present = {member.member_id: member for member in followed.watch.members.present}
-    return Heard(
+    return JobSnapshot(
         report=followed.watch.report(window=followed.window),
         # Rounded, because the last digits change all the time and say nothing.
         tokens_per_second={name: float(f"{member.tokens_per_second:.{_DIGITS}g}") for name, member in present.items()},

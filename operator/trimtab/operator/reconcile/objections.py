@@ -1,8 +1,8 @@
 """What the API server refused, by object, and when it is asked again.
 
 Many things wake an object: the echo of its own status, a report on the bus, another pod. None of them makes a refused
-pod fit, so the time of the next attempt is kept here, beside the queue, and looks before it do all the rest. What has
-changed since is not what was refused: a pod with another template is tried at once.
+pod fit, so the time of the next attempt is kept here, beside the queue, and reconciles before it do all the rest. What
+has changed since is not what was refused: a pod with another template is tried at once.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from trimtab.operator.reconcile.objections import Objection
 
 
 async def write_status(cluster: Cluster, item: Object, status: ApiModel, *, before: ApiModel | None) -> bool:
-    """Whether there was anything to write. Conflict: the object has changed, look again."""
+    """Whether there was anything to write. Raises Conflict when the object has changed since it was read."""
     if status == before:
         return False
     metadata = item["metadata"]
@@ -33,12 +33,12 @@ async def write_status(cluster: Cluster, item: Object, status: ApiModel, *, befo
         namespace=metadata["namespace"],
         subresource="status",
     )
-    cluster.view_of(item["kind"]).note(written)
+    cluster.cache_of(item["kind"]).note(written)
     return True
 
 
 async def write_unreadable(cluster: Cluster, item: Object, message: str, *, now: float) -> None:
-    """The condition Accepted alone, as the rest of the status belongs to whoever can read the object."""
+    """The condition Accepted alone, as the rest of the status belongs to an operator that can read the object."""
     metadata = item["metadata"]
     raw = (item.get("status") or {}).get("conditions") or ()
     known = next((entry for entry in raw if entry.get("type") == ConditionType.ACCEPTED), None)
@@ -54,20 +54,20 @@ async def write_unreadable(cluster: Cluster, item: Object, message: str, *, now:
     written = await cluster.client.patch(
         KINDS[item["kind"]], metadata["name"], patch, namespace=metadata["namespace"], subresource="status"
     )
-    cluster.view_of(item["kind"]).note(written)
+    cluster.cache_of(item["kind"]).note(written)
     cluster.events.record(item, "Warning", reasons.UNREADABLE, message)
 
 
 async def is_current(cluster: Cluster, item: Object) -> bool:
     """Asks the server. If not, the newer version is noted, and the plan has to be made again."""
-    metadata, view = item["metadata"], cluster.view_of(item["kind"])
+    metadata, cache = item["metadata"], cluster.cache_of(item["kind"])
     live = await cluster.client.get_or_none(KINDS[item["kind"]], metadata["name"], namespace=metadata["namespace"])
     if live is None:
-        view.note_gone(item)
+        cache.note_gone(item)
         return False
     if live["metadata"]["resourceVersion"] == metadata["resourceVersion"]:
         return True
-    view.note(live)
+    cache.note(live)
     return False
 
 

@@ -1,4 +1,4 @@
-"""Keys that need a look: each once however often it was added, never two workers on one, the longest waiting first."""
+"""Keys to reconcile: each once however often it was added, never two workers on one, the longest waiting first."""
 
 from __future__ import annotations
 

@@ -11,14 +11,13 @@ from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed
+from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed, minted_users
 from trimtab.operator.pods.observed import observed_pod
-from trimtab.operator.pods.sites import ensure_credentials, minted_users
-from trimtab.operator.reconcile.cache import FreshView
+from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
-from trimtab.operator.reconcile.creation import NameBusy, Objected, create_own
+from trimtab.operator.reconcile.home_cluster import ensure_credentials
 from trimtab.operator.reconcile.objections import Objection
-from trimtab.operator.reconcile.ownership import controller_uid, is_leaving
+from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own, is_leaving
 from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.link import Connection
 from trimtab.operator.remote.origin import Origin
@@ -26,8 +25,8 @@ from trimtab.operator.remote.origin import Origin
 _ROLE = "rollout"
 
 
-class RemotePlace:
-    """For one look. The anchor is made with the first thing that needs it."""
+class RemoteCluster:
+    """A PodCluster for one reconcile. The anchor is made with the first thing that needs it."""
 
     def __init__(self, cluster: Cluster, connection: Connection, origin: Origin, placement: Placement) -> None:
         self._cluster = cluster
@@ -42,11 +41,11 @@ class RemotePlace:
         return self._connection.client
 
     @property
-    def pods(self) -> FreshView:
+    def pods(self) -> ObjectCache:
         return self._connection.pods
 
     @property
-    def config_maps(self) -> FreshView:
+    def config_maps(self) -> ObjectCache:
         return self._connection.config_maps
 
     @property
@@ -99,13 +98,13 @@ class RemotePlace:
         return wanted
 
     def _dialled(self) -> tuple[NatsSettings, UserMint | None]:
-        """What pods there dial, and who makes their user: nobody, where the settings name one for them."""
+        """What pods there dial, and the mint of their user; None where the settings name a user for them."""
         settings = self._cluster.settings
         nats = settings.remote_nats or settings.nats
         return nats, None if nats.names_a_user else self._cluster.mint
 
     async def renew_credentials(self, job: Object) -> None:
-        """Where there are pods already: an operator that was started with others tells them."""
+        """Where there are pods already: the operator may have been started with other settings."""
         if self._anchor is not None:
             await self.credentials(job)
 

@@ -16,31 +16,31 @@ _TLS = ("TLS failed", "ClientConnectorCertificateError", "ClientConnectorSSLErro
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class Outage:
     reason: str
     message: str
 
 
-def loss_by(error: KubeError | TimeoutError, *, namespace: str) -> Loss:
+def outage_by(error: KubeError | TimeoutError, *, namespace: str) -> Outage:
     match error:
         case Unauthorized():
-            return Loss(
+            return Outage(
                 reason=UNAUTHORIZED,
                 message="the cluster does not accept the kubeconfig's token or certificate: put a valid one into the "
                 "Secret",
             )
         case Forbidden():
-            return Loss(
+            return Outage(
                 reason=FORBIDDEN,
                 message=f"the kubeconfig's account may not do what is needed in namespace {namespace} there: apply "
                 "rbac/remote.yaml there",
             )
         case ApiError():
-            return Loss(reason=UNREACHABLE, message=f"the cluster's API server answers {error.code}")
+            return Outage(reason=UNREACHABLE, message=f"the cluster's API server answers {error.code}")
     if any(word in str(error) for word in _TLS):
-        return Loss(
+        return Outage(
             reason=UNREACHABLE,
             message="the cluster's API server does not prove who it is: certificate-authority-data is another's, or "
             "its certificate has expired or is for another address",
         )
-    return Loss(reason=UNREACHABLE, message="the cluster's API server does not answer")
+    return Outage(reason=UNREACHABLE, message="the cluster's API server does not answer")

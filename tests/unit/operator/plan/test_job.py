@@ -147,7 +147,7 @@ def test_its_time_after_the_end_is_bounded() -> None:
     brief = job(ttlSecondsAfterFinished=60)
     done = after(brief, Observed(trainers=[ended(trainer(brief), COMPLETED)]), now=100.0)
     waits = plan_job(done, Observed(), now=159.0)
-    assert (said(waits.actions), waits.look_again_at) == ([], 160.0)
+    assert (said(waits.actions), waits.requeue_at) == ([], 160.0)
     assert said(plan_job(done, Observed(), now=160.0).actions) == ["delete the job"]
 
 

@@ -90,7 +90,7 @@ def test_a_pod_that_ends_at_once_is_not_replaced_at_once() -> None:
     gone = worker(JOB, fleet, 0, phase=Phase.FAILED, created_at=999.0, finished_at=1000.0, message="no such image")
     waits = plan_pool(JOB, fleet, [gone], now=1000.0)
     assert said(waits.actions) == []
-    assert waits.look_again_at == 1009.0
+    assert waits.requeue_at == 1009.0
     assert waits.status.last_error is not None
     assert waits.status.last_error.message == "no such image"
     assert said(plan_pool(JOB, fleet, [gone], now=1009.0).actions) == ["remove local-0", "start local-1"]

@@ -18,8 +18,8 @@ from trimtab.kube.errors import Unreachable
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
 from trimtab.operator.metrics import OperatorMetrics
-from trimtab.operator.reconcile.cache import FreshView
-from trimtab.operator.reconcile.cluster import Cluster, Turn, WorkKey
+from trimtab.operator.reconcile.cache import ObjectCache
+from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
 from trimtab.operator.reconcile.controller import Controller
 
 KEY = Key("team", "job-solver")
@@ -52,10 +52,10 @@ def _trainer(version: int, *, step: int = 0, generation: int = 1) -> dict[str, A
 class _Story:
     def __init__(self) -> None:
         self.trainers = _Watched(TRAINERS)
-        self.looks = 0
+        self.reconciles = 0
         metrics = OperatorMetrics(Metrics())
-        views = {
-            resource.kind: FreshView(
+        caches = {
+            resource.kind: ObjectCache(
                 resource,
                 {None: self.trainers if resource is TRAINERS else _Watched(resource)},
                 index=lambda item: (),
@@ -64,29 +64,29 @@ class _Story:
             for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS)
         }
         parts = SimpleNamespace(
-            jobs=views["RLJob"],
-            pools=views["RolloutPool"],
-            trainers=views["Trainer"],
-            pods=views["Pod"],
-            links=SimpleNamespace(listen=lambda **_: None),
-            reports=SimpleNamespace(count=0),
+            jobs=caches["RLJob"],
+            pools=caches["RolloutPool"],
+            trainers=caches["Trainer"],
+            pods=caches["Pod"],
+            remote=SimpleNamespace(listen=lambda pools, **_: None),
+            watches=SimpleNamespace(count=0),
             settings=SimpleNamespace(workers=1, resync_s=600.0),
             clock=time.time,
-            view_of=lambda kind: views[kind],
+            cache_of=lambda kind: caches[kind],
         )
-        looks = {"Trainer": self._fail, "RLJob": self._rest}
-        self.controller = Controller(cast(Cluster, parts), metrics, looks=looks)
+        reconcilers = {"Trainer": self._fail, "RLJob": self._rest}
+        self.controller = Controller(cast(Cluster, parts), metrics, reconcilers=reconcilers)
 
-    async def _fail(self, cluster: Cluster, key: WorkKey) -> Turn:
-        self.looks += 1
+    async def _fail(self, cluster: Cluster, key: WorkKey) -> Result:
+        self.reconciles += 1
         raise Unreachable("no answer")
 
-    async def _rest(self, cluster: Cluster, key: WorkKey) -> Turn:
-        return Turn()
+    async def _rest(self, cluster: Cluster, key: WorkKey) -> Result:
+        return Result()
 
     async def backs_off(self) -> None:
         """Until a timer of seconds is all that is left."""
-        await eventually(lambda: self.looks >= 6, timeout_s=30.0)
+        await eventually(lambda: self.reconciles >= 6, timeout_s=30.0)
         await eventually(
             lambda: self.controller.queue.depth == 0 and self.controller.queue.busy_since is None, timeout_s=10.0
         )

@@ -6,7 +6,7 @@ import pytest
 
 from trimtab.kube.errors import Forbidden, KubeError, NotFound, ServerError, Unauthorized, Unreachable
 from trimtab.operator.remote.client import without_address
-from trimtab.operator.remote.outage import loss_by
+from trimtab.operator.remote.outage import outage_by
 
 REFUSED = "list /api/v1/pods: ClientConnectorError: Cannot connect to host far.example.org:6443 ssl:default"
 FORGED = "get /api/v1/pods: ClientConnectorCertificateError: certificate is not valid for 'far.example.org'"
@@ -27,10 +27,10 @@ FORGED = "get /api/v1/pods: ClientConnectorCertificateError: certificate is not 
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_what_is_said(error: KubeError | TimeoutError, reason: str, words: str) -> None:
-    loss = loss_by(error, namespace="guests")
-    assert loss.reason == reason
-    assert words in loss.message
-    assert "example.org" not in loss.message
+    outage = outage_by(error, namespace="guests")
+    assert outage.reason == reason
+    assert words in outage.message
+    assert "example.org" not in outage.message
 
 
 @pytest.mark.parametrize("text", [REFUSED, FORGED])
