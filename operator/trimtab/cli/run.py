@@ -28,8 +28,8 @@ from trimtab.embedded.server import ServerStartError
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
+from trimtab.operator.local.executor import SecretMissing, secret_value
 from trimtab.operator.local.job import JobFailed, LocalJob
-from trimtab.operator.local.secrets import SecretMissing, secret_value
 
 
 @click.command()

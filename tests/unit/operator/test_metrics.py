@@ -11,8 +11,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Resource
 from trimtab.kube.watch import Change, ChangeType
-from trimtab.operator.fleet_figures import PoolSize, Scaling, pool_size, scaling, trainer_steps
-from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.metrics import OperatorMetrics, PoolSize, Scaling, pool_size, scaling, trainer_steps
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.controller import Controller

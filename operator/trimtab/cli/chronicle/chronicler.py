@@ -12,7 +12,7 @@ from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.records import Died, Ended, Fleet, Record
 from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
-from trimtab.operator.job_watch import Heard
+from trimtab.operator.job_watch import JobMessage
 
 
 class Chronicler:
@@ -30,7 +30,7 @@ class Chronicler:
     def end(self, outcome: str, *, why: str = "") -> None:
         self._note(Ended(at=self._clock(), outcome=outcome, why=why))
 
-    def heard(self, message: Heard) -> None:
+    def heard(self, message: JobMessage) -> None:
         self._note(records.heard(message))
 
     def rescaled(self, decision: AutoscalingStatus) -> None:

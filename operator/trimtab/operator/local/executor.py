@@ -1,25 +1,27 @@
-"""Runs planned pods as processes of this machine: environment, logs, restarts with backoff, SIGTERM then SIGKILL."""
+"""Runs planned pods as processes of this machine: environment, secrets, ports, logs, SIGTERM then SIGKILL.
+
+Secrets come from the environment of `trimtab run` itself, because there is no cluster to keep them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
-from trimtab.embedded.child import Child, Command, log_tail
+from trimtab.api.scalars import SecretKey
+from trimtab.embedded.child import Command
 from trimtab.embedded.ports import LOOPBACK, free_ports
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.restarts import RestartPolicy
-from trimtab.operator.local.secrets import secret_value
+from trimtab.operator.local.container import LocalContainer
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.log_sentence import log_sentence
-from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
+from trimtab.operator.plan.pods import ObservedPod, Phase, PodPlan
 
 _log = structlog.get_logger(__name__)
 _VARIABLE = re.compile(r"\$\(([A-Z0-9_]+)\)")
@@ -27,7 +29,6 @@ RESTARTS = RestartPolicy(
     backoff=FullJitter(base_s=1.0, cap_s=30.0), stable_s=30.0, gives_up=lambda code: code == EXIT_MISCONFIGURED
 )
 _NEWS_S = 60.0
-_TAIL_LINES = 200
 # What a Python process needs to find itself; everything else a pod gets is in its plan.
 _INHERITED = (
     "PATH",
@@ -42,104 +43,12 @@ _INHERITED = (
 )
 
 
-class _Container:
-    """One container's process, started again by itself when the pod says so."""
-
-    def __init__(
-        self,
-        plan: ContainerPlan,
-        command: Command,
-        *,
-        restart: Restart,
-        clock: Callable[[], float],
-        restarts: RestartPolicy,
-    ) -> None:
-        self.plan = plan
-        self._command = command
-        self._restart = restart
-        self._clock = clock
-        self._log_begin = 0
-        self._child = self._begun()
-        self._started = clock()
-        self._restart_policy = restarts
-        self._restart_at: float | None = None
-        self._crashes = 0
-        self._terminated = False
-        self.restarts = 0
-        self.died_at: float | None = None
-        self.died_of = ""
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child.alive else None
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs or is about to be started again."""
-        return None if self._restart is Restart.ALWAYS else self._child.exit_code
-
-    @property
-    def misconfigured(self) -> bool:
-        return self._child.exit_code == EXIT_MISCONFIGURED
-
-    def last_words(self) -> str:
-        """Why it ended, as far as its log tells; of this incarnation only."""
-        code = self._child.exit_code
-        how = f"exited with {code}" if code is None or code >= 0 else f"was killed by {_signal_name(-code)}"
-        said = log_sentence(log_tail(self._command.log_file, lines=_TAIL_LINES, since=self._log_begin))
-        return f"{self.plan.name} {how}" + (f": {said}" if said else "")
-
-    def _begun(self) -> Child:
-        log = self._command.log_file
-        self._log_begin = log.stat().st_size if log.exists() else 0
-        return Child(self._command)
-
-    def tend(self) -> None:
-        """Start it again if it has died and its backoff is over."""
-        if self._restart is Restart.NEVER or self._child.alive:
-            return
-        now = self._clock()
-        if self._restart_at is None:
-            if not self._plan_restart(self._child.exit_code, lived_s=now - self._started, now=now):
-                return
-            self.died_at, self.died_of = now, self.last_words()
-            _log.warning("container_died", container=self.plan.name, exit_code=self._child.exit_code)
-            self._child.kill()  # what is left of its process group
-        elif now >= self._restart_at:
-            try:
-                self._child = self._begun()
-            except OSError as error:
-                # No process or no memory to be had just now: that passes, and the other pods must live on.
-                _log.warning("container_not_started", container=self.plan.name, error=str(error))
-                self._plan_restart(None, lived_s=0.0, now=now)
-                return
-            self._started, self._restart_at = now, None
-            self.restarts += 1
-
-    def _plan_restart(self, exit_code: int | None, *, lived_s: float, now: float) -> bool:
-        again = self._restart_policy.after(self._crashes, exit_code=exit_code, lived_s=lived_s, now=now)
-        if again is not None:
-            self._restart_at, self._crashes = again.at, again.crashes
-        return again is not None
-
-    def terminate(self) -> None:
-        """Once: a second SIGTERM is how people say that they do not want to wait."""
-        if not self._terminated:
-            self._terminated = True
-            self._restart = Restart.NEVER
-            self._child.terminate()
-
-    def kill(self) -> None:
-        self._restart = Restart.NEVER
-        self._child.kill()
-
-    @property
-    def gone(self) -> bool:
-        return not self._child.alive
+class SecretMissing(LookupError):
+    """A manifest names a secret that the environment does not have."""
 
 
 class _Pod:
-    def __init__(self, plan: PodPlan, containers: Sequence[_Container], *, created_at: float) -> None:
+    def __init__(self, plan: PodPlan, containers: Sequence[LocalContainer], *, created_at: float) -> None:
         self.plan = plan
         self.containers = containers
         self.created_at = created_at
@@ -261,7 +170,7 @@ class LocalExecutor:
         scratch = self._folder / "pods" / plan.name
         scratch.mkdir(parents=True, exist_ok=True)
         variables = self._variables(plan, scratch)
-        containers: list[_Container] = []
+        containers: list[LocalContainer] = []
         # Known from the first container on, so that nothing is left behind when a later one cannot be started.
         self._pods[plan.name] = _Pod(plan, containers, created_at=self._clock())
         for container in plan.containers:
@@ -276,7 +185,9 @@ class LocalExecutor:
                 folder=scratch,
             )
             containers.append(
-                _Container(container, command, restart=plan.restart, clock=self._clock, restarts=self._restart_policy)
+                LocalContainer(
+                    container, command, restart=plan.restart, clock=self._clock, restarts=self._restart_policy
+                )
             )
         _log.info("pod_started", pod=plan.name, attempt=plan.attempt)
 
@@ -324,11 +235,16 @@ class LocalExecutor:
         )
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def secret_variable(secret: SecretKey) -> str:
+    """Where a secret is looked for: key `api-key` of `endpoint` in SECRET_ENDPOINT_API_KEY."""
+    return "SECRET_" + re.sub(r"[^A-Z0-9]", "_", f"{secret.name}_{secret.key}".upper())
+
+
+def secret_value(secret: SecretKey, environment: Mapping[str, str]) -> str:
+    variable = secret_variable(secret)
+    if variable not in environment:
+        raise SecretMissing(f"set {variable} to the value of key {secret.key} of secret {secret.name}")
+    return environment[variable]
 
 
 def _interpreted(command: Sequence[str]) -> list[str]:

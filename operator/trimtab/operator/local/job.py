@@ -32,14 +32,13 @@ from trimtab.fabric.settings import (
 from trimtab.fabric.signing import Signer
 from trimtab.operator.autoscale.agent.maintainer import AgentDesk, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-from trimtab.operator.job_watch import Heard, JobWatch
-from trimtab.operator.local.executor import LocalExecutor
+from trimtab.operator.job_watch import JobMessage, JobWatch
+from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.secrets import SecretMissing, secret_value
 from trimtab.operator.plan.progress import JobReport
 
 _log = structlog.get_logger(__name__)
-_TURN_S = 0.1
+_INTERVAL_S = 0.1
 _TRANSCRIPTS = 50
 
 
@@ -55,9 +54,9 @@ class JobFailed(RuntimeError):
 
 
 class Audience(Protocol):
-    """Who is told what happens, as it happens."""
+    """Is told what happens, as it happens."""
 
-    def heard(self, message: Heard) -> None:
+    def heard(self, message: JobMessage) -> None:
         """The job said something of itself on the bus."""
 
     def rescaled(self, decision: AutoscalingStatus) -> None:
@@ -151,7 +150,7 @@ class LocalJob:
             pods = executor.observe()
             if stopping.is_set():
                 objects.suspend()
-            executor.apply(objects.turn(pods, self._report(), now=time.time()))
+            executor.apply(objects.reconcile(pods, self._report(), now=time.time()))
             running = any(not pod.ended for pod in executor.observe())
             if not running and objects.failure is not None:
                 raise JobFailed(objects.failure)
@@ -159,7 +158,7 @@ class LocalJob:
                 return objects.succeeded
             if watching.done():
                 watching.result()
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_INTERVAL_S)
 
     def _report(self) -> JobReport:
         if self.watch is None:

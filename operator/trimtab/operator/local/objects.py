@@ -35,7 +35,7 @@ _UID = ""
 
 
 class LocalObjects:
-    """Of one job. Attempts of trainers are kept in a file: one that was ever seen by anyone is never used again."""
+    """Of one job. Attempts of trainers are kept in a file: an attempt that was ever seen is never used again."""
 
     def __init__(
         self,
@@ -71,14 +71,15 @@ class LocalObjects:
 
     @property
     def activity(self) -> str:
-        """What the job does or waits for. Why it failed is for whoever ends the run to say, once."""
+        """What the job does or waits for. Why it failed is said once, by what ends the run."""
         if self.failure is not None:
             return "Failed: its pods are stopped"
         summary = find(self.job.status.conditions, ConditionType.SUCCEEDED) if self.job.status else None
         return "" if summary is None else f"{summary.reason} {summary.message}".rstrip()
 
-    def turn(self, pods: Sequence[ObservedPod], report: JobReport, *, now: float) -> list[PodAction]:
-        """Plan everything once: objects and their statuses change here, pods are the caller's business."""
+    def reconcile(self, pods: Sequence[ObservedPod], report: JobReport, *, now: float) -> list[PodAction]:
+        """Plan everything once: objects and their statuses change here, actions on pods are for the caller to carry
+        out."""
         actions: list[PodAction] = []
         for name, pool in self.pools.items():
             planned = plan_pool(self.job, pool, [pod for pod in pods if pod.owner == name], now=now)

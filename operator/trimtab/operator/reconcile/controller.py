@@ -18,8 +18,7 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.errors import BusError
 from trimtab.kube.errors import Conflict, KubeError
 from trimtab.kube.resources import Key, Object
-from trimtab.operator.fleet_figures import pool_size, scaling, trainer_steps
-from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.metrics import OperatorMetrics, pool_size, scaling, trainer_steps
 from trimtab.operator.reconcile.cache import Unreadable
 from trimtab.operator.reconcile.cluster import KINDS, Cluster, Result, WorkKey
 from trimtab.operator.reconcile.deletion import finish_deletion, has_finalizer

@@ -22,9 +22,8 @@ from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.restarts import RestartPolicy
 from trimtab.operator.autoscale.agent.maintainer import AgentDesk, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-from trimtab.operator.local.executor import LocalExecutor
+from trimtab.operator.local.executor import LocalExecutor, SecretMissing
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.secrets import SecretMissing
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ContainerPlan, ObservedPod, Phase, PodPlan, Restart
 from trimtab.operator.plan.progress import JobReport
@@ -193,7 +192,7 @@ async def test_a_rollout_pod_that_says_it_is_misconfigured_ends_the_job(machine:
 
     def failure() -> str | None:
         machine.executor.tend()
-        for action in objects.turn(machine.executor.observe(), JobReport(), now=time.time()):
+        for action in objects.reconcile(machine.executor.observe(), JobReport(), now=time.time()):
             if isinstance(action, StartPod):
                 if action.pod.role != "rollout":
                     continue
@@ -245,7 +244,7 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
 
     def turn() -> None:
         machine.executor.tend()
-        for action in objects.turn(machine.executor.observe(), JobReport(), now=time.time()):
+        for action in objects.reconcile(machine.executor.observe(), JobReport(), now=time.time()):
             if isinstance(action, StartPod):
                 if not action.pod.gang:
                     continue
@@ -268,8 +267,8 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     assert (status.attempt, status.restarts, status.restarts_counted) == (2, 1, 1)
     assert "attempt 2" in machine.log("trainer", pod="gang-solver-trainer-0")
     again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
-    again.turn([], JobReport(), now=time.time())
-    starts = again.turn([], JobReport(), now=time.time())
+    again.reconcile([], JobReport(), now=time.time())
+    starts = again.reconcile([], JobReport(), now=time.time())
     assert [start.pod.attempt for start in starts if isinstance(start, StartPod) and start.pod.gang] == [3, 3]
 
 
