@@ -26,9 +26,8 @@ from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator import event_reasons as reasons
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
-from trimtab.operator.autoscale.agent.api_keys import read_api_key
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, read_api_key
+from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.kopf_shell import run_kopf
 from trimtab.operator.leadership import Leadership, LeadershipLost
@@ -93,12 +92,14 @@ async def _lead(
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
     remote = RemotePoolReconciler(links)
-    agents = AgentDesk(
+    maintainers = AgentMaintainers(
         read_key=partial(read_api_key, client),
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
-        told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
+        on_reply=lambda key, reply: _record_reply(cluster, controller, key, reply),
     )
-    cluster = _cluster(settings, client, events=events, watches=watches, agents=agents, remote=remote, mint=mint)
+    cluster = _cluster(
+        settings, client, events=events, watches=watches, maintainers=maintainers, remote=remote, mint=mint
+    )
     controller = Controller(cluster, metrics)
     watches.listen(controller.wake_job)
     reflectors = [
@@ -131,7 +132,7 @@ async def _lead(
             shell.cancel()
     finally:
         holding.remove_done_callback(_leave_at_once)
-        await agents.close()
+        await maintainers.close()
         for task in (holding, *tasks):
             task.cancel()
         await asyncio.gather(holding, *tasks, return_exceptions=True)
@@ -149,20 +150,20 @@ def _leave_at_once(holding: asyncio.Task[None]) -> None:
     os._exit(_EXIT_LOST)
 
 
-def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Answer) -> None:
+def _record_reply(cluster: Cluster, controller: Controller, key: Key, reply: AgentReply) -> None:
     """The audit trail: what an agent said, or why it said nothing, and where to read more."""
     controller.wake_job(key)
     job = cluster.jobs.get(key)
     if job is None:
         return
-    more = f" (transcript {answer.transcript})" if answer.transcript else ""
-    match answer:
-        case Answered(proposal=proposal):
+    more = f" (transcript {reply.transcript})" if reply.transcript else ""
+    match reply:
+        case Proposed(proposal=proposal):
             sizes = ", ".join(f"{pool} {size}" for pool, size in sorted(proposal.targets.items()))
             cluster.events.record(job, "Normal", reasons.AGENT_PROPOSED, f"{sizes}: {proposal.reason}{more}")
-        case Unanswered():
-            message = f"{answer.text}; the policy decides{more}"
-            cluster.events.record(job, "Warning", answer.cause, message)
+        case NotProposed():
+            message = f"{reply.text}; the policy decides{more}"
+            cluster.events.record(job, "Warning", reply.cause, message)
 
 
 def _cluster(
@@ -171,7 +172,7 @@ def _cluster(
     *,
     events: EventRecorder,
     watches: JobWatches,
-    agents: AgentDesk,
+    maintainers: AgentMaintainers,
     remote: RemotePoolReconciler,
     mint: UserMint | None,
 ) -> Cluster:
@@ -192,7 +193,7 @@ def _cluster(
         events=events,
         watches=watches,
         remote=remote,
-        agents=agents,
+        maintainers=maintainers,
         mint=mint,
         clock=time.time,
     )

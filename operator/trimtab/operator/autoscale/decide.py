@@ -11,8 +11,8 @@ from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
 from trimtab.operator.autoscale.history import History, decided, observed, remembering
 from trimtab.operator.autoscale.recommendation import (
+    LatestReports,
     Recommendation,
-    Reports,
     missing_evidence,
     pool_weights,
     recommend,
@@ -20,7 +20,7 @@ from trimtab.operator.autoscale.recommendation import (
 from trimtab.operator.autoscale.record import ScaleEvent
 from trimtab.operator.conditions import Statement
 
-# Rails that wait for time to pass are looked at again as often as HPA looks.
+# Rails that wait for time to pass are tried again as often as HPA tries.
 _REQUEUE_S = 15.0
 
 
@@ -37,22 +37,22 @@ class Decision:
     """When time alone may change the decision; None when only a new report can."""
 
 
-def decide(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> Decision:
+def decide(reports: LatestReports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> Decision:
     """By the formula of the manifest; in mode Auto or DryRun."""
     seen = watch(reports, config=config, fleet=fleet, history=history, now=now)
     advice = recommend(reports, config=config, fleet=fleet, history=seen, now=now)
     return settle(advice, reports, config=config, fleet=fleet, before=history, history=seen, now=now)
 
 
-def watch(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> History:
-    """Takes in what there is to see. Whoever recommends by other means begins here and ends with `settle`."""
+def watch(reports: LatestReports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> History:
+    """Takes in what there is to see. A recommendation by other means begins here and ends with `settle`."""
     known = [report for report in reports.values() if report is not None]
     return observed(history, config=config, fleet=fleet, reports=known, now=now)
 
 
 def settle(
     advice: Recommendation,
-    reports: Reports,
+    reports: LatestReports,
     *,
     config: Autoscaling,
     fleet: Fleet,
@@ -60,7 +60,7 @@ def settle(
     history: History,
     now: float,
 ) -> Decision:
-    """What becomes of a recommendation, from anywhere. `before` is the history as it was before `watch`."""
+    """What becomes of a recommendation, by formula or agent. `before` is the history as it was before `watch`."""
     advice = replace(advice, targets=_plausible(advice.targets, fleet=fleet))
     unknown = missing_evidence(reports, config=config, now=now)
     advice = replace(advice, targets={name: min(size, MAX_REPLICAS) for name, size in advice.targets.items()})
@@ -89,11 +89,11 @@ def settle(
 
 
 def _plausible(targets: Targets, *, fleet: Fleet) -> dict[str, int]:
-    """For every pool that there is a number that could be one: whoever recommends may have made it up."""
+    """For every pool that exists a possible number: a recommendation may come from a language model."""
     return {name: min(MAX_REPLICAS, max(0, targets.get(name, size))) for name, size in fleet.sizes.items()}
 
 
-def _requeue_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:
+def _requeue_at(kept: Bounded, reports: LatestReports, *, config: Autoscaling, now: float) -> float | None:
     if kept.wanted != kept.targets:
         return now + _REQUEUE_S
     stale = [report.at + config.report_timeout_seconds + 1 for report in reports.values() if report is not None]

@@ -6,16 +6,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trimtab.api.scalars import MAX_REPLICAS
+from trimtab.fabric.wire.balance import Branch
 from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first
-from trimtab.operator.autoscale.want import Want
 
 # Rounding errors ask for no replica, and save none.
 _EPSILON = 1e-6
 
 
-def place(wants: Sequence[Want], *, fleet: Fleet, weights: Weights) -> dict[str, int]:
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """What one policy's evidence asks of the fleet."""
+
+    policy: str
+    branch: Branch
+    capacity: float
+    """The least that will do, over the pools that serve the policy."""
+    reason: str
+    """One CamelCase word."""
+    message: str
+    """One sentence with the numbers."""
+    wait: float | None = None
+    """Waiting fraction of the window it rests on."""
+    at: float | None = None
+    """The end of that window."""
+
+
+def distributed(wants: Sequence[Want], *, fleet: Fleet, weights: Weights) -> dict[str, int]:
     """Targets by pool that give every policy what it wants. A policy that nothing is known of must be among the wants
     with what it has: else its pools would be drained for the others.
     """
@@ -60,7 +79,7 @@ def within_bounds(targets: Targets, *, fleet: Fleet, weights: Weights, least: in
 
 
 def spread(total: int, *, fleet: Fleet, weights: Weights) -> dict[str, int]:
-    """A total as targets by pool, for those who think in totals: what is added fills best-first, what is taken away
+    """A total as targets by pool: what is added fills best-first, what is taken away
     drains worst-first.
     """
     return within_bounds(fleet.sizes, fleet=fleet, weights=weights, least=total, most=total)
@@ -68,3 +87,7 @@ def spread(total: int, *, fleet: Fleet, weights: Weights) -> dict[str, int]:
 
 def _at_most(pool: Pool, replicas: int) -> int:
     return min(MAX_REPLICAS if pool.most is None else pool.most, replicas)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if abs(share) < 0.1 else f"{100 * share:.0f} %"

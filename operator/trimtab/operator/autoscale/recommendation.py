@@ -8,23 +8,22 @@ from typing import Literal
 
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.fabric.wire.balance import BalanceReport, Branch
-from trimtab.operator.autoscale.distribution import place
+from trimtab.operator.autoscale.distribution import Want, distributed
 from trimtab.operator.autoscale.fleet import Fleet, Targets, Weights, device_weights, speed_weights
 from trimtab.operator.autoscale.guard_rails import Limit
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.autoscale.three_zone import three_zone
 from trimtab.operator.autoscale.trim import trim
-from trimtab.operator.autoscale.want import Want
 from trimtab.operator.autoscale.windows import usual_speeds
 from trimtab.operator.conditions import moment
 
-Reports = Mapping[str, BalanceReport | None]
+LatestReports = Mapping[str, BalanceReport | None]
 """The latest of every policy that still learns; None for one that has none yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """What somebody thinks the sizes should be, and why. A formula makes it, or a language model."""
+    """The sizes that a maintainer wants, and why. The maintainer is a formula or a language model."""
 
     targets: Targets
     reason: str
@@ -34,13 +33,15 @@ class Recommendation:
     maintainer: Literal["Policy", "Agent"] = "Policy"
 
 
-def recommend(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> Recommendation:
+def recommend(
+    reports: LatestReports, *, config: Autoscaling, fleet: Fleet, history: History, now: float
+) -> Recommendation:
     weights = pool_weights(config=config, fleet=fleet, history=history)
     wants = [
         _want(policy, report, config=config, fleet=fleet, weights=weights, history=history, now=now)
         for policy, report in sorted(reports.items())
     ]
-    targets = place(wants, fleet=fleet, weights=weights)
+    targets = distributed(wants, fleet=fleet, weights=weights)
     decisive = _decisive(wants, fleet=fleet, weights=weights, targets=targets)
     if decisive is None:
         return Recommendation(targets=targets, reason="NoPolicyLearns", message="no policy is being trained")
@@ -50,7 +51,7 @@ def recommend(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: H
     return Recommendation(targets=targets, reason=reason, message=message)
 
 
-def missing_evidence(reports: Reports, *, config: Autoscaling, now: float) -> Limit | None:
+def missing_evidence(reports: LatestReports, *, config: Autoscaling, now: float) -> Limit | None:
     """Why nothing may shrink: a policy of which nothing is known now. None when all is known."""
     for policy, report in sorted(reports.items()):
         if report is None:
@@ -99,7 +100,7 @@ def _want(
 
 
 def _decisive(wants: Sequence[Want], *, fleet: Fleet, weights: Weights, targets: Targets) -> Want | None:
-    """The want that explains the targets: the neediest when the fleet grows; else one that nothing is known of; else
+    """The want that explains the targets: the neediest when the fleet grows; else one of which nothing is known; else
     the one with least to spare.
     """
     have = {want.policy: fleet.capacity(fleet.sizes, weights, policy=want.policy) for want in wants}

@@ -30,7 +30,7 @@ from trimtab.fabric.settings import (
     write_secrets,
 )
 from trimtab.fabric.signing import Signer
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk, KeyMissing
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
@@ -83,15 +83,15 @@ class LocalJob:
         self.nats = EmbeddedNats(folder / "nats")
         self.store = EmbeddedSeaweed(folder / "seaweedfs")
         self._job_file = job_file
-        self._agents = AgentDesk(
+        self._maintainers = AgentMaintainers(
             read_key=_api_key,
             transcripts=TranscriptFolder(folder / "transcripts", newest=_TRANSCRIPTS),
-            told=lambda key, answer: _log.info("agent_answered", answer=answer),
+            on_reply=lambda key, reply: _log.info("agent_replied", reply=reply),
         )
         self.objects = LocalObjects(
             job,
             attempts_file=folder / "attempts.json",
-            agents=self._agents,
+            maintainers=self._maintainers,
             rescaled=None if audience is None else audience.rescaled,
         )
         self._executor: LocalExecutor | None = None
@@ -127,7 +127,7 @@ class LocalJob:
                 return await self._reconcile(stopping, watching)
             finally:
                 self._executor.kill_all()
-                await self._agents.close()
+                await self._maintainers.close()
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await bus.close()

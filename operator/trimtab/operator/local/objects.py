@@ -16,7 +16,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer, TrainerStatus
 from trimtab.kube.resources import Key
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.conditions import find
 from trimtab.operator.event_reasons import RESCALED
@@ -42,13 +42,13 @@ class LocalObjects:
         job: RLJob,
         *,
         attempts_file: Path,
-        agents: AgentDesk,
+        maintainers: AgentMaintainers,
         rescaled: Callable[[AutoscalingStatus], None] | None = None,
     ) -> None:
         """`rescaled` is told of each decision that changes the fleet."""
         self.job = job
         self._rescaled = rescaled
-        self._agents = agents
+        self._maintainers = maintainers
         self.pools: dict[str, RolloutPool] = {}
         self.trainers: dict[str, Trainer] = {}
         self.scaling_history: History | None = None
@@ -98,12 +98,12 @@ class LocalObjects:
         )
         whole = plan_job(self.job, observed, now=now)
         scaled = with_scaling(
-            whole, self.job, observed, history=self.scaling_history, answer=self._agents.answer(_UID), now=now
+            whole, self.job, observed, history=self.scaling_history, reply=self._maintainers.reply(_UID), now=now
         )
         self.scaling_history = scaled.history
         agent = self.job.spec.autoscaling.maintainer.agent
         if scaled.question is not None and agent is not None:
-            self._agents.put(Key("", self.job.metadata.name), _UID, scaled.question, agent)
+            self._maintainers.ask(Key("", self.job.metadata.name), _UID, scaled.question, agent)
         for event in scaled.events:
             _log.info("autoscaling", reason=event.reason, message=event.message)
             decision = scaled.plan.status.autoscaling

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from trimtab.api.pool import Update
-from trimtab.api.scalars import CountOrPercent
+from trimtab.operator.autoscale.fleet import count_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +23,3 @@ def room(update: Update, *, replicas: int) -> Room:
         # 25 % of 3 pods rounds down to none, and no pod could ever be replaced.
         missing = 1
     return Room(most=replicas + surge, fewest=max(0, replicas - missing))
-
-
-def count_of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
-    """A count, or a share of the replicas as one."""
-    if isinstance(value, int):
-        return value
-    share = replicas * int(value.removesuffix("%")) / 100
-    return math.ceil(share) if up else math.floor(share)

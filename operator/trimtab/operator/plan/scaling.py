@@ -10,14 +10,12 @@ from trimtab.api.autoscaling import Agent, AutoscalingStatus
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
-from trimtab.operator.autoscale.agent.answers import Answer
-from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.questions import Reports as HeldReports
-from trimtab.operator.autoscale.agent.questions import Troubles
+from trimtab.operator.autoscale.agent.case import Case, ReportHistory, Troubles
+from trimtab.operator.autoscale.agent.proposal import AgentReply
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet, Pool
 from trimtab.operator.autoscale.history import History, restored
-from trimtab.operator.autoscale.recommendation import Reports, missing_evidence, recommend
+from trimtab.operator.autoscale.recommendation import LatestReports, missing_evidence, recommend
 from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
 from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
@@ -37,7 +35,7 @@ class ScaledPlan:
     """To be remembered once the plan is carried out, and not before: a change that failed is no change."""
     events: tuple[ScaleEvent, ...] = ()
     question: Case | None = None
-    """For the agent maintainer. The answer makes another plan."""
+    """For the agent maintainer. Its reply makes another plan."""
 
 
 def with_scaling(
@@ -46,10 +44,10 @@ def with_scaling(
     observed: Observed,
     *,
     history: History | None,
-    answer: Answer | None = None,
+    reply: AgentReply | None = None,
     now: float,
 ) -> ScaledPlan:
-    """`history` is what is remembered of this job; None at the beginning and after a restart. `answer` is the newest of
+    """`history` is what is remembered of this job; None at the beginning and after a restart. `reply` is the newest of
     an agent maintainer.
     """
     if job.spec.autoscaling.mode == "Off":
@@ -65,7 +63,7 @@ def with_scaling(
         reports = _newest(_reports(job, observed))
         decision = decide(reports, config=job.spec.autoscaling, fleet=fleet, history=known, now=now)
         return _decided(plan, job, observed, decision, now=now)
-    return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, answer=answer, now=now)
+    return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, reply=reply, now=now)
 
 
 def _with_agent(
@@ -76,7 +74,7 @@ def _with_agent(
     *,
     fleet: Fleet,
     history: History,
-    answer: Answer | None,
+    reply: AgentReply | None,
     now: float,
 ) -> ScaledPlan:
     config, held = job.spec.autoscaling, _reports(job, observed)
@@ -91,7 +89,7 @@ def _with_agent(
         formula=recommend(reports, config=config, fleet=fleet, history=seen, now=now),
         troubles=_troubles(observed),
         evidence_is_fresh=missing_evidence(reports, config=config, now=now) is None,
-        answer=answer,
+        reply=reply,
         now=now,
     )
     if given.recommendation is None:
@@ -141,7 +139,7 @@ def _may_scale(plan: JobPlan, job: RLJob) -> bool:
     )
 
 
-def _reports(job: RLJob, observed: Observed) -> HeldReports:
+def _reports(job: RLJob, observed: Observed) -> ReportHistory:
     """Of the policies that still learn."""
     done = {trainer.spec.policy for trainer in observed.trainers if outcome(trainer) == COMPLETED}
     return {
@@ -159,7 +157,7 @@ def _troubles(observed: Observed) -> Troubles:
     )
 
 
-def _newest(reports: HeldReports) -> Reports:
+def _newest(reports: ReportHistory) -> LatestReports:
     return {policy: held[0] if held else None for policy, held in reports.items()}
 
 
@@ -176,7 +174,7 @@ def _pool(job: RLJob, pool: RolloutPool) -> Pool:
         ready=status.ready_replicas if status else 0,
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
-        # Capacity that somebody lends is counted, and its size is theirs to choose.
+        # Capacity that people lend is counted, and its size is theirs to choose.
         paused=not made_by(job, pool)
         or spec.suspend
         or pool.metadata.deletion_timestamp is not None

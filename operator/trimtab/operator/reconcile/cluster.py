@@ -16,7 +16,7 @@ from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.pods.credentials import JobCredentials
 from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
@@ -81,7 +81,7 @@ class Cluster:
     events: EventRecorder
     watches: JobWatches
     remote: RemotePools
-    agents: AgentDesk
+    maintainers: AgentMaintainers
     mint: UserMint | None
     """Makes the users of NATS; None where all pods dial with the operator's own."""
     clock: Callable[[], float]

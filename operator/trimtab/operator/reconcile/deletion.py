@@ -63,7 +63,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
         cluster.jobs.note_gone(current)
     cluster.credentials.pop(job["metadata"]["uid"], None)
     cluster.scaling.pop(job["metadata"]["uid"], None)
-    cluster.agents.forget(job["metadata"]["uid"])
+    cluster.maintainers.forget(job["metadata"]["uid"])
     return Result()
 
 

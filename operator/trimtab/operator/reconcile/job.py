@@ -44,7 +44,7 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
         plan = plan_job(job, observed, now=now)
     uid = item["metadata"]["uid"]
     scaled = with_scaling(
-        plan, job, observed, history=cluster.scaling.get(uid), answer=cluster.agents.answer(uid), now=now
+        plan, job, observed, history=cluster.scaling.get(uid), reply=cluster.maintainers.reply(uid), now=now
     )
     plan = scaled.plan
     _follow(cluster, key.key, job, pods)
@@ -82,7 +82,7 @@ def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: Scaled
     uid, agent = item["metadata"]["uid"], job.spec.autoscaling.maintainer.agent
     cluster.scaling[uid] = scaled.history
     if scaled.question is not None and agent is not None:
-        cluster.agents.put(key_of(item), uid, scaled.question, agent)
+        cluster.maintainers.ask(key_of(item), uid, scaled.question, agent)
     for event in scaled.events:
         cluster.events.record(item, "Normal", event.reason, event.message)
 

@@ -1,4 +1,6 @@
-"""The desk asks beside everything else: one question of a job at a time, every answer told once, no key, no answer."""
+"""Agents are asked beside everything else: one question of a job at a time, every reply told once, without a key no
+proposal.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from tests.support.agent.messages_server import MessagesServer, Request, follow_
 from tests.support.polling import eventually
 from trimtab.api.scalars import SecretKey
 from trimtab.kube.resources import Key
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk, KeyMissing
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
+from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 
 JOB = Key("n", "job")
@@ -24,11 +26,11 @@ JOB = Key("n", "job")
 
 class Told:
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.replies: list[AgentReply] = []
 
-    def __call__(self, key: Key, answer: Answer) -> None:
+    def __call__(self, key: Key, reply: AgentReply) -> None:
         assert key == JOB
-        self.answers.append(answer)
+        self.replies.append(reply)
 
 
 async def _key(namespace: str, secret: SecretKey) -> str:
@@ -43,27 +45,27 @@ def told() -> Told:
 
 
 @pytest.fixture
-async def desk(told: Told, tmp_path: Path) -> AsyncIterator[AgentDesk]:
-    desk = AgentDesk(read_key=_key, transcripts=TranscriptFolder(tmp_path, newest=5), told=told)
-    yield desk
-    await desk.close()
+async def maintainers(told: Told, tmp_path: Path) -> AsyncIterator[AgentMaintainers]:
+    maintainers = AgentMaintainers(read_key=_key, transcripts=TranscriptFolder(tmp_path, newest=5), on_reply=told)
+    yield maintainers
+    await maintainers.close()
 
 
-async def test_an_answer_is_kept_and_told_once(desk: AgentDesk, told: Told, server: MessagesServer) -> None:
+async def test_a_reply_is_kept_and_told_once(maintainers: AgentMaintainers, told: Told, server: MessagesServer) -> None:
     question = case()
-    desk.put(JOB, "uid", question, settings(server.url))
-    assert desk.answer("uid") is None
-    await eventually(lambda: desk.answer("uid") is not None, timeout_s=60.0)
-    answer = desk.answer("uid")
-    assert isinstance(answer, Answered)
-    assert (answer.question, answer.asked_at) == (question.decision_id, question.at)
-    assert told.answers == [answer]
-    desk.forget("uid")
-    assert desk.answer("uid") is None
+    maintainers.ask(JOB, "uid", question, settings(server.url))
+    assert maintainers.reply("uid") is None
+    await eventually(lambda: maintainers.reply("uid") is not None, timeout_s=60.0)
+    reply = maintainers.reply("uid")
+    assert isinstance(reply, Proposed)
+    assert (reply.question, reply.asked_at) == (question.decision_id, question.at)
+    assert told.replies == [reply]
+    maintainers.forget("uid")
+    assert maintainers.reply("uid") is None
 
 
-async def test_a_second_question_waits_for_the_first_answer(
-    desk: AgentDesk, told: Told, server: MessagesServer
+async def test_a_second_question_waits_for_the_first_reply(
+    maintainers: AgentMaintainers, told: Told, server: MessagesServer
 ) -> None:
     thinking = asyncio.Event()
 
@@ -72,22 +74,22 @@ async def test_a_second_question_waits_for_the_first_answer(
         return follow_formula(request)
 
     server.script = slow  # type: ignore[assignment]
-    desk.put(JOB, "uid", case(), settings(server.url))
+    maintainers.ask(JOB, "uid", case(), settings(server.url))
     await eventually(lambda: len(server.requests) == 1, timeout_s=60.0)
-    desk.put(JOB, "uid", replace(case(), decision_id="another"), settings(server.url))
+    maintainers.ask(JOB, "uid", replace(case(), decision_id="another"), settings(server.url))
     thinking.set()
-    await eventually(lambda: bool(told.answers), timeout_s=60.0)
-    assert [answer.question for answer in told.answers] == [case().decision_id]
+    await eventually(lambda: bool(told.replies), timeout_s=60.0)
+    assert [reply.question for reply in told.replies] == [case().decision_id]
 
 
-async def test_without_a_key_there_is_an_answer_that_says_so(
-    desk: AgentDesk, told: Told, server: MessagesServer
+async def test_without_a_key_there_is_a_reply_that_says_so(
+    maintainers: AgentMaintainers, told: Told, server: MessagesServer
 ) -> None:
     agent = settings(server.url, api_key_secret=SecretKey(name="missing", key="k"))
-    desk.put(JOB, "uid", case(), agent)
-    await eventually(lambda: bool(told.answers), timeout_s=60.0)
-    (answer,) = told.answers
-    assert isinstance(answer, Unanswered)
-    assert answer.cause == "AgentBadSettings"
-    assert "there is no Secret missing" in answer.text
+    maintainers.ask(JOB, "uid", case(), agent)
+    await eventually(lambda: bool(told.replies), timeout_s=60.0)
+    (reply,) = told.replies
+    assert isinstance(reply, NotProposed)
+    assert reply.cause == "AgentBadSettings"
+    assert "there is no Secret missing" in reply.text
     assert server.requests == []

@@ -20,7 +20,7 @@ from trimtab.api.scalars import SecretKey
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.restarts import RestartPolicy
-from trimtab.operator.autoscale.agent.maintainer import AgentDesk, KeyMissing
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing
 from trimtab.operator.local.objects import LocalObjects
@@ -186,7 +186,7 @@ async def test_a_pod_that_was_asked_to_go_is_not_blamed_for_how_it_goes(machine:
 
 async def test_a_rollout_pod_that_says_it_is_misconfigured_ends_the_job(machine: Machine) -> None:
     """The plans and the executor together, with a worker of our own in place of the rollout's."""
-    objects = LocalObjects(job(), attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
+    objects = LocalObjects(job(), attempts_file=machine.folder / "attempts.json", maintainers=no_agents(machine.folder))
     line = json.dumps({"event": "job_misconfigured", "level": "error", "reason": "workflow.args do not fit my:Tool"})
     broken = container("worker", f"print({line!r}, flush=True); raise SystemExit({EXIT_MISCONFIGURED})")
 
@@ -229,17 +229,21 @@ async def test_a_pod_that_cannot_be_started_leaves_nothing_behind(machine: Machi
     assert machine.executor.pids() == {}
 
 
-def nobody_asks(folder: Path) -> AgentDesk:
+def no_agents(folder: Path) -> AgentMaintainers:
     async def read_key(namespace: str, secret: SecretKey) -> str:
         raise KeyMissing("this job has no agent")
 
-    return AgentDesk(read_key=read_key, transcripts=TranscriptFolder(folder, newest=1), told=lambda key, answer: None)
+    return AgentMaintainers(
+        read_key=read_key, transcripts=TranscriptFolder(folder, newest=1), on_reply=lambda key, reply: None
+    )
 
 
 async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     """The plans and the executor together, with ranks of our own in place of the trainer."""
     desired = job("gang", trainer={"replicas": 2}, failurePolicy={"backoffSeconds": 1, "maxRestarts": 3})
-    objects = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
+    objects = LocalObjects(
+        desired, attempts_file=machine.folder / "attempts.json", maintainers=no_agents(machine.folder)
+    )
     code = f"import os; print('attempt', os.environ['TRIMTAB_ATTEMPT'], flush=True)\n{FOREVER}"
 
     def turn() -> None:
@@ -266,7 +270,7 @@ async def test_ranks_fail_and_start_again_as_one(machine: Machine) -> None:
     assert status is not None
     assert (status.attempt, status.restarts, status.restarts_counted) == (2, 1, 1)
     assert "attempt 2" in machine.log("trainer", pod="gang-solver-trainer-0")
-    again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", agents=nobody_asks(machine.folder))
+    again = LocalObjects(desired, attempts_file=machine.folder / "attempts.json", maintainers=no_agents(machine.folder))
     again.reconcile([], JobReport(), now=time.time())
     starts = again.reconcile([], JobReport(), now=time.time())
     assert [start.pod.attempt for start in starts if isinstance(start, StartPod) and start.pod.gang] == [3, 3]

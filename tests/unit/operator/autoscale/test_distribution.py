@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.operator.evidence import fleet, home
 from trimtab.fabric.wire.balance import Branch
-from trimtab.operator.autoscale.distribution import place, spread, within_bounds
+from trimtab.operator.autoscale.distribution import Want, distributed, spread, within_bounds
 from trimtab.operator.autoscale.fleet import Fleet
-from trimtab.operator.autoscale.want import Want
 
 
 def wants(**capacities: float) -> list[Want]:
@@ -39,12 +38,12 @@ ONE = {"cheap": 1.0, "dear": 1.0}
     ],
 )
 def test_one_policy(capacity: float, expected: tuple[int, int]) -> None:
-    placed = place(wants(solver=capacity), fleet=BOTH, weights=ONE)
+    placed = distributed(wants(solver=capacity), fleet=BOTH, weights=ONE)
     assert (placed["cheap"], placed["dear"]) == expected
 
 
 def test_faster_pools_need_fewer_replicas() -> None:
-    assert place(wants(solver=16.0), fleet=BOTH, weights={"cheap": 4.0, "dear": 2.0}) == {"cheap": 3, "dear": 2}
+    assert distributed(wants(solver=16.0), fleet=BOTH, weights={"cheap": 4.0, "dear": 2.0}) == {"cheap": 3, "dear": 2}
 
 
 SHARED = fleet(
@@ -57,28 +56,28 @@ EVEN = {"both": 1.0, "solvers": 1.0, "critics": 1.0}
 
 def test_growth_goes_to_a_pool_that_serves_who_starves() -> None:
     full = fleet(home(2, name="both", max_replicas=2), *SHARED.pools[1:])
-    assert place(wants(solver=4, critic=6), fleet=full, weights=EVEN) == {"both": 2, "solvers": 2, "critics": 4}
+    assert distributed(wants(solver=4, critic=6), fleet=full, weights=EVEN) == {"both": 2, "solvers": 2, "critics": 4}
 
 
 def test_nothing_goes_that_one_of_them_needs() -> None:
-    assert place(wants(solver=2, critic=4), fleet=SHARED, weights=EVEN) == {"both": 2, "solvers": 0, "critics": 2}
-    assert place(wants(solver=1, critic=1), fleet=SHARED, weights=EVEN) == {"both": 1, "solvers": 0, "critics": 0}
+    assert distributed(wants(solver=2, critic=4), fleet=SHARED, weights=EVEN) == {"both": 2, "solvers": 0, "critics": 2}
+    assert distributed(wants(solver=1, critic=1), fleet=SHARED, weights=EVEN) == {"both": 1, "solvers": 0, "critics": 0}
 
 
 def test_a_grower_and_a_shrinker_only_grow() -> None:
-    placed = place(wants(solver=1, critic=6), fleet=SHARED, weights=EVEN)
+    placed = distributed(wants(solver=1, critic=6), fleet=SHARED, weights=EVEN)
     assert sum(placed.values()) == 8
     assert all(placed[name] >= size for name, size in SHARED.sizes.items())
 
 
 def test_no_wants_change_nothing() -> None:
-    assert place([], fleet=BOTH, weights=ONE) == BOTH.sizes
+    assert distributed([], fleet=BOTH, weights=ONE) == BOTH.sizes
 
 
 def test_paused_pools_are_left_alone() -> None:
     pools = fleet(home(2, name="cheap", cost=1.0, paused=True), DEAR)
-    assert place(wants(solver=9), fleet=pools, weights=ONE)["cheap"] == 2
-    assert place(wants(solver=0), fleet=pools, weights=ONE)["cheap"] == 2
+    assert distributed(wants(solver=9), fleet=pools, weights=ONE)["cheap"] == 2
+    assert distributed(wants(solver=0), fleet=pools, weights=ONE)["cheap"] == 2
 
 
 def test_a_total_is_spread() -> None:

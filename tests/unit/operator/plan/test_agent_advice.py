@@ -14,8 +14,7 @@ from trimtab.api import labels
 from trimtab.api.conditions import ConditionType, LastError
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
-from trimtab.operator.autoscale.agent.proposal import AgentProposal
+from trimtab.operator.autoscale.agent.proposal import AgentProposal, AgentReply, NotProposed, Proposed
 from trimtab.operator.conditions import moment
 from trimtab.operator.plan.actions import PutPool
 from trimtab.operator.plan.scaling import ScaledPlan
@@ -33,9 +32,9 @@ def asked(of: RLJob) -> str:
     return question.decision_id
 
 
-def answered(of: RLJob, replicas: int, *, victims: tuple[str, ...] = ()) -> Answered:
+def answered(of: RLJob, replicas: int, *, victims: tuple[str, ...] = ()) -> Proposed:
     proposal = AgentProposal(targets={"local": replicas}, victims=victims, reason="rollouts became slower")
-    return Answered(question=asked(of), asked_at=NOW, proposal=proposal, transcript="t/job/1.json")
+    return Proposed(question=asked(of), asked_at=NOW, proposal=proposal, transcript="t/job/1.json")
 
 
 def after(of: RLJob, plan: ScaledPlan, **annotations: str) -> RLJob:
@@ -66,7 +65,7 @@ def test_it_is_shown_which_instances_are_silent_what_failed_and_what_was_decided
     shown = {instance.id: (instance.suspect, instance.last_error) for instance in question.instances}
     assert shown == {"w-0": (True, ""), "w-1": (False, "OOMKilled")}
     assert question.decisions == ()
-    decided = planned(of, fleet(of), answer=answered(of, 3))
+    decided = planned(of, fleet(of), reply=answered(of, 3))
     later = planned(after(of, decided), fleet(of), history=decided.history, now=NOW + 3600.0)
     assert later.history is not None
     assert [(past.target, past.reason) for past in later.history.decisions][-1] == (3, "AgentProposal")
@@ -74,7 +73,7 @@ def test_it_is_shown_which_instances_are_silent_what_failed_and_what_was_decided
 
 def test_its_proposal_is_carried_out_with_the_victims_it_names() -> None:
     of = agent_job(scaleDown={"stabilizationSeconds": 0, "maxChange": 5})
-    plan = planned(of, fleet(of), answer=answered(of, 1, victims=("job-local-rollout-0",)))
+    plan = planned(of, fleet(of), reply=answered(of, 1, victims=("job-local-rollout-0",)))
     (action,) = (action for action in plan.plan.actions if isinstance(action, PutPool))
     assert action.pool.spec.replicas == 1
     assert action.pool.metadata.annotations[labels.VICTIMS] == "job-local-rollout-0"
@@ -86,8 +85,8 @@ def test_its_proposal_is_carried_out_with_the_victims_it_names() -> None:
 
 def test_where_it_fails_the_formula_decides_and_says_why() -> None:
     of = agent_job()
-    failed: Answer = Unanswered(question=asked(of), asked_at=NOW, cause="AgentRefused", text="the model declined")
-    plan = planned(of, fleet(of), answer=failed)
+    failed: AgentReply = NotProposed(question=asked(of), asked_at=NOW, cause="AgentRefused", text="the model declined")
+    plan = planned(of, fleet(of), reply=failed)
     assert sizes(plan) == [4]
     status = plan.plan.status.autoscaling
     assert status is not None
@@ -100,7 +99,7 @@ def test_an_answer_counts_while_it_is_recent_and_the_newer_reports_are_asked_abo
 
     def later(seconds: float) -> ScaledPlan:
         newer = {"solver": (starving(of, at=NOW + seconds),)}
-        return planned(of, fleet(of), answer=answered(of, 3), balance=newer, now=NOW + seconds)
+        return planned(of, fleet(of), reply=answered(of, 3), balance=newer, now=NOW + seconds)
 
     soon, late = later(60.0), later(600.0)
     assert sizes(soon) == [3]
@@ -118,7 +117,7 @@ def test_without_fresh_reports_nobody_asks() -> None:
 
 def test_a_proposal_waits_for_its_approval_and_is_then_carried_out() -> None:
     of = agent_job(approval="Propose")
-    plan = planned(of, fleet(of), answer=answered(of, 5))
+    plan = planned(of, fleet(of), reply=answered(of, 5))
     assert sizes(plan) == []
     status = plan.plan.status.autoscaling
     assert status is not None
@@ -142,7 +141,7 @@ def test_a_proposal_waits_for_its_approval_and_is_then_carried_out() -> None:
 
 def test_a_proposal_that_nobody_approves_is_given_up() -> None:
     of = agent_job(approval="Propose")
-    plan = planned(of, fleet(of), answer=answered(of, 5))
+    plan = planned(of, fleet(of), reply=answered(of, 5))
     late = NOW + of.spec.autoscaling.report_timeout_seconds + 60.0
     newer = {"solver": (starving(of, at=late),)}
     again = planned(after(of, plan), fleet(of), balance=newer, now=late)
@@ -162,7 +161,7 @@ def bounded_pool(of: RLJob, replicas: int) -> RolloutPool:
 )
 def test_whatever_it_proposes_no_bound_is_broken(wish: int, current: int, approval: str, victims: list[str]) -> None:
     of = agent_job(approval=approval)
-    plan = planned(of, bounded_pool(of, current), answer=answered(of, wish, victims=tuple(victims)))
+    plan = planned(of, bounded_pool(of, current), reply=answered(of, wish, victims=tuple(victims)))
     for size in sizes(plan):
         assert 1 <= size <= 6
         assert size <= 2 * current, "more than 100 % were added at once"
@@ -172,5 +171,5 @@ def test_whatever_it_proposes_no_bound_is_broken(wish: int, current: int, approv
 @pytest.mark.parametrize("mode", ["Auto", "DryRun"])
 def test_a_dry_run_asks_too_and_carries_nothing_out(mode: str) -> None:
     of = agent_job(mode=mode)
-    plan = planned(of, fleet(of), answer=answered(of, 5))
+    plan = planned(of, fleet(of), reply=answered(of, 5))
     assert sizes(plan) == ([4] if mode == "Auto" else [])

@@ -1,10 +1,9 @@
-"""Where questions to agent maintainers are asked and their answers kept: a model may take minutes to answer, and no
-look at a job waits for it.
-"""
+"""Asks the agent maintainers of jobs and keeps their replies: a model may take minutes, and reconciles do not wait."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -13,10 +12,11 @@ import structlog
 
 from trimtab.api.autoscaling import Agent
 from trimtab.api.scalars import SecretKey
-from trimtab.kube.resources import Key
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
+from trimtab.kube.client import KubeClient
+from trimtab.kube.errors import KubeError
+from trimtab.kube.resources import SECRETS, Key
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.proposal import AgentReply, Cause, MaintainerFailed, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import Transcripts
 
 if TYPE_CHECKING:
@@ -35,24 +35,26 @@ KeyReader = Callable[[str, SecretKey], Awaitable[str]]
 """The API key in a namespace's Secret. Raises KeyMissing."""
 
 
-class AgentDesk:
+class AgentMaintainers:
     """One question of a job at a time; jobs are told apart by uid."""
 
-    def __init__(self, *, read_key: KeyReader, transcripts: Transcripts, told: Callable[[Key, Answer], None]) -> None:
-        """`told` hears of every answer of a job, once."""
+    def __init__(
+        self, *, read_key: KeyReader, transcripts: Transcripts, on_reply: Callable[[Key, AgentReply], None]
+    ) -> None:
+        """`on_reply` is told every reply of a job, once."""
         self._read_key = read_key
         self._transcripts = transcripts
-        self._told = told
+        self._on_reply = on_reply
         self._asked: dict[str, asyncio.Task[None]] = {}
-        self._answers: dict[str, Answer] = {}
+        self._replies: dict[str, AgentReply] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    def answer(self, uid: str) -> Answer | None:
+    def reply(self, uid: str) -> AgentReply | None:
         """The newest."""
-        return self._answers.get(uid)
+        return self._replies.get(uid)
 
-    def put(self, key: Key, uid: str, case: Case, settings: Agent) -> None:
-        """Asks, unless something is being asked already: its answer comes first, and may be outdated then."""
+    def ask(self, key: Key, uid: str, case: Case, settings: Agent) -> None:
+        """Asks, unless something is being asked already: its reply comes first, and may be outdated then."""
         asked = self._asked.get(uid)
         if asked is not None and not asked.done():
             return
@@ -63,7 +65,7 @@ class AgentDesk:
         asked = self._asked.pop(uid, None)
         if asked is not None:
             asked.cancel()
-        self._answers.pop(uid, None)
+        self._replies.pop(uid, None)
 
     async def close(self) -> None:
         tasks = list(self._asked.values())
@@ -73,21 +75,23 @@ class AgentDesk:
 
     async def _ask(self, key: Key, uid: str, case: Case, settings: Agent) -> None:
         async with self._gate:
-            answer = await self._answered(case, settings)
-        _log.info("agent_answered", namespace=case.namespace, job=case.job, answer=type(answer).__name__)
-        self._answers[uid] = answer
-        self._told(key, answer)
+            reply = await self._reply_to(case, settings)
+        _log.info("agent_replied", namespace=case.namespace, job=case.job, reply=type(reply).__name__)
+        self._replies[uid] = reply
+        self._on_reply(key, reply)
 
-    async def _answered(self, case: Case, settings: Agent) -> Answer:
+    async def _reply_to(self, case: Case, settings: Agent) -> AgentReply:
         question, asked_at = case.decision_id, case.at
         try:
             async with asyncio.timeout(settings.timeout_seconds + _SPARE_S):
                 key = await self._read_key(case.namespace, settings.api_key_secret)
-                asking, endpoint = await asyncio.to_thread(_modules)
+                conversation, endpoint = await asyncio.to_thread(_modules)
                 async with endpoint.open_client(settings, api_key=key) as client:
-                    outcome = await asking.ask(case, settings=settings, client=client, transcripts=self._transcripts)
+                    outcome = await conversation.ask(
+                        case, settings=settings, client=client, transcripts=self._transcripts
+                    )
         except MaintainerFailed as failure:
-            return Unanswered(
+            return NotProposed(
                 question=question,
                 asked_at=asked_at,
                 cause=failure.cause.value,
@@ -95,17 +99,31 @@ class AgentDesk:
                 transcript=failure.transcript,
             )
         except KeyMissing as missing:
-            return Unanswered(question=question, asked_at=asked_at, cause=Cause.BAD_SETTINGS.value, text=str(missing))
+            return NotProposed(question=question, asked_at=asked_at, cause=Cause.BAD_SETTINGS.value, text=str(missing))
         except TimeoutError:
-            return Unanswered(
+            return NotProposed(
                 question=question, asked_at=asked_at, cause=Cause.DEADLINE.value, text="no answer in time"
             )
-        return Answered(question=question, asked_at=asked_at, proposal=outcome.proposal, transcript=outcome.transcript)
+        return Proposed(question=question, asked_at=asked_at, proposal=outcome.proposal, transcript=outcome.transcript)
+
+
+async def read_api_key(client: KubeClient, namespace: str, where: SecretKey) -> str:
+    """Read when it is needed and not kept. Raises KeyMissing."""
+    try:
+        secret = await client.get_or_none(SECRETS, where.name, namespace=namespace)
+    except KubeError as error:
+        raise KeyMissing(f"Secret {where.name} cannot be read: {type(error).__name__}") from None
+    if secret is None:
+        raise KeyMissing(f"there is no Secret {where.name} in namespace {namespace}")
+    encoded = (secret.get("data") or {}).get(where.key)
+    if encoded is None:
+        raise KeyMissing(f"Secret {where.name} has no key {where.key}")
+    return base64.b64decode(encoded).decode(errors="replace")
 
 
 def _modules() -> tuple[ModuleType, ModuleType]:
     """Imported when the first job has an agent: the SDK takes seconds, which other operators need not wait for."""
     return (
-        importlib.import_module("trimtab.operator.autoscale.agent.ask"),
+        importlib.import_module("trimtab.operator.autoscale.agent.conversation"),
         importlib.import_module("trimtab.operator.autoscale.agent.endpoint"),
     )

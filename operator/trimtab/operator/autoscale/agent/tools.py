@@ -1,31 +1,103 @@
-"""Serves the tool calls of one answer from the case: pure. A call that makes no sense is answered with what is wrong
-with it, so that the model can do better.
+"""The tools of the agent, and what serves their calls from the case: pure.
+
+Each tool is a pydantic model: its schema is what the model is shown, and its validation is what the model's input goes
+through. A call that makes no sense is answered with what is wrong with it, so that the model can do better.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from anthropic.types import ToolResultBlockParam
-from pydantic import ValidationError
+from anthropic.types import ToolParam, ToolResultBlockParam
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.failure import Cause
 from trimtab.operator.autoscale.agent.messages import ToolCall
-from trimtab.operator.autoscale.agent.proposal import MAX_REASON, AgentProposal
-from trimtab.operator.autoscale.agent.tool_inputs import (
-    TOOLS,
-    ListInstances,
-    Propose,
-    ReadHistory,
-    ReadReport,
-    ToolInput,
-)
+from trimtab.operator.autoscale.agent.proposal import MAX_REASON, AgentProposal, Cause
 from trimtab.operator.autoscale.agent.views import history_view, instances_view, report_view
 from trimtab.operator.untrusted import Names, printable, shown_name
 
 _MAX_CORRECTION = 1500
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ToolInput(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: ClassVar[str]
+
+    @classmethod
+    def param(cls) -> ToolParam:
+        schema: dict[str, Any] = cls.model_json_schema()
+        return {"name": cls.name, "description": schema.pop("description"), "input_schema": schema}
+
+
+class ReadReport(ToolInput):
+    """The newest balance report of each policy, the pools, the limits that hold now, and what the formula recommends.
+    Read it first."""
+
+    name = "read_report"
+
+    policy: _Name | None = None
+    """Only this policy's report; null for all."""
+
+
+class ReadHistory(ToolInput):
+    """Earlier balance reports, newest first, and the recent decisions."""
+
+    name = "read_history"
+
+    policy: _Name | None = None
+    """Only this policy's reports; null for all."""
+    windows: Annotated[int, Field(ge=1, le=50)] = 10
+    """Reports per policy."""
+
+
+class ListInstances(ToolInput):
+    """The rollout instances, those whose loss costs least first: suspect, not ready, slow."""
+
+    name = "list_instances"
+
+    pool: _Name | None = None
+    """Only this pool's; null for all."""
+    skip: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Instances to leave out at the beginning, to page on."""
+    limit: Annotated[int, Field(ge=1, le=100)] = 40
+    """Most instances to list."""
+
+
+class PoolTarget(BaseModel):
+    """The size of one pool."""
+
+    model_config = ToolInput.model_config
+
+    pool: _Name
+    """Name of the pool as listed."""
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+    """Replicas it should have."""
+
+
+class Propose(ToolInput):
+    """Your decision. Call it exactly once; it ends your work. Without targets, everything stays as it is."""
+
+    name = "propose"
+
+    targets: Annotated[list[PoolTarget], Field(max_length=256)]
+    """One entry for each pool that should change; pools left out keep their size."""
+    victims: Annotated[list[_Name], Field(max_length=1000)] = Field(default_factory=list)
+    """Ids, as listed, of instances that should go first when a pool shrinks; may be empty."""
+    reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
+    """Why, in one or two plain sentences with the figures, for the person who runs the job."""
+
+
+TOOLS: dict[str, type[ToolInput]] = {tool.name: tool for tool in (ReadReport, ReadHistory, ListInstances, Propose)}
+
+
+def tool_params() -> list[ToolParam]:
+    return [tool.param() for tool in TOOLS.values()]
 
 
 class Misuse(Exception):
@@ -44,7 +116,9 @@ class Served:
     """Of the last call that made no sense."""
 
 
-class Desk:
+class ToolServer:
+    """Serves the calls of one conversation."""
+
     def __init__(self, case: Case) -> None:
         self._case = case
         self._policies = Names.of(case.reports)
@@ -86,7 +160,7 @@ class Desk:
                 pool = None if asked.pool is None else self._pool(asked.pool)
                 return instances_view(self._case, pool=pool, skip=asked.skip, limit=asked.limit)
             case other:
-                raise AssertionError(f"{other.name} is a tool that nobody serves")
+                raise AssertionError(f"{other.name} is a tool without a server")
 
     def _proposal(self, wish: Propose) -> AgentProposal:
         wanted: dict[str, int] = {}

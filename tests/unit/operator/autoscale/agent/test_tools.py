@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.agent.cases import case
-from trimtab.operator.autoscale.agent.failure import Cause
 from trimtab.operator.autoscale.agent.messages import ToolCall
-from trimtab.operator.autoscale.agent.proposal import AgentProposal
-from trimtab.operator.autoscale.agent.tool_inputs import TOOLS, tool_params
-from trimtab.operator.autoscale.agent.tools import Desk
+from trimtab.operator.autoscale.agent.proposal import AgentProposal, Cause
+from trimtab.operator.autoscale.agent.tools import TOOLS, ToolServer, tool_params
 
 
 def propose(**changes: Any) -> ToolCall:
@@ -19,20 +17,20 @@ def propose(**changes: Any) -> ToolCall:
 
 
 def test_no_targets_mean_no_change() -> None:
-    served = Desk(case()).serve([propose()])
+    served = ToolServer(case()).serve([propose()])
 
     assert served.proposal == AgentProposal(targets={"home": 4, "spot": 2}, victims=(), reason="Enough.")
 
 
 def test_a_victim_named_twice_is_one_victim() -> None:
-    served = Desk(case()).serve([propose(victims=["math-spot-1", "math-home-0", "math-spot-1"])])
+    served = ToolServer(case()).serve([propose(victims=["math-spot-1", "math-home-0", "math-spot-1"])])
 
     assert served.proposal is not None
     assert served.proposal.victims == ("math-spot-1", "math-home-0")
 
 
 def test_a_proposal_beside_other_calls_counts() -> None:
-    served = Desk(case()).serve([ToolCall(id="toolu_0", name="read_report", input={}), propose()])
+    served = ToolServer(case()).serve([ToolCall(id="toolu_0", name="read_report", input={}), propose()])
 
     assert [result["tool_use_id"] for result in served.results] == ["toolu_0", "toolu_1"]
     assert served.proposal is not None
@@ -42,14 +40,14 @@ def test_a_proposal_beside_other_calls_counts() -> None:
 def test_one_wrong_proposal_beside_a_right_one_is_still_two() -> None:
     wrong = ToolCall(id="toolu_2", name="propose", input={})
 
-    served = Desk(case()).serve([propose(), wrong])
+    served = ToolServer(case()).serve([propose(), wrong])
 
     assert served.proposal is None
     assert served.misuse is Cause.MALFORMED_INPUT
 
 
 def test_corrections_are_short() -> None:
-    served = Desk(case()).serve([ToolCall(id="toolu_1", name="x" * 10_000, input={})])
+    served = ToolServer(case()).serve([ToolCall(id="toolu_1", name="x" * 10_000, input={})])
 
     content = served.results[0]["content"]
     assert isinstance(content, str)
