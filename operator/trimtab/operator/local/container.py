@@ -10,8 +10,8 @@ import structlog
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.restarts import RestartPolicy
-from trimtab.operator.plan.log_sentence import log_sentence
 from trimtab.operator.plan.pods import ContainerPlan, Restart
+from trimtab.operator.plan.troubles import log_sentence
 
 _log = structlog.get_logger(__name__)
 _TAIL_LINES = 200

@@ -21,8 +21,8 @@ from trimtab.operator.autoscale.history import History
 from trimtab.operator.conditions import find
 from trimtab.operator.event_reasons import RESCALED
 from trimtab.operator.plan.actions import DeletePool, PodAction, PutPool, PutTrainer, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.finishing import verdict
 from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.lifecycle import verdict
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.plan.progress import JobReport

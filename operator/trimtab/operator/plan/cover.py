@@ -1,6 +1,6 @@
 """Which pools of a job take over for those whose cluster is lost, and for how many pods.
 
-With autoscaling Auto nobody covers: the autoscaler sees the missing throughput and decides.
+With autoscaling Auto no pool covers: the autoscaler sees the missing throughput and decides.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from trimtab.api import names
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool, RolloutPool
 from trimtab.api.scalars import MAX_REPLICAS
-from trimtab.operator.plan.children import made_by, own_replicas
-from trimtab.operator.plan.cover_record import uncovered_replicas
+from trimtab.operator.plan.children import made_by, own_replicas, uncovered_replicas
 from trimtab.operator.plan.job_pods import served_policies
 from trimtab.operator.plan.reachability import is_lost, is_usable
 
@@ -24,7 +23,7 @@ def planned_covers(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> d
     active = {
         pool.metadata.name: pool for pool in pools if pool.metadata.deletion_timestamp is None and not pool.spec.suspend
     }
-    # The sizes of pools that somebody made by hand are theirs.
+    # The sizes of pools that were made by hand are left to people.
     able = [
         (asked, active[name])
         for asked in job.spec.pools

@@ -26,10 +26,9 @@ from trimtab.operator.plan.actions import (
 )
 from trimtab.operator.plan.children import made_by, pool_of, trainer_of
 from trimtab.operator.plan.cover import planned_covers
-from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.last_error import MISCONFIGURED, error_to_tell, newest
-from trimtab.operator.plan.lifecycle import hopeless
+from trimtab.operator.plan.lifecycle import delete_at, hopeless, rest_reason, verdict
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome

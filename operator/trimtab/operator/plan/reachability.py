@@ -70,7 +70,7 @@ def status_out_of_reach(pool: RolloutPool, *, reason: str, message: str, now: fl
         return known
     message = f"{message}; its capacity is rebuilt elsewhere"
     statements = [
-        # A kubeconfig that is refused stays refused: that is what somebody has to mend.
+        # A kubeconfig that is refused stays refused: that is what has to be mended.
         Statement(
             type=ConditionType.REACHABLE,
             holds=False,

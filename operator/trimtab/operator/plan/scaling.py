@@ -1,4 +1,4 @@
-"""The autoscaler's decision as part of a job's plan: sizes of pools, what the status says, when to look again."""
+"""The autoscaler's decision as part of a job's plan: sizes of pools, what the status says, when to decide again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
 from trimtab.operator.plan.agent_advice import advice
 from trimtab.operator.plan.children import made_by
-from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import JobPlan, Observed
 from trimtab.operator.plan.job_pods import pool_label
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.reachability import is_lost
 from trimtab.operator.plan.trainer import COMPLETED, outcome
 
@@ -222,7 +222,7 @@ def _resized(pool: RolloutPool, replicas: int, victims: Collection[str]) -> Roll
 
 
 def _unless_the_same(before: AutoscalingStatus | None, now: AutoscalingStatus) -> AutoscalingStatus:
-    """A decision that says what the one before said is not written down again: each write would make another look."""
+    """A decision that says what the one before said is not written again: each write would make another reconcile."""
     timeless = {"last_decision_time": None}
     if before is not None and before.model_copy(update=timeless) == now.model_copy(update=timeless):
         return before

@@ -10,9 +10,8 @@ from trimtab.api import labels
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.kube.resources import Object
 from trimtab.kube.timestamps import epoch
-from trimtab.operator.plan.log_sentence import log_sentence
 from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.troubles import one_line
+from trimtab.operator.plan.troubles import log_sentence, one_line
 from trimtab.operator.pods.gang import is_gated
 from trimtab.operator.pods.troubles import OUT_OF_MEMORY, ended, trouble_of
 from trimtab.operator.reconcile.ownership import is_leaving

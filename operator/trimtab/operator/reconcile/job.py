@@ -10,8 +10,8 @@ from dataclasses import replace
 from trimtab.api.job import RLJob
 from trimtab.kube.resources import Key, Object, key_of
 from trimtab.operator.plan.actions import PutPool, PutTrainer, StartPod
-from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
 from trimtab.operator.pods.observed import observed_pod

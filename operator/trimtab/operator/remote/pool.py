@@ -17,7 +17,7 @@ from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.conditions import updated
 from trimtab.operator.plan.actions import StartPod
-from trimtab.operator.plan.finishing import rest_reason
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pool import PoolPlan, plan_pool
 from trimtab.operator.plan.reachability import (
     is_lost,

@@ -12,8 +12,8 @@ from tests.support.remote.lost_pools import ELSEWHERE, LOST_AFTER_S, job_with, p
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.operator.plan.actions import PutPool
+from trimtab.operator.plan.children import COVERS, recorded_cover, uncovered_replicas
 from trimtab.operator.plan.cover import planned_covers
-from trimtab.operator.plan.cover_record import COVERS, recorded_cover, uncovered_replicas
 from trimtab.operator.plan.job import Observed, plan_job
 
 LATER = float(LOST_AFTER_S)

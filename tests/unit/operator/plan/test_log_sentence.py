@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from trimtab.operator.plan.log_sentence import log_sentence
+from trimtab.operator.plan.troubles import log_sentence
 
 
 def line(event: str, level: str = "error", **fields: str) -> str:

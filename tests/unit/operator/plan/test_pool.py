@@ -16,8 +16,7 @@ from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import RemovePod, StartPod, StopPod
 from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.pool import plan_pool
-from trimtab.operator.plan.pool_size import Room, room
+from trimtab.operator.plan.pool import Room, plan_pool, room
 from trimtab.operator.plan.reachability import reachable
 
 JOB = job()
