@@ -6,6 +6,8 @@ import asyncio
 import io
 import re
 import shlex
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +19,6 @@ from rich.text import Text
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.figures import clock, figures
 from trimtab.cli.chronicle.story import Story
-from trimtab.cli.invocation import invoked_as
 from trimtab.cli.plain_lines import PlainLines
 from trimtab.cli.view import Moment, render
 from trimtab.operator.local.job import LocalJob
@@ -46,7 +47,7 @@ class _Album:
         self._story = story
         self._steps = _steps(story)
 
-    def look_at(self, panel: RenderableType) -> None:
+    def note(self, panel: RenderableType) -> None:
         if (steps := _steps(self._story)) > self._steps:
             self._steps, self._panel = steps, panel
 
@@ -64,8 +65,8 @@ async def _keep_showing(
             if local.watch is None:
                 continue
             status = local.objects.job.status
-            chronicler.look_at(status.pools if status is not None else (), local.watch.members.present)
-            chronicler.look_after(list(local.objects.trainers.values()))
+            chronicler.observe_fleet(status.pools if status is not None else (), local.watch.members.present)
+            chronicler.observe_trainers(list(local.objects.trainers.values()))
             moment = _moment(local)
             panel = render(local.job.metadata.name, chronicler.story, moment)
             if console.is_terminal:
@@ -74,7 +75,7 @@ async def _keep_showing(
                 elapsed = clock(chronicler.story.seconds(time.time()))
                 for line in lines.new(moment):
                     console.print(f"{elapsed:>7}  {line}", soft_wrap=True, markup=False, highlight=False)
-            album.look_at(panel)
+            album.note(panel)
 
 
 def print_summary(story: Story, console: Console) -> None:
@@ -112,7 +113,7 @@ def _moment(local: LocalJob) -> Moment:
 
 
 def _quarantine_command(local: LocalJob) -> str:
-    words = [f"{invoked_as()} quarantine {local.job.metadata.name} --state-folder {shlex.quote(str(local.folder))}"]
+    words = [f"{_invoked_as()} quarantine {local.job.metadata.name} --state-folder {shlex.quote(str(local.folder))}"]
     if (namespace := local.topology.namespace) != "default":
         words.append(f"--namespace {namespace}")
     return " ".join(words)
@@ -120,3 +121,14 @@ def _quarantine_command(local: LocalJob) -> str:
 
 def _steps(story: Story) -> int:
     return sum(len(policy.steps) for policy in story.policies.values())
+
+
+def _invoked_as() -> str:
+    """What to write for `trimtab` in a command that people paste."""
+    program = Path(sys.argv[0])
+    if program.name != "trimtab":
+        return f"{shlex.quote(sys.executable)} -m trimtab.cli.main"
+    found = shutil.which("trimtab")
+    if found is not None and Path(found).resolve() == program.resolve():
+        return "trimtab"
+    return shlex.quote(str(program))

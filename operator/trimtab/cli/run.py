@@ -21,7 +21,7 @@ from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
 from trimtab.cli.display import print_summary, show
 from trimtab.cli.preflight import problems
-from trimtab.cli.report.writing import write_report
+from trimtab.cli.report.page import write_report
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError

@@ -36,7 +36,7 @@ class Chronicler:
     def rescaled(self, decision: AutoscalingStatus) -> None:
         self._note(records.rescaled(decision, at=self._clock()))
 
-    def look_after(self, trainers: Sequence[Trainer]) -> None:
+    def observe_trainers(self, trainers: Sequence[Trainer]) -> None:
         """Told of every failure once: those that were the end are told by whoever ends."""
         for trainer in trainers:
             status, name = trainer.status, trainer.metadata.name
@@ -46,7 +46,7 @@ class Chronicler:
                 pod = name if error is None or error.pod is None else error.pod
                 self._note(Died(at=self._clock(), pod=pod, why="" if error is None else error.message))
 
-    def look_at(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
+    def observe_fleet(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
         """A fleet that is as it was is not written down again. Ready is who says so: on one machine the pool's status
         counts a replica from the moment its processes run.
         """

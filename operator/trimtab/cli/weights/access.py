@@ -1,20 +1,28 @@
-"""What every command on weights begins with: settings, the store, one policy in it; and errors in plain words."""
+"""What commands on weights begin with: settings, the store with its clock, one policy in it, room on disk for chunks;
+and errors in plain words.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from pydantic import BaseModel
+from rich.filesize import decimal
 
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnauthorized, StoreUnavailable
+from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnauthorized, StoreUnavailable, StoreUnfit
 from trimtab.fabric.settings import (
     LogSettings,
     ObjectStoreSettings,
@@ -38,6 +46,7 @@ from trimtab.weights.store.manifest import InvalidManifest
 from trimtab.weights.store.route import NoRoute
 
 REQUEST_DEADLINE_S = 60.0
+LEASE_TTL_S = 900.0
 _SEED = "TRIMTAB_WEIGHTS__SIGNING_SEED"
 _KEYS = "TRIMTAB_WEIGHTS__PUBLIC_KEYS"
 _FAILURES = (
@@ -154,6 +163,32 @@ def with_weights(
         ) from error
     except expected as error:
         raise click.ClickException(str(error)) from error
+
+
+async def store_time(store: ObjectStore, *, deadline_s: float) -> float:
+    """The store's clock as its answers tell it, in whole seconds. Nothing is written: commands that only show must work
+    with the right to read alone."""
+    answer = await store.call(
+        lambda: store.s3.list_objects_v2(Bucket=store.bucket, Prefix=store.full_key("weights"), MaxKeys=1),
+        doing=f"list {store.where('weights')}",
+        deadline_s=deadline_s,
+    )
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date is None:
+        raise StoreUnfit("the store's answers have no Date, so ages cannot be told", missing=["the Date header"])
+    return parsedate_to_datetime(date).timestamp()
+
+
+@contextmanager
+def scratch_folder(needed: int) -> Iterator[Path]:
+    """Gone afterwards. Refused at once when there is no room for what will be put there."""
+    with tempfile.TemporaryDirectory(prefix="trimtab-weights-") as name:
+        free = shutil.disk_usage(name).free
+        if free < needed:
+            raise click.ClickException(
+                f"{name} has room for {decimal(free)}, and {decimal(needed)} are needed; set TMPDIR to a larger disk"
+            )
+        yield Path(name)
 
 
 async def _opened(
