@@ -85,7 +85,7 @@ class PolicyView:
 
 
 class JobWatch:
-    """Keeps the latest of everything; readers look whenever they like. `listener` is told each message, the latest ones
+    """Keeps the latest of everything; readers read whenever they like. `listener` is told each message, the latest ones
     again when the watch begins anew.
     """
 

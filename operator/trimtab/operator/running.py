@@ -66,7 +66,7 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
             monotonic=time.monotonic,
         )
         try:
-            # Before the lease: NATS may wait for the account, whoever works.
+            # Before the lease: NATS may wait for the account while another operator leads.
             mint = await open_mint(settings.nats_account, client, clock=time.time)
             await leadership.acquire()
             _log.info("leading", identity=settings.identity)

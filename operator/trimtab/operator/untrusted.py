@@ -1,5 +1,5 @@
 """Text that strangers wrote. Names and errors come from pods that may be hostile, and reasons from a model: all of it
-is made short and printable before it is shown to anybody, and names are looked up again by what was shown.
+is made short and printable before it is shown, and names are looked up again by what was shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Names:
     def of(names: Iterable[str]) -> Names:
         shown = {name: shown_name(name) for name in names}
         seen = Counter(shown.values())
-        return Names({look: name for name, look in shown.items() if look and seen[look] == 1})
+        return Names({text: name for name, text in shown.items() if text and seen[text] == 1})
 
     def find(self, shown: str) -> str | None:
         return self._chosen.get(shown)

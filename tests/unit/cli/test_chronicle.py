@@ -153,7 +153,7 @@ def test_a_chronicler_writes_what_changes_and_keeps_the_story(tmp_path: Path) ->
         chronicler.observe_fleet(pools, [_member(State.STARTING)])
         chronicler.observe_fleet(pools, [_member(State.STARTING)])
         chronicler.observe_fleet(pools, [_member(State.READY)])
-        chronicler.heard(pointer)
+        chronicler.on_message(pointer)
         chronicler.end("succeeded")
     assert [fleet.ready for fleet in chronicler.story.fleet] == [{"local": 0}, {"local": 1}]
     again = told(read(tmp_path))

@@ -30,14 +30,14 @@ class Chronicler:
     def end(self, outcome: str, *, why: str = "") -> None:
         self._note(Ended(at=self._clock(), outcome=outcome, why=why))
 
-    def heard(self, message: JobMessage) -> None:
-        self._note(records.heard(message))
+    def on_message(self, message: JobMessage) -> None:
+        self._note(records.of_message(message))
 
-    def rescaled(self, decision: AutoscalingStatus) -> None:
+    def on_rescaled(self, decision: AutoscalingStatus) -> None:
         self._note(records.rescaled(decision, at=self._clock()))
 
     def observe_trainers(self, trainers: Sequence[Trainer]) -> None:
-        """Told of every failure once: those that were the end are told by whoever ends."""
+        """Records every failure once. The failure that ends the run is recorded by `end`."""
         for trainer in trainers:
             status, name = trainer.status, trainer.metadata.name
             if status is not None and status.restarts_counted > self._failures.get(name, 0):

@@ -130,7 +130,7 @@ def began(job: RLJob, *, at: float) -> Began:
     )
 
 
-def heard(message: JobMessage) -> Record:
+def of_message(message: JobMessage) -> Record:
     match message:
         case StepProgress():
             return Step(

@@ -29,7 +29,7 @@ _DEADLINE_S = 1800.0
 @click.option("--dry-run", is_flag=True, help="Write nothing; show what a run would do.")
 @json_option
 def gc(policy: str | None, keep_versions: int, lease_ttl: float, grace: float, dry_run: bool, as_json: bool) -> None:
-    """Drop versions that nobody needs, and delete what nothing refers to.
+    """Drop versions that are no longer needed, and delete what nothing refers to.
 
     Kept are the newest versions, what members with a live lease need, and the cheapest way in for joiners. Objects are
     deleted in two runs at least --grace apart: the first condemns them, a later one that still finds them unused

@@ -56,10 +56,10 @@ class JobFailed(RuntimeError):
 class Audience(Protocol):
     """Is told what happens, as it happens."""
 
-    def heard(self, message: JobMessage) -> None:
+    def on_message(self, message: JobMessage) -> None:
         """The job said something of itself on the bus."""
 
-    def rescaled(self, decision: AutoscalingStatus) -> None:
+    def on_rescaled(self, decision: AutoscalingStatus) -> None:
         """The autoscaler changed the fleet."""
 
 
@@ -92,7 +92,7 @@ class LocalJob:
             job,
             attempts_file=folder / "attempts.json",
             maintainers=self._maintainers,
-            rescaled=None if audience is None else audience.rescaled,
+            rescaled=None if audience is None else audience.on_rescaled,
         )
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
@@ -118,7 +118,7 @@ class LocalJob:
                 bus,
                 self.topology,
                 [policy.name for policy in self.job.spec.policies],
-                listener=None if self._audience is None else self._audience.heard,
+                listener=None if self._audience is None else self._audience.on_message,
             )
             watching = asyncio.create_task(watch.run())
             self.watch = watch

@@ -50,7 +50,7 @@ def manifest_for(job: RLJob, owner: RLJob | RolloutPool | Trainer) -> dict[str, 
 def _pools_with(pools: Iterable[JobPool], own: RolloutPool) -> tuple[JobPool, ...]:
     name = pool_label(own)
     written = {pool.name: pool for pool in pools}
-    # The size is nobody's business in the pod; it stays what the manifest says.
+    # The pod has no use for the size; it stays what the manifest says.
     replicas = written[name].replicas if name in written else own.spec.min_replicas
     settings = own.spec.model_dump(exclude={"job_ref", "suspend"}, by_alias=False)
     written[name] = JobPool.model_validate(

@@ -56,7 +56,7 @@ class PodSite:
     pull_secrets: tuple[str, ...] = ()
     """Names of Secrets, for templates that name none."""
     requests: Mapping[str, str] = field(default_factory=dict)
-    """Of the main container, for resources that nobody has named."""
+    """Of the main container, for resources that neither the manifest nor the template names."""
     engine_requests: Mapping[str, str] = field(default_factory=dict)
     own_command: bool = False
     """The template has a command of its own, which may not serve our probes."""
@@ -200,7 +200,7 @@ def _environment(entry: ContainerPlan, plan: PodPlan, site: PodSite, ports: Mapp
         values[SHARED_HOST] = rendezvous_host(plan.owner, ranks=site.ranks)
         values |= {_RENDEZVOUS_ADDRESS: f"$({SHARED_HOST})", "MASTER_PORT": f"$({_port_variable(PORT_NAME)})"}
     if not entry.sidecar:
-        # An engine dials nobody.
+        # An engine dials nothing.
         values |= {**site.environment, "TRIMTAB_PROBES__PORT": f"$({_port_variable(_probes(plan, site))})"}
     values |= entry.environment
     listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]

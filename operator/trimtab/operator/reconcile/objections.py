@@ -36,8 +36,8 @@ class _Refused:
 
 
 def retry_delay_s(times: int, *, backoff: FullJitter = _BACKOFF) -> float:
-    """Before the attempt that follows this many refusals. Doubled each time, half of it by chance; at a minute it is
-    the minute itself: who was spread by the delays before stays spread, and nobody who fits waits for longer.
+    """Before the attempt that follows this many refusals. Doubled each time, half of it by chance. At a minute it is
+    the minute itself: the delays before have spread the objects already, and one that fits waits no longer than that.
     """
     attempt = max(0, times - 1)
     ceiling = backoff.ceiling_s(attempt)

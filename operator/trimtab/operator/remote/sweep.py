@@ -27,7 +27,7 @@ async def sweep(config_maps: ObjectCache, *, there: KubeClient, home: KubeClient
         try:
             live = await home.get_or_none(ROLLOUT_POOLS, pool.name, namespace=pool.namespace)
         except Forbidden:
-            continue  # its namespace is no longer ours to look after
+            continue  # its namespace is not ours
         if is_leftover(anchor, live):
             _log.info("leftover_collected", pool=pool.name, home=pool.namespace, namespace=key.namespace)
             await remove_anchor(there, anchor)
