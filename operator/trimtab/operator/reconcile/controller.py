@@ -112,7 +112,7 @@ class Controller:
         self._backing_off.discard(key)
         try:
             async with asyncio.timeout(_LONGEST_RECONCILE_S):
-                result = await self._reading(key)
+                result = await self._dispatch(key)
         except Conflict:
             # Our copy was old. The newer one is on its way, and rings by itself.
             outcome = "conflict"
@@ -132,7 +132,7 @@ class Controller:
             self._backing_off.add(key)
         self._requeue(key, result, failed=result.busy or outcome in ("conflict", "failed", "fault"))
 
-    async def _reading(self, key: WorkKey) -> Result:
+    async def _dispatch(self, key: WorkKey) -> Result:
         try:
             return await self._reconcilers[key.kind](self._cluster, key)
         except Unreadable as problem:
