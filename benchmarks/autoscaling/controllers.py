@@ -84,7 +84,7 @@ class Operator:
         self._config = config
         self._history = restored(None, now=0.0)
         self._report: BalanceReport | None = None
-        self._look_again_at: float | None = None
+        self._requeue_at: float | None = None
         self._startups: list[float] = []
 
     def reported(self, world: World, window: WindowFigures) -> None:
@@ -92,7 +92,7 @@ class Operator:
         self.ticked(world)
 
     def next_tick(self) -> float | None:
-        return self._look_again_at
+        return self._requeue_at
 
     def ticked(self, world: World) -> None:
         started = [replica.ready_at - replica.created_at for replica in world.replicas if replica.ready_at <= world.now]
@@ -110,7 +110,7 @@ class Operator:
             now=world.now,
         )
         self._history = decision.history
-        self._look_again_at = decision.look_again_at
+        self._requeue_at = decision.requeue_at
         world.set_size(decision.targets[_POOL])
 
 

@@ -15,7 +15,7 @@ from examples.curves.measuring import policy_curves
 from examples.curves.record import Run
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.pod import read_job
-from trimtab.operator.local_job import LocalJob
+from trimtab.operator.local.job import LocalJob
 
 EXAMPLES = Path(__file__).resolve().parent.parent
 _POLL_S = 0.05

@@ -103,5 +103,5 @@ def _one_line(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the control characters by which somebody's error could speak to the terminal."""
+    """Without the control characters by which an error's text could control the terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -19,17 +19,17 @@ from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
+from trimtab.cli.display import print_summary, show
 from trimtab.cli.preflight import problems
-from trimtab.cli.report.writing import write_report
-from trimtab.cli.showing import print_summary, show
+from trimtab.cli.report.page import write_report
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
-from trimtab.operator.apply.local_secrets import SecretMissing, secret_value
-from trimtab.operator.local_job import JobFailed, LocalJob
+from trimtab.operator.local.executor import SecretMissing, secret_value
+from trimtab.operator.local.job import JobFailed, LocalJob
 
 
 @click.command()

@@ -20,7 +20,7 @@ class StateFolderInUse(RuntimeError):
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder is made if it is not there, and nobody else's until the block ends or the process does.
+    """The folder is made if it is not there, and held until the block or the process ends.
 
     Raises StateFolderInUse with the number of the process that has it.
     """
@@ -39,7 +39,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def clear(folder: Path) -> None:
-    """Everything but the lock, for whoever holds it: one in a new file would lock nobody out."""
+    """Everything but the lock, by the process that holds it: a lock in a new file would keep no other process out."""
     for entry in folder.iterdir():
         if entry.name == _LOCK:
             continue

@@ -1,4 +1,4 @@
-"""`python -m trimtab.operator`: looks after the RLJobs of a cluster, or of some namespaces."""
+"""`python -m trimtab.operator`: reconciles the RLJobs of a cluster, or of some namespaces."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from trimtab.fabric.wire.member import SKIPPED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.operator.plan.first_groups import GivenUp
+from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport
 
 _log = structlog.get_logger(__name__)
@@ -43,8 +43,8 @@ _GIVEN_UP = 1000
 _TRAINING_TASK = re.compile(r"t([0-9]{1,18})")
 
 
-Heard = StepProgress | BalanceReport | EvaluationResult | WeightPointer
-"""What a job says of itself and may be listened to."""
+JobMessage = StepProgress | BalanceReport | EvaluationResult | WeightPointer
+"""What a job says of itself on the bus, as a listener is told it."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class PolicyView:
 
 
 class JobWatch:
-    """Keeps the latest of everything; readers look whenever they like. `listener` is told each message, the latest ones
+    """Keeps the latest of everything; readers read whenever they like. `listener` is told each message, the latest ones
     again when the watch begins anew.
     """
 
@@ -96,7 +96,7 @@ class JobWatch:
         policies: list[str],
         *,
         task_lease_s: float | None = None,
-        listener: Callable[[Heard], None] | None = None,
+        listener: Callable[[JobMessage], None] | None = None,
     ) -> None:
         """With `task_lease_s` it makes the consumer of tasks as well, for workers that may not."""
         self.task_lease_s = task_lease_s
@@ -124,7 +124,7 @@ class JobWatch:
             balance={name: tuple(view.reports) for name, view in self.policies.items()},
             quarantined_tasks=len(self._quarantined),
             silent=frozenset(self._ever_present - present),
-            # Before any worker was heard, nobody knows what was completed: the watch may have begun a moment ago.
+            # Before any worker was heard, it is not known what was completed: the watch may have begun a moment ago.
             given_up=() if self._has_completed() or not workers else tuple(self._given_up),
             any_completed=self._has_completed(),
         )

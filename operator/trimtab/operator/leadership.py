@@ -1,4 +1,4 @@
-"""One operator works, the others wait: a Lease in coordination.k8s.io, held by whoever renews it.
+"""One operator works, the others wait: a Lease in coordination.k8s.io, held by the operator that renews it.
 
 Clocks of machines are not compared: a candidate takes over when the lease has not changed for its whole duration by
 the candidate's own clock. The holder gives up well before that. What a holder does that does not know yet that it lost
@@ -84,14 +84,14 @@ class Leadership:
                     waiting_for = holder
                     _log.info("waiting_for_lease", holder=holder)
             except Conflict:
-                pass  # somebody else was faster
+                pass  # another operator was faster
             except KubeError as error:
                 _log.warning("lease_not_read", error=str(error))
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311 - not for secrets
 
     async def hold(self) -> None:
-        """Renews it for ever. Raises LeadershipLost while nobody else can have taken it yet, or at once when somebody
-        has."""
+        """Renews it for ever. Raises LeadershipLost in time, before another operator can have taken it, or at once when
+        one has."""
         while True:
             await asyncio.sleep(self._retry_s)
             began = self._monotonic()

@@ -1,29 +1,48 @@
-"""What the operator says of itself to Prometheus."""
+"""What the operator says to Prometheus: of itself, and what the stored statuses of jobs, pools and trainers say in
+numbers, for those who watch many jobs at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+from trimtab.api.conditions import ConditionType
 from trimtab.fabric.metrics import Metrics
-from trimtab.operator.fleet_figures import PoolSize, Scaling
+from trimtab.kube.resources import Object
 
+_POOL_AT_WORK = ("PodsReady", "PodsNotReady")
+_TRAINER_AT_WORK = ("RanksReady", "RanksNotReady", "Restarting", "BackingOff")
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSize:
+    wanted: int
+    ready: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    recommended: int
+    bounded: int
 
 
 class OperatorMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._duration = metrics.histogram(
-            "operator_reconcile_seconds", "Time of one look at an object.", ("kind", "result"), buckets=_SECONDS
+            "operator_reconcile_seconds", "Time of one reconcile of an object.", ("kind", "result"), buckets=_SECONDS
         )
-        self.queue_depth = metrics.gauge("operator_queue_depth", "Objects that wait for a look.")
+        self.queue_depth = metrics.gauge("operator_queue_depth", "Objects that wait to be reconciled.")
         self.queue_age = metrics.gauge(
-            "operator_queue_age_seconds", "How long the object at the head of the queue has waited for its look."
+            "operator_queue_age_seconds", "How long the object at the head of the queue has waited to be reconciled."
         )
         self.oldest_start = metrics.gauge(
             "operator_reconcile_start_seconds",
-            "Unix time at which the longest look now under way began, 0 when there is none: alert when it is old.",
+            "Unix time at which the longest reconcile now under way began, 0 when there is none: alert when it is old.",
         )
         self._requests = metrics.counter(
             "operator_api_requests", "Answers of the API server.", ("verb", "resource", "code")
@@ -84,7 +103,7 @@ class OperatorMetrics:
                 gauge.remove(namespace, pool)
 
     def scaling(self, namespace: str, job: str, decision: Scaling | None) -> None:
-        """None for a job that is gone, or whose fleet nobody trims."""
+        """None for a job that is gone, or whose fleet is not autoscaled."""
         if decision is not None:
             self._recommended.labels(namespace=namespace, rljob=job).set(decision.recommended)
             self._bounded.labels(namespace=namespace, rljob=job).set(decision.bounded)
@@ -108,6 +127,36 @@ class OperatorMetrics:
             yield
         finally:
             self.leader.set(0)
+
+
+def pool_size(pool: Object | None) -> PoolSize | None:
+    """None until an operator has said something about the pool. One at rest wants no pods, and neither does one whose
+    cluster is lost: its capacity is rebuilt elsewhere.
+    """
+    reason = _ready_reason(pool)
+    if pool is None or reason is None:
+        return None
+    wanted = int(pool["spec"].get("replicas", 0)) if reason in _POOL_AT_WORK else 0
+    return PoolSize(wanted=wanted, ready=int(pool["status"].get("readyReplicas", 0)))
+
+
+def scaling(job: Object | None) -> Scaling | None:
+    """The autoscaler's latest decision; None where it makes none."""
+    decision = ((job or {}).get("status") or {}).get("autoscaling")
+    return decision and Scaling(recommended=int(decision["recommended"]), bounded=int(decision["bounded"]))
+
+
+def trainer_steps(trainer: Object | None) -> int | None:
+    """None for a trainer of which no steps are expected: at rest, at its end, or without a job."""
+    if trainer is None or _ready_reason(trainer) not in _TRAINER_AT_WORK:
+        return None
+    return int(trainer["status"].get("step", 0))
+
+
+def _ready_reason(item: Object | None) -> str | None:
+    status: dict[str, Any] = {} if item is None else item.get("status") or {}
+    conditions = status.get("conditions") or ()
+    return next((said["reason"] for said in conditions if said["type"] == ConditionType.READY), None)
 
 
 def _version() -> str:

@@ -1,7 +1,7 @@
 """The operator's account of NATS: from its settings, or from a Secret that it makes at its first start.
 
-The Secret serves a server that starts with it: it mounts the public part and waits for the Secret to be there. It is
-nobody's child and stays when the operator goes, as streams of the account do.
+The Secret serves a server that starts with it: it mounts the public part and waits for the Secret to be there. It has
+no owner and stays when the operator goes, as streams of the account do.
 """
 
 from __future__ import annotations

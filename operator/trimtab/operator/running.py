@@ -27,19 +27,18 @@ from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.admission.webhook import serve_admission
-from trimtab.operator.agent_desk import AgentDesk
-from trimtab.operator.apply.kubernetes.api_keys import read_api_key
-from trimtab.operator.apply.kubernetes.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView, TypedView
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, read_api_key
+from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
-from trimtab.operator.controller import Controller
-from trimtab.operator.job_reports import JobReports
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.nats_account import open_mint
+from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
+from trimtab.operator.reconcile.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
+from trimtab.operator.reconcile.controller import Controller
+from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.remote.links import Links
-from trimtab.operator.remote.placement import Placement, placements_of
+from trimtab.operator.remote.pool import RemotePoolReconciler
 from trimtab.operator.settings import OperatorSettings
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +66,7 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
             monotonic=time.monotonic,
         )
         try:
-            # Before the lease: NATS may wait for the account, whoever works.
+            # Before the lease: NATS may wait for the account while another operator leads.
             mint = await open_mint(settings.nats_account, client, clock=time.time)
             told_to_stop = asyncio.Event()
             for signum in (signal.SIGTERM, signal.SIGINT):
@@ -108,39 +107,42 @@ async def _lead(
     """Until the webhook ends, which it does when the operator is told to stop."""
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
-    reports = JobReports(settings.nats, interval_s=settings.report_interval_s, mint=mint)
+    watches = JobWatches(settings.nats, interval_s=settings.report_interval_s, mint=mint)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
-    agents = AgentDesk(
+    remote = RemotePoolReconciler(links)
+    maintainers = AgentMaintainers(
         read_key=partial(read_api_key, client),
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
-        told=lambda key, answer: _tell_answer(cluster, controller, key, answer),
+        on_reply=lambda key, reply: _record_reply(cluster, controller, key, reply),
     )
-    cluster = _cluster(settings, client, events=events, reports=reports, agents=agents, links=links, mint=mint)
+    cluster = _cluster(
+        settings, client, events=events, watches=watches, maintainers=maintainers, remote=remote, mint=mint
+    )
     controller = Controller(cluster, metrics)
-    reports.listen(controller.wake_job)
+    watches.listen(controller.wake_job)
     reflectors = [
         reflector
-        for view in (cluster.jobs, cluster.pools, cluster.trainers, cluster.pods, cluster.config_maps)
-        for reflector in view.reflectors
+        for cache in (cluster.jobs, cluster.pools, cluster.trainers, cluster.pods, cluster.config_maps)
+        for reflector in cache.reflectors
     ]
     probes.add_check("watches", lambda: next((str(one.failure) for one in reflectors if one.failure), None))
     tasks = [
         asyncio.create_task(reflector.run(), name=f"watch {reflector.resource.plural}") for reflector in reflectors
     ]
-    tasks += [asyncio.create_task(events.run(), name="events"), asyncio.create_task(reports.run(), name="reports")]
+    tasks += [asyncio.create_task(events.run(), name="events"), asyncio.create_task(watches.run(), name="job watches")]
     try:
         for reflector in reflectors:
             await reflector.synced(timeout_s=_SYNC_TIMEOUT_S)
         tasks.append(asyncio.create_task(controller.run(), name="controller"))
-        tasks.append(asyncio.create_task(links.run(lambda: _placements(cluster)), name="links"))
+        tasks.append(asyncio.create_task(remote.run(cluster.pools), name="links"))
         _log.info("operator_ready", namespaces=settings.namespaces or "all")
         done, _ = await asyncio.wait({admission, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
         holding.remove_done_callback(_leave_at_once)
-        await agents.close()
+        await maintainers.close()
         for task in (holding, *tasks):
             task.cancel()
         await asyncio.gather(holding, *tasks, return_exceptions=True)
@@ -158,26 +160,20 @@ def _leave_at_once(holding: asyncio.Task[None]) -> None:
     os._exit(_EXIT_LOST)
 
 
-def _placements(cluster: Cluster) -> set[Placement]:
-    """In other clusters, of all pools."""
-    pools = (cluster.pools.get(key) for key in cluster.pools)
-    return {placement for pool in pools if pool is not None for placement in placements_of(pool)}
-
-
-def _tell_answer(cluster: Cluster, controller: Controller, key: Key, answer: Answer) -> None:
+def _record_reply(cluster: Cluster, controller: Controller, key: Key, reply: AgentReply) -> None:
     """The audit trail: what an agent said, or why it said nothing, and where to read more."""
     controller.wake_job(key)
     job = cluster.jobs.get(key)
     if job is None:
         return
-    more = f" (transcript {answer.transcript})" if answer.transcript else ""
-    match answer:
-        case Answered(proposal=proposal):
+    more = f" (transcript {reply.transcript})" if reply.transcript else ""
+    match reply:
+        case Proposed(proposal=proposal):
             sizes = ", ".join(f"{pool} {size}" for pool, size in sorted(proposal.targets.items()))
             cluster.events.record(job, "Normal", reasons.AGENT_PROPOSED, f"{sizes}: {proposal.reason}{more}")
-        case Unanswered():
-            message = f"{answer.text}; the policy decides{more}"
-            cluster.events.record(job, "Warning", answer.cause, message)
+        case NotProposed():
+            message = f"{reply.text}; the policy decides{more}"
+            cluster.events.record(job, "Warning", reply.cause, message)
 
 
 def _cluster(
@@ -185,9 +181,9 @@ def _cluster(
     client: KubeClient,
     *,
     events: EventRecorder,
-    reports: JobReports,
-    agents: AgentDesk,
-    links: Links,
+    watches: JobWatches,
+    maintainers: AgentMaintainers,
+    remote: RemotePoolReconciler,
     mint: UserMint | None,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
@@ -199,15 +195,15 @@ def _cluster(
     return Cluster(
         client=client,
         settings=settings,
-        jobs=TypedView(RLJOBS, reflected(RLJOBS), RLJob, index=by_name, clock=clock),
-        pools=TypedView(ROLLOUT_POOLS, reflected(ROLLOUT_POOLS), RolloutPool, index=by_job_ref, clock=clock),
-        trainers=TypedView(TRAINERS, reflected(TRAINERS), Trainer, index=by_job_ref, clock=clock),
-        pods=FreshView(PODS, reflected(PODS, ours=True), index=by_owner_and_job, clock=clock),
-        config_maps=FreshView(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
+        jobs=TypedCache(RLJOBS, reflected(RLJOBS), RLJob, index=by_name, clock=clock),
+        pools=TypedCache(ROLLOUT_POOLS, reflected(ROLLOUT_POOLS), RolloutPool, index=by_job_ref, clock=clock),
+        trainers=TypedCache(TRAINERS, reflected(TRAINERS), Trainer, index=by_job_ref, clock=clock),
+        pods=ObjectCache(PODS, reflected(PODS, ours=True), index=by_owner_and_job, clock=clock),
+        config_maps=ObjectCache(CONFIG_MAPS, reflected(CONFIG_MAPS, ours=True), index=by_owner_and_job, clock=clock),
         events=events,
-        reports=reports,
-        links=links,
-        agents=agents,
+        watches=watches,
+        remote=remote,
+        maintainers=maintainers,
         mint=mint,
         clock=time.time,
     )

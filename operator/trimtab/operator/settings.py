@@ -46,7 +46,7 @@ class RemoteSettings(BaseModel):
     sweep_s: float = Field(default=60.0, gt=0)
     """How often things there are looked for whose pool is gone."""
     calls_per_cluster: int = Field(default=4, ge=1, le=256)
-    """Pools in one cluster that are looked after at once."""
+    """Pools in one cluster that are reconciled at once."""
 
 
 class TranscriptSettings(BaseModel):
@@ -184,13 +184,13 @@ class OperatorSettings(BaseModel):
     identity: str = Field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
     """Who holds the lease."""
     workers: int = Field(default=8, ge=1, le=256)
-    """Objects that are looked after at once."""
+    """Objects that are reconciled at once."""
     calls_per_object: int = Field(default=16, ge=1, le=256)
     """Requests for one object at once."""
     actions_per_turn: int = Field(default=50, ge=1, le=10_000)
     """Then others have their turn."""
     resync_s: float = Field(default=600.0, gt=0)
-    """Every object is looked at again after about this time, without a request if all is well."""
+    """Every object is reconciled again after about this time, without a request if all is well."""
     report_interval_s: float = Field(default=5.0, gt=0)
     """How often what jobs say on the bus may change their status."""
     deletion_deadline_s: float = Field(default=120.0, ge=0)
@@ -212,7 +212,7 @@ class OperatorSettings(BaseModel):
                 "nats: user, password and credentials_file are not for use with nats_account, which makes the users"
             )
         if self.nats_account is not None and self.nats_account.renewal_s < self.resync_s:
-            raise ValueError("nats_account.renewal_s must not be below resync_s: jobs are looked at too seldom for it")
+            raise ValueError("nats_account.renewal_s must not be below resync_s: jobs are reconciled too seldom for it")
         return self
 
     @field_validator("namespaces", "image_pull_secrets", mode="before")

@@ -39,7 +39,7 @@ def operator(
     ).start()
     yield process
     assert process.stop() == 0, process.log[-1500:]
-    faults = [line for line in process.log.splitlines() if "look_faulted" in line or "Traceback" in line]
+    faults = [line for line in process.log.splitlines() if "reconcile_faulted" in line or "Traceback" in line]
     assert faults == []
 
 

@@ -16,7 +16,7 @@ from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.pod import read_job
-from trimtab.operator.local_job import LocalJob
+from trimtab.operator.local.job import LocalJob
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ import yaml
 from images.environment import ROOT
 from tests.support.chart.rendering import SETS, objects, values_of
 from tests.support.dataflow.jobs import job
-from trimtab.operator.apply.kubernetes.pod_rendering import PodSite, render_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods
+from trimtab.operator.pods.rendering import PodSite, render_pod
 
 pytestmark = pytest.mark.slow
 

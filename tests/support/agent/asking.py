@@ -8,16 +8,16 @@ from typing import Any
 
 from trimtab.api.autoscaling import Agent
 from trimtab.api.scalars import SecretKey
-from trimtab.operator.autoscale.agent.ask import ask
 from trimtab.operator.autoscale.agent.case import Case
+from trimtab.operator.autoscale.agent.conversation import ask
 from trimtab.operator.autoscale.agent.endpoint import open_client
-from trimtab.operator.autoscale.agent.proposal import Outcome
+from trimtab.operator.autoscale.agent.proposal import TranscribedProposal
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 
 API_KEY = "sk-ant-local-5b1e7c0a9f"
 
 
-Asked = Callable[..., Awaitable[Outcome]]
+Asked = Callable[..., Awaitable[TranscribedProposal]]
 
 
 def settings(url: str, **changes: Any) -> Agent:
@@ -30,6 +30,6 @@ def settings(url: str, **changes: Any) -> Agent:
     return Agent(**values | changes)
 
 
-async def put(case: Case, *, agent: Agent, folder: Path, api_key: str = API_KEY) -> Outcome:
+async def put(case: Case, *, agent: Agent, folder: Path, api_key: str = API_KEY) -> TranscribedProposal:
     async with open_client(agent, api_key=api_key) as client:
         return await ask(case, settings=agent, client=client, transcripts=TranscriptFolder(folder, newest=5))

@@ -10,9 +10,9 @@ from trimtab.operator.autoscale.agent.case import (
     InstanceState,
     Limits,
     PoolState,
-    Recommendation,
 )
 from trimtab.operator.autoscale.history import PastDecision
+from trimtab.operator.autoscale.recommendation import Recommendation
 
 NOW = 1_800_000_000.0
 

@@ -133,7 +133,7 @@ class Plant:
     """The size at the end of each window."""
     changes: list[tuple[float, int, int]] = field(default_factory=list)
     last: BalanceReport | None = None
-    look_again_at: float = NOW
+    requeue_at: float = NOW
 
     def windows(self, count: int) -> Sequence[int]:
         for _ in range(count):
@@ -178,7 +178,7 @@ class Plant:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 15.0)
-            if self.now >= self.look_again_at:
+            if self.now >= self.requeue_at:
                 self.decide()
 
     def decide(self) -> Decision:
@@ -190,10 +190,10 @@ class Plant:
             now=self.now,
         )
         self.history = decision.history
-        self.look_again_at = inf if decision.look_again_at is None else decision.look_again_at
+        self.requeue_at = inf if decision.requeue_at is None else decision.requeue_at
         target = decision.targets["home"]
         if target != self.size:
-            self.look_again_at = self.now
+            self.requeue_at = self.now
             self.changes.append((self.now, self.size, target))
             self.size = target
         return decision

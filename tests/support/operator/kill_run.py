@@ -89,7 +89,7 @@ async def run_kills(
             await eventually(gone, timeout_s=_SETTLES_IN_S)
             assert witness.broken == [], witness.broken
             assert any(len(uids) == 1 for uids in witness.attempts.values())
-            assert "look_faulted" not in operator.log
+            assert "reconcile_faulted" not in operator.log
             await _ended(tasks.pop())
             # In a thread, because the proxy that it says goodbye through lives in this loop.
             assert await asyncio.to_thread(operator.stop) == 0, operator.log[-1500:]

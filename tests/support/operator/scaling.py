@@ -11,10 +11,10 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
 from trimtab.fabric.wire.member import State
-from trimtab.operator.autoscale.agent.answers import Answer
+from trimtab.operator.autoscale.agent.proposal import AgentReply
 from trimtab.operator.autoscale.history import History
+from trimtab.operator.conditions import find
 from trimtab.operator.plan.actions import PutPool
-from trimtab.operator.plan.conditions import find
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -58,7 +58,7 @@ def planned(
     of: RLJob,
     *pools: RolloutPool,
     history: History | None = None,
-    answer: Answer | None = None,
+    reply: AgentReply | None = None,
     now: float = NOW,
     **heard: Any,
 ) -> ScaledPlan:
@@ -66,7 +66,7 @@ def planned(
     pod = ObservedPod(name=dataflow.name, phase=Phase.RUNNING, revision=dataflow.revision)
     report = JobReport(**{"balance": {"solver": (starving(of),)}} | heard)
     observed = Observed(pools=pools, trainers=[trainer(of)], pods=[pod], report=report)
-    return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, answer=answer, now=now)
+    return with_scaling(plan_job(of, observed, now=now), of, observed, history=history, reply=reply, now=now)
 
 
 def sizes(plan: ScaledPlan) -> list[int]:

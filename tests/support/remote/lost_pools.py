@@ -9,8 +9,8 @@ from tests.support.dataflow.jobs import job
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
+from trimtab.operator.conditions import Statement, updated
 from trimtab.operator.plan.children import pool_of
-from trimtab.operator.plan.conditions import Statement, updated
 
 LOST_AFTER_S = 100
 ELSEWHERE = {"kubeconfigSecret": {"name": "far", "key": "kubeconfig"}, "lostAfterSeconds": LOST_AFTER_S}

@@ -122,11 +122,11 @@ def test_a_failure_that_counted_is_written_down_once(tmp_path: Path) -> None:
     )
     with ChronicleFile(tmp_path) as file:
         chronicler = Chronicler(file, Story(), clock=lambda: START)
-        chronicler.look_after([trainer])
+        chronicler.observe_trainers([trainer])
         assert chronicler.story.deaths == [], "a job that is resumed begins a new attempt, and nobody died"
         failed = trainer.model_copy(update={"status": TrainerStatus(restarts_counted=1, last_error=error)})
         for _ in range(2):
-            chronicler.look_after([failed])
+            chronicler.observe_trainers([failed])
     assert [(death.pod, death.why) for death in told(read(tmp_path)).deaths] == [("rank-0", "x")]
 
 
@@ -150,10 +150,10 @@ def test_a_chronicler_writes_what_changes_and_keeps_the_story(tmp_path: Path) ->
     )  # fmt: skip
     with ChronicleFile(tmp_path) as file:
         chronicler = Chronicler(file, Story(), clock=lambda: 3.0)
-        chronicler.look_at(pools, [_member(State.STARTING)])
-        chronicler.look_at(pools, [_member(State.STARTING)])
-        chronicler.look_at(pools, [_member(State.READY)])
-        chronicler.heard(pointer)
+        chronicler.observe_fleet(pools, [_member(State.STARTING)])
+        chronicler.observe_fleet(pools, [_member(State.STARTING)])
+        chronicler.observe_fleet(pools, [_member(State.READY)])
+        chronicler.on_message(pointer)
         chronicler.end("succeeded")
     assert [fleet.ready for fleet in chronicler.story.fleet] == [{"local": 0}, {"local": 1}]
     again = told(read(tmp_path))

@@ -14,10 +14,9 @@ from tests.support.cli.run_story import STEPS
 from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.cli.main import main
-from trimtab.cli.report.axes import Scale, clock_ticks, round_ticks
 from trimtab.cli.report.charts import charts
 from trimtab.cli.report.page import page
-from trimtab.cli.report.plot import thinned
+from trimtab.cli.report.plot import Scale, clock_ticks, round_ticks, thinned
 
 _VOID = {"meta"}
 

@@ -7,11 +7,10 @@ from rich.console import Console
 
 from tests.support.cli import run_story
 from tests.support.cli.run_story import START
-from trimtab.cli.block_chart import block_chart
 from trimtab.cli.chronicle.story import Story, told
+from trimtab.cli.display import as_picture
 from trimtab.cli.plain_lines import PlainLines
-from trimtab.cli.showing import as_picture
-from trimtab.cli.view import Moment, render
+from trimtab.cli.view import Moment, block_chart, render
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
 WORKER = MemberHeartbeat(

@@ -15,9 +15,9 @@ import structlog
 from click.testing import CliRunner, Result
 
 from trimtab.cli.main import main
-from trimtab.cli.weights.catalogue import Kind, kind_of, route_text
-from trimtab.cli.weights.tensor_groups import tensor_groups
-from trimtab.cli.weights.units import duration, duration_text, size
+from trimtab.cli.weights.inspect import tensor_groups
+from trimtab.cli.weights.overview import Kind, kind_of, route_text
+from trimtab.cli.weights.screen import duration, duration_text, size
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.store.entry import Entry

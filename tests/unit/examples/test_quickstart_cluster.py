@@ -9,7 +9,7 @@ import yaml
 
 from examples.quickstart.cluster import FILE, with_code
 from trimtab.fabric.pod import read_job
-from trimtab.operator.apply.kubernetes.refusals import refusal_of
+from trimtab.operator.reconcile.refusals import refusal_of
 
 
 def test_its_code_is_that_of_the_files_beside_it() -> None:

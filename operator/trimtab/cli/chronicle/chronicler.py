@@ -12,7 +12,7 @@ from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.records import Died, Ended, Fleet, Record
 from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
-from trimtab.operator.job_watch import Heard
+from trimtab.operator.job_watch import JobMessage
 
 
 class Chronicler:
@@ -30,14 +30,14 @@ class Chronicler:
     def end(self, outcome: str, *, why: str = "") -> None:
         self._note(Ended(at=self._clock(), outcome=outcome, why=why))
 
-    def heard(self, message: Heard) -> None:
-        self._note(records.heard(message))
+    def on_message(self, message: JobMessage) -> None:
+        self._note(records.of_message(message))
 
-    def rescaled(self, decision: AutoscalingStatus) -> None:
+    def on_rescaled(self, decision: AutoscalingStatus) -> None:
         self._note(records.rescaled(decision, at=self._clock()))
 
-    def look_after(self, trainers: Sequence[Trainer]) -> None:
-        """Told of every failure once: those that were the end are told by whoever ends."""
+    def observe_trainers(self, trainers: Sequence[Trainer]) -> None:
+        """Records every failure once. The failure that ends the run is recorded by `end`."""
         for trainer in trainers:
             status, name = trainer.status, trainer.metadata.name
             if status is not None and status.restarts_counted > self._failures.get(name, 0):
@@ -46,7 +46,7 @@ class Chronicler:
                 pod = name if error is None or error.pod is None else error.pod
                 self._note(Died(at=self._clock(), pod=pod, why="" if error is None else error.message))
 
-    def look_at(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
+    def observe_fleet(self, pools: Sequence[PoolStatus], members: Sequence[MemberHeartbeat]) -> None:
         """A fleet that is as it was is not written down again. Ready is who says so: on one machine the pool's status
         counts a replica from the moment its processes run.
         """

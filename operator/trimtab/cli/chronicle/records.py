@@ -12,7 +12,7 @@ from trimtab.fabric.wire.balance import BalanceReport, Branch
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.operator.job_watch import Heard
+from trimtab.operator.job_watch import JobMessage
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
@@ -130,7 +130,7 @@ def began(job: RLJob, *, at: float) -> Began:
     )
 
 
-def heard(message: Heard) -> Record:
+def of_message(message: JobMessage) -> Record:
     match message:
         case StepProgress():
             return Step(

@@ -8,7 +8,7 @@ import click
 
 from trimtab.cli.chronicle.file import FILE_NAME, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
-from trimtab.cli.report.writing import write_report
+from trimtab.cli.report.page import write_report
 
 
 @click.command()

@@ -9,8 +9,7 @@ from rich.filesize import decimal
 from trimtab.cli.chronicle.figures import clock, percent
 from trimtab.cli.chronicle.records import Step
 from trimtab.cli.chronicle.story import Story, rates
-from trimtab.cli.report.axes import clock_ticks, count_ticks, round_ticks
-from trimtab.cli.report.plot import Axis, Band, Chart, Level, Mark, Series
+from trimtab.cli.report.plot import Axis, Band, Chart, Level, Mark, Series, clock_ticks, count_ticks, round_ticks
 
 _HEADROOM = 1.08
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from trimtab.cli.report.axes import Scale
-from trimtab.cli.report.plot import Band, Chart, Level, Mark, Point, Series, thinned
+from trimtab.cli.report.plot import Band, Chart, Level, Mark, Point, Scale, Series, thinned
 
 _WIDTH, _WIDE = 540, 1112
 _HEIGHT = 230

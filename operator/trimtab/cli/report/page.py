@@ -1,18 +1,33 @@
-"""The whole report as one page of HTML. It is built as a tree, so whatever a job may say of itself is escaped."""
+"""The whole report as one page of HTML in the job's folder. It is built as a tree, so that all a job says of itself is
+escaped.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from trimtab.cli.chronicle.figures import clock, figures
-from trimtab.cli.chronicle.file import FILE_NAME
+from trimtab.cli.chronicle.figures import clock, figures, percent
+from trimtab.cli.chronicle.file import FILE_NAME as CHRONICLE_NAME
+from trimtab.cli.chronicle.records import Rescaled
 from trimtab.cli.chronicle.story import Story
 from trimtab.cli.report.charts import charts
-from trimtab.cli.report.decisions import decision_table
 from trimtab.cli.report.drawing import draw
 from trimtab.cli.report.plot import Chart
 from trimtab.cli.report.style import STYLE
+
+FILE_NAME = "report.html"
+_HEADINGS = ("at", "replicas", "waiting", "reason", "in words", "by")
+
+
+def write_report(story: Story, folder: Path) -> Path:
+    """Whole or not at all: the one before may be open in a browser."""
+    path = folder / FILE_NAME
+    partial = folder / f"{FILE_NAME}.partial"
+    partial.write_text(page(story), encoding="utf-8")
+    partial.replace(path)
+    return path
 
 
 def page(story: Story) -> str:
@@ -29,10 +44,10 @@ def page(story: Story) -> str:
     shown = SubElement(main, "div", {"class": "charts"})
     for chart in charts(story):
         shown.append(_figure(chart))
-    main.append(decision_table(story))
+    main.append(_decision_table(story))
     SubElement(
         main, "footer"
-    ).text = f"Made by `trimtab report` from {FILE_NAME} beside this page. Values appear under the pointer."
+    ).text = f"Made by `trimtab report` from {CHRONICLE_NAME} beside this page. Values appear under the pointer."
     return "<!doctype html>\n" + tostring(html, encoding="unicode", method="html") + "\n"
 
 
@@ -74,3 +89,36 @@ def _figure(chart: Chart) -> Element:
             SubElement(entry, "i").tail = series.name
     figure.append(draw(chart))
     return figure
+
+
+def _decision_table(story: Story) -> Element:
+    section = Element("section", {"class": "decisions", "id": "decisions"})
+    SubElement(section, "h2").text = "Scaling decisions"
+    if not story.decisions:
+        off = story.began is not None and story.began.mode == "Off"
+        SubElement(section, "p", {"class": "note"}).text = (
+            "None: autoscaling.mode is Off." if off else "None: the fleet kept its size."
+        )
+        return section
+    table = SubElement(section, "table")
+    head = SubElement(SubElement(table, "thead"), "tr")
+    for heading in _HEADINGS:
+        SubElement(head, "th", {"scope": "col"}).text = heading
+    body = SubElement(table, "tbody")
+    for decision in story.decisions:
+        _row(body, decision, story)
+    return section
+
+
+def _row(body: Element, decision: Rescaled, story: Story) -> None:
+    row = SubElement(body, "tr")
+    numbers = (
+        clock(story.seconds(decision.at)),
+        f"{decision.before} → {decision.after}",
+        "" if decision.waiting is None else percent(decision.waiting),
+        decision.reason,
+    )
+    for number in numbers:
+        SubElement(row, "td", {"class": "number"}).text = number
+    SubElement(row, "td").text = decision.message
+    SubElement(row, "td").text = decision.maintainer

@@ -9,8 +9,7 @@ import uuid
 import click
 from rich.filesize import decimal
 
-from trimtab.cli.weights.opening import OpenWeights, policy_option, with_weights
-from trimtab.cli.weights.scratch import scratch_folder
+from trimtab.cli.weights.access import OpenWeights, policy_option, scratch_folder, with_weights
 from trimtab.cli.weights.screen import phase_bars
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.folding import FoldPlan, FoldRefused, FoldWriter, plan_fold

@@ -5,14 +5,16 @@ from __future__ import annotations
 import click
 from rich.filesize import decimal
 
-from trimtab.cli.weights.opening import OpenWeights, json_option, policy_option, with_weights
-from trimtab.cli.weights.preview import preview
-from trimtab.cli.weights.screen import output, plain, print_json
-from trimtab.cli.weights.units import duration, duration_text
-from trimtab.weights.store.collection import Collected, CollectionRules, collect
+from trimtab.cli.weights.access import OpenWeights, json_option, policy_option, store_time, with_weights
+from trimtab.cli.weights.screen import duration, duration_text, output, plain, print_json
+from trimtab.weights.store.collection import Collected, CollectionRules, collect, is_garbage, referenced_keys
+from trimtab.weights.store.condemned import CondemnedList
 from trimtab.weights.store.in_flight import InFlight
-from trimtab.weights.store.latest import LatestPointer
+from trimtab.weights.store.keys import parse_key, policy_prefix
+from trimtab.weights.store.latest import Latest, LatestPointer
+from trimtab.weights.store.leases import live_leases
 from trimtab.weights.store.manifests import ManifestReader
+from trimtab.weights.store.retention import retained
 
 _DEADLINE_S = 1800.0
 
@@ -27,7 +29,7 @@ _DEADLINE_S = 1800.0
 @click.option("--dry-run", is_flag=True, help="Write nothing; show what a run would do.")
 @json_option
 def gc(policy: str | None, keep_versions: int, lease_ttl: float, grace: float, dry_run: bool, as_json: bool) -> None:
-    """Drop versions that nobody needs, and delete what nothing refers to.
+    """Drop versions that are no longer needed, and delete what nothing refers to.
 
     Kept are the newest versions, what members with a live lease need, and the cheapest way in for joiners. Objects are
     deleted in two runs at least --grace apart: the first condemns them, a later one that still finds them unused
@@ -45,7 +47,7 @@ async def _collected(weights: OpenWeights, rules: CollectionRules, *, dry_run: b
     manifests = ManifestReader(weights.store, weights.policy, weights.needed_verifier(), cached=0)
     latest = await weights.latest()
     if dry_run:
-        return await preview(weights, latest, rules, manifests, deadline_s=_DEADLINE_S)
+        return await _preview(weights, latest, rules, manifests, deadline_s=_DEADLINE_S)
     return await collect(
         weights.store,
         weights.policy,
@@ -55,6 +57,37 @@ async def _collected(weights: OpenWeights, rules: CollectionRules, *, dry_run: b
         manifests=manifests,
         in_flight=InFlight(),
         deadline_s=_DEADLINE_S,
+    )
+
+
+async def _preview(
+    weights: OpenWeights, latest: Latest, rules: CollectionRules, manifests: ManifestReader, *, deadline_s: float
+) -> Collected:
+    """What `collect` would do, found without writing anything."""
+    store, policy = weights.store, weights.policy
+    now = await store_time(store, deadline_s=deadline_s)
+    leases = [
+        aged.lease for aged in await live_leases(store, policy, now=now, ttl_s=rules.lease_ttl_s, deadline_s=deadline_s)
+    ]
+    held = {lease.held for lease in leases if lease.held is not None}
+    kept = retained(latest, held, keep_versions=rules.keep_versions)
+    listed = [info async for info in store.scan(policy_prefix(policy), deadline_s=deadline_s)]
+    names = {info.key: parse_key(policy, info.key) for info in listed}
+    referenced = await referenced_keys(policy, kept, leases, names, manifests, deadline_s=deadline_s)
+    garbage = [
+        info
+        for info in listed
+        if info.key not in referenced and is_garbage(info, names[info.key], now=now, epoch=latest.epoch, rules=rules)
+    ]
+    since = await CondemnedList(store, policy).read(deadline_s=deadline_s)
+    due = [info for info in garbage if info.key in since and since[info.key] <= now - rules.grace_s]
+    gone = {info.key for info in due}
+    return Collected(
+        dropped=tuple(entry for entry in latest.catalogue if entry not in set(kept)),
+        condemned=tuple(info.key for info in garbage if info.key not in gone),
+        deleted=tuple(gone),
+        freed_bytes=sum(info.size for info in due),
+        unknown=tuple(key for key, name in names.items() if name is None),
     )
 
 

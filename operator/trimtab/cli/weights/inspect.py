@@ -1,7 +1,13 @@
-"""`trimtab weights inspect`: what has been published, what it costs to fetch, and who holds what."""
+"""`trimtab weights inspect`: what has been published, what it costs to fetch, and who holds what.
+
+What a version changed is shown by groups of like tensors: those whose names differ only in the number of their layer.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
@@ -9,17 +15,29 @@ import msgspec
 from rich.filesize import decimal
 from rich.table import Table
 
-from trimtab.cli.weights.catalogue import Kind, kind_of
-from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
-from trimtab.cli.weights.overview import Overview, overview
-from trimtab.cli.weights.screen import output, place_text, plain, print_json
-from trimtab.cli.weights.tensor_groups import TensorGroup, tensor_groups
-from trimtab.cli.weights.units import duration_text
-from trimtab.weights.layout import StateLayout
+from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
+from trimtab.cli.weights.overview import Kind, Overview, kind_of, overview
+from trimtab.cli.weights.screen import duration_text, output, place_text, plain, print_json
+from trimtab.weights.layout import StateLayout, Tensor
 from trimtab.weights.store.latest import Latest
-from trimtab.weights.store.manifest import WeightManifest
+from trimtab.weights.store.manifest import Piece, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
+
+_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+_NAMED = 3
+
+
+class TensorGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """`blocks` of `of_blocks` changed, and `tensors` lie in them. Small tensors of several groups share a block."""
+
+    name: str
+    tensors: int
+    blocks: int
+    of_blocks: int
+    modes: dict[str, int]
+    bytes: int
+    largest: int
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +109,34 @@ async def _layout_of(manifest: WeightManifest, latest: Latest, reader: ManifestR
             if anchor.header is not None and anchor.layout == manifest.layout:
                 return StateLayout.parse(anchor.header)
     raise click.ClickException(f"no anchor has the tensors of {manifest.target}, so their names are not known")
+
+
+def tensor_groups(layout: StateLayout, pieces: Sequence[Piece]) -> list[TensorGroup]:
+    """Those with changes, the largest first."""
+    names = {block.index: _group_name(list(layout.tensors_in(block))) for block in layout.blocks}
+    of_blocks = Counter(names.values())
+    by_group: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_group.setdefault(names[piece.block], []).append(piece)
+    groups = [
+        TensorGroup(
+            name=name,
+            tensors=len({tensor.name for piece in found for tensor in layout.tensors_in(layout.blocks[piece.block])}),
+            blocks=len(found),
+            of_blocks=of_blocks[name],
+            modes=dict(Counter(piece.mode for piece in found)),
+            bytes=sum(piece.size for piece in found),
+            largest=max(piece.size for piece in found),
+        )
+        for name, found in by_group.items()
+    ]
+    return sorted(groups, key=lambda group: group.bytes, reverse=True)
+
+
+def _group_name(tensors: Sequence[Tensor]) -> str:
+    names = list(dict.fromkeys(_LAYER.sub("*", tensor.name) for tensor in tensors))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _show_overview(found: Overview) -> None:

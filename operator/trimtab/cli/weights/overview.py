@@ -1,15 +1,17 @@
-"""Everything the catalogue of a policy says, put together for `inspect`."""
+"""Everything the catalogue of a policy says, put together for `inspect`, with words for its entries and for the ways
+through it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
-from trimtab.cli.weights.catalogue import Kind, kind_of, route_text
-from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights
-from trimtab.cli.weights.store_time import LEASE_TTL_S, store_time
+from trimtab.cli.weights.access import LEASE_TTL_S, REQUEST_DEADLINE_S, OpenWeights, store_time
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.objects.upload import all_or_first_error
 from trimtab.fabric.signing import Verifier
@@ -22,6 +24,14 @@ from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import NoRoute, cheapest_route
 
 _PARALLEL = 8
+
+
+class Kind(StrEnum):
+    """An anchor needs nothing, a delta the version before, and a fold leads over versions that are there too."""
+
+    ANCHOR = "anchor"
+    DELTA = "delta"
+    FOLD = "fold"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +74,26 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     average_delta_bytes: float | None
     anchor_bytes: int | None
     joiner: JoinerRoute | None
+
+
+def kind_of(entry: Entry, latest: Latest) -> Kind:
+    """Not by the distance of the numbers: trainers may publish every tenth step, and number versions by step."""
+    base, target = entry.base, entry.target
+    if base is None:
+        return Kind.ANCHOR
+    # What an earlier epoch published after the base may be of a dead lineage, so only this epoch's versions count.
+    between = (other.target for other in latest.catalogue if base < other.target < target)
+    return Kind.FOLD if any(position.epoch == target.epoch for position in between) else Kind.DELTA
+
+
+def route_text(entries: Sequence[Entry], latest: Latest) -> str:
+    """Such as: the anchor of version 3 of epoch 1, 2 deltas, 1 fold."""
+    counts = Counter(kind_of(entry, latest) for entry in entries)
+    anchors = [str(entry) for entry in entries if entry.base is None]
+    others = [
+        f"{counts[kind]} {kind}{'s' if counts[kind] > 1 else ''}" for kind in (Kind.DELTA, Kind.FOLD) if counts[kind]
+    ]
+    return ", ".join(anchors + others)
 
 
 async def overview(weights: OpenWeights) -> Overview:

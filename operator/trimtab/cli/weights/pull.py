@@ -12,10 +12,9 @@ import click
 import msgspec
 from rich.filesize import decimal
 
-from trimtab.cli.weights.catalogue import route_text
-from trimtab.cli.weights.opening import OpenWeights, policy_option, with_weights
-from trimtab.cli.weights.screen import byte_bar
-from trimtab.cli.weights.units import size
+from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
+from trimtab.cli.weights.overview import route_text
+from trimtab.cli.weights.screen import byte_bar, size
 from trimtab.weights.apply.errors import CopyInUse, DamagedCopy
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.puller import PullLimits, WeightPuller

@@ -10,8 +10,14 @@ import click
 import msgspec
 from rich.filesize import decimal
 
-from trimtab.cli.weights.opening import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
-from trimtab.cli.weights.scratch import scratch_folder
+from trimtab.cli.weights.access import (
+    REQUEST_DEADLINE_S,
+    OpenWeights,
+    json_option,
+    policy_option,
+    scratch_folder,
+    with_weights,
+)
 from trimtab.cli.weights.screen import byte_bar, count_bar, output, plain, print_json
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.position import Position

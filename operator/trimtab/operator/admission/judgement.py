@@ -11,7 +11,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.api.review import review, scale_warnings
 from trimtab.api.validation import parse
 from trimtab.kube.resources import Object
-from trimtab.operator.apply.kubernetes.refusals import refusal_of
+from trimtab.operator.reconcile.refusals import refusal_of
 
 _MOST_PROBLEMS = 20
 

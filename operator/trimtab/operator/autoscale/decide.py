@@ -10,18 +10,18 @@ from trimtab.operator.autoscale import record
 from trimtab.operator.autoscale.fleet import Fleet, Targets
 from trimtab.operator.autoscale.guard_rails import Bounded, bounded
 from trimtab.operator.autoscale.history import History, decided, observed, remembering
-from trimtab.operator.autoscale.recommending import (
+from trimtab.operator.autoscale.recommendation import (
+    LatestReports,
     Recommendation,
-    Reports,
     missing_evidence,
     pool_weights,
     recommend,
 )
 from trimtab.operator.autoscale.record import ScaleEvent
-from trimtab.operator.plan.conditions import Statement
+from trimtab.operator.conditions import Statement
 
-# Rails that wait for time to pass are looked at again as often as HPA looks.
-_LOOK_AGAIN_S = 15.0
+# Rails that wait for time to pass are tried again as often as HPA tries.
+_REQUEUE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +33,26 @@ class Decision:
     events: tuple[ScaleEvent, ...]
     history: History
     """To be handed to the next decision."""
-    look_again_at: float | None
+    requeue_at: float | None
     """When time alone may change the decision; None when only a new report can."""
 
 
-def decide(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> Decision:
+def decide(reports: LatestReports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> Decision:
     """By the formula of the manifest; in mode Auto or DryRun."""
     seen = watch(reports, config=config, fleet=fleet, history=history, now=now)
     advice = recommend(reports, config=config, fleet=fleet, history=seen, now=now)
     return settle(advice, reports, config=config, fleet=fleet, before=history, history=seen, now=now)
 
 
-def watch(reports: Reports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> History:
-    """Takes in what there is to see. Whoever recommends by other means begins here and ends with `settle`."""
+def watch(reports: LatestReports, *, config: Autoscaling, fleet: Fleet, history: History, now: float) -> History:
+    """Takes in what there is to see. A recommendation by other means begins here and ends with `settle`."""
     known = [report for report in reports.values() if report is not None]
     return observed(history, config=config, fleet=fleet, reports=known, now=now)
 
 
 def settle(
     advice: Recommendation,
-    reports: Reports,
+    reports: LatestReports,
     *,
     config: Autoscaling,
     fleet: Fleet,
@@ -60,7 +60,7 @@ def settle(
     history: History,
     now: float,
 ) -> Decision:
-    """What becomes of a recommendation, from anywhere. `before` is the history as it was before `watch`."""
+    """What becomes of a recommendation, by formula or agent. `before` is the history as it was before `watch`."""
     advice = replace(advice, targets=_plausible(advice.targets, fleet=fleet))
     unknown = missing_evidence(reports, config=config, now=now)
     advice = replace(advice, targets={name: min(size, MAX_REPLICAS) for name, size in advice.targets.items()})
@@ -84,17 +84,17 @@ def settle(
         ),
         events=record.events(advice, kept, config=config, fleet=fleet, by_hand=new_by_hand),
         history=remembering(after, status, now=now),
-        look_again_at=_look_again_at(kept, reports, config=config, now=now),
+        requeue_at=_requeue_at(kept, reports, config=config, now=now),
     )
 
 
 def _plausible(targets: Targets, *, fleet: Fleet) -> dict[str, int]:
-    """For every pool that there is a number that could be one: whoever recommends may have made it up."""
+    """For every pool that exists a possible number: a recommendation may come from a language model."""
     return {name: min(MAX_REPLICAS, max(0, targets.get(name, size))) for name, size in fleet.sizes.items()}
 
 
-def _look_again_at(kept: Bounded, reports: Reports, *, config: Autoscaling, now: float) -> float | None:
+def _requeue_at(kept: Bounded, reports: LatestReports, *, config: Autoscaling, now: float) -> float | None:
     if kept.wanted != kept.targets:
-        return now + _LOOK_AGAIN_S
+        return now + _REQUEUE_S
     stale = [report.at + config.report_timeout_seconds + 1 for report in reports.values() if report is not None]
     return min((at for at in stale if at > now), default=None)

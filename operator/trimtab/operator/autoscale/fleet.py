@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+
+from trimtab.api.scalars import CountOrPercent
 
 Targets = Mapping[str, int]
 """Replicas by pool."""
@@ -70,7 +73,7 @@ class Fleet:
         return sum(replicas.get(pool.name, 0) * weights[pool.name] for pool in self.serving(policy))
 
     def startup_s(self, policy: str) -> float:
-        """How long new capacity takes to arrive; 0 where nobody knows."""
+        """How long new capacity takes to arrive; 0 where that is not known."""
         return max((pool.startup_s or 0.0 for pool in self.serving(policy) if not pool.paused), default=0.0)
 
 
@@ -101,3 +104,11 @@ def best_first(fleet: Fleet, weights: Weights) -> tuple[Pool, ...]:
             ),
         )
     )
+
+
+def count_of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
+    """A count, or a share of the replicas as one."""
+    if isinstance(value, int):
+        return value
+    share = replicas * int(value.removesuffix("%")) / 100
+    return math.ceil(share) if up else math.floor(share)

@@ -1,4 +1,4 @@
-"""What the rails leave of a recommendation, whoever makes it: a formula or a language model.
+"""What the rails leave of a recommendation, from a formula or from a language model.
 
 In this order: bounds, missing evidence, pauses, stabilisation, cool-down, rate limits. The bounds are what a person
 asked for, so a fleet outside them is brought back at once, whatever the other rails say.
@@ -6,14 +6,14 @@ asked for, so a fleet outside them is brought back at once, whatever the other r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.api.autoscaling import Autoscaling
-from trimtab.operator.autoscale.fleet import Fleet, Targets, Weights, best_first
-from trimtab.operator.autoscale.history import History
-from trimtab.operator.autoscale.placing import within_bounds
-from trimtab.operator.autoscale.rate_limits import may_add, may_remove, with_at_most_added, with_at_most_removed
+from trimtab.api.scalars import CountOrPercent
+from trimtab.operator.autoscale.distribution import within_bounds
+from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first, count_of
+from trimtab.operator.autoscale.history import Change, History
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,25 @@ def bounded(
         targets, limit = rail(targets, scene)
         limits.append(limit)
     return Bounded(wanted=wanted, targets=targets, limits=tuple(limit for limit in limits if limit is not None))
+
+
+def may_add(changes: Sequence[Change], *, total: int, max_change: CountOrPercent, period_s: float, now: float) -> int:
+    """Shares are of the size at the beginning of the period; a share of an empty fleet is one replica, or it would
+    stay empty.
+    """
+    before, added, _ = _in_period(changes, total=total, period_s=period_s, now=now)
+    if added is None:
+        return 0
+    return max(0, count_of(max_change, max(1, before), up=True) - added)
+
+
+def may_remove(
+    changes: Sequence[Change], *, total: int, max_change: CountOrPercent, period_s: float, now: float
+) -> int:
+    before, _, removed = _in_period(changes, total=total, period_s=period_s, now=now)
+    if removed is None:
+        return 0
+    return max(0, count_of(max_change, before, up=True) - removed)
 
 
 def _brought_in(targets: Targets, fleet: Fleet, weights: Weights, config: Autoscaling) -> dict[str, int]:
@@ -141,8 +160,8 @@ def _rates(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int], Limi
     total, changes = sum(scene.base.values()), scene.history.changes
     add = may_add(changes, total=total, max_change=up.max_change, period_s=up.period_seconds, now=scene.now)
     remove = may_remove(changes, total=total, max_change=down.max_change, period_s=down.period_seconds, now=scene.now)
-    slower = with_at_most_added(targets, scene.base, budget=add, order=order)
-    slower = with_at_most_removed(slower, scene.base, budget=remove, order=order)
+    slower = _with_at_most_added(targets, scene.base, budget=add, order=order)
+    slower = _with_at_most_removed(slower, scene.base, budget=remove, order=order)
     if sum(slower.values()) < sum(targets.values()):
         return slower, Limit(
             reason="ScaleUpLimit", message=f"at most {up.max_change} may be added in {up.period_seconds} s"
@@ -161,10 +180,10 @@ def _bounds_again(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int
     least, most = scene.config.min_replicas, scene.config.max_replicas
     if most is not None and sum(targets.values()) > most:
         budget = max(0, most - sum(map(min, pairs)))
-        targets = with_at_most_added(targets, scene.base, budget=budget, order=order)
+        targets = _with_at_most_added(targets, scene.base, budget=budget, order=order)
     elif sum(targets.values()) < least:
         budget = max(0, sum(map(max, pairs)) - least)
-        targets = with_at_most_removed(targets, scene.base, budget=budget, order=order)
+        targets = _with_at_most_removed(targets, scene.base, budget=budget, order=order)
     return targets, None
 
 
@@ -195,3 +214,39 @@ def _no_lower(targets: Targets, base: Targets) -> dict[str, int]:
 
 def _no_higher(targets: Targets, base: Targets) -> dict[str, int]:
     return {pool: min(target, base[pool]) for pool, target in targets.items()}
+
+
+def _with_at_most_added(targets: Targets, base: Targets, *, budget: int, order: Sequence[Pool]) -> dict[str, int]:
+    """The best pools get what may be added."""
+    kept = dict(targets)
+    for pool in order:
+        more = max(0, targets[pool.name] - base[pool.name])
+        if more:
+            kept[pool.name] = base[pool.name] + min(more, budget)
+            budget -= min(more, budget)
+    return kept
+
+
+def _with_at_most_removed(targets: Targets, base: Targets, *, budget: int, order: Sequence[Pool]) -> dict[str, int]:
+    """The worst pools lose what may be removed."""
+    kept = dict(targets)
+    for pool in reversed(order):
+        fewer = max(0, base[pool.name] - targets[pool.name])
+        if fewer:
+            kept[pool.name] = base[pool.name] - min(fewer, budget)
+            budget -= min(fewer, budget)
+    return kept
+
+
+def _in_period(
+    changes: Sequence[Change], *, total: int, period_s: float, now: float
+) -> tuple[int, int | None, int | None]:
+    """The size at the beginning of the period, and what was added and removed since; None where that was forgotten."""
+    recent = [change for change in changes if change.at > now - period_s]
+    added, removed = 0, 0
+    for change in recent:
+        if change.added is None or change.removed is None:
+            return total, None, None
+        added += change.added
+        removed += change.removed
+    return max(0, total - added + removed), added, removed

@@ -43,13 +43,13 @@ class Change:
 
     at: float
     added: int | None
-    """None, like `removed`, for a change before a restart: nobody remembers how large it was."""
+    """None, like `removed`, for a change before a restart, whose size is not recorded."""
     removed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand:
-    """A pool that somebody else has given another size."""
+    """A pool that was given another size by a person or another program."""
 
     at: float
     pool: str

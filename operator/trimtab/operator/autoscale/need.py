@@ -19,7 +19,7 @@ from trimtab.operator.autoscale.windows import DAMPED_OVER, Window
 _LEAST_FOR_A_TREND = 3
 _TREND_OVER = 6
 _MOST_GROWTH_AHEAD = 1.5
-# Where a trainer waits nearly all the time, nobody can say how much more would do.
+# Where a trainer waits nearly all the time, how much more it needs cannot be told.
 _MOST_FACTOR = 10.0
 _MOST_SURPRISE = 2.0
 # At a load of another order, a measurement is no more than a hint.

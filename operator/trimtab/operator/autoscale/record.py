@@ -10,9 +10,9 @@ from trimtab.api.conditions import ConditionType
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.guard_rails import Bounded, Limit
 from trimtab.operator.autoscale.history import ByHand, History
-from trimtab.operator.autoscale.recommending import Recommendation, Reports
+from trimtab.operator.autoscale.recommendation import LatestReports, Recommendation
+from trimtab.operator.conditions import Statement, moment
 from trimtab.operator.event_reasons import RESCALED, SCALED_BY_HAND
-from trimtab.operator.plan.conditions import Statement, moment
 
 _MAX_MESSAGE = 2048
 _MAX_REASON = 128
@@ -34,7 +34,7 @@ def status(
     *,
     config: Autoscaling,
     fleet: Fleet,
-    reports: Reports,
+    reports: LatestReports,
     history: History,
     now: float,
 ) -> AutoscalingStatus:
@@ -91,7 +91,7 @@ def not_scaling() -> tuple[Statement, ...]:
 def events(
     recommendation: Recommendation, kept: Bounded, *, config: Autoscaling, fleet: Fleet, by_hand: ByHand | None
 ) -> tuple[ScaleEvent, ...]:
-    """One for a change, and one when somebody else has made one. `by_hand` only when it is new."""
+    """One for a change, and one when a person or another program has made one. `by_hand` only when it is new."""
     said = []
     if by_hand is not None:
         said.append(ScaleEvent(reason=SCALED_BY_HAND, message=whose_number(by_hand)))

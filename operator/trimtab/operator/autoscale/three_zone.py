@@ -6,8 +6,8 @@ from trimtab.api.autoscaling import Autoscaling
 from trimtab.fabric.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Branch
 from trimtab.fabric.wire.member import State
+from trimtab.operator.autoscale.distribution import Want, percent
 from trimtab.operator.autoscale.fleet import Fleet
-from trimtab.operator.autoscale.want import Want, percent
 
 
 def three_zone(report: BalanceReport, *, fleet: Fleet, config: Autoscaling) -> Want:

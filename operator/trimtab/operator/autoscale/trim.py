@@ -1,9 +1,10 @@
-"""Our policy: the smallest fleet that keeps the trainer waiting at most tauLow of its time, by all recent evidence.
+"""Our policy: the smallest fleet that keeps the trainer waiting at most tauLow of its time.
 
-Where the formula as published looks at one window, this one damps several, puts them on the load of today, counts
-capacity that is on its way, looks ahead by the time that pods take to start, and uses the samples in the buffer as its
-safety: as long as they last, a fleet that is a little too small costs the trainer nothing. So less can be tried, and
-more be ordered just in time.
+The published formula reads one window. This policy reads all recent ones: it damps them, scales each to the load of
+today, and counts capacity that is still starting. It looks ahead by the time that pods take to start.
+
+The samples in the buffer are its safety. While they last, a fleet that is a little too small costs the trainer nothing.
+So the policy can try a smaller fleet, and can order a larger one just in time.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from dataclasses import dataclass
 
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.fabric.wire.balance import Branch
+from trimtab.operator.autoscale.distribution import Want, percent
 from trimtab.operator.autoscale.fleet import Fleet, Weights
 from trimtab.operator.autoscale.need import OTHER_EPISODES, Need, growth_ahead, need_of
-from trimtab.operator.autoscale.want import Want, percent
 from trimtab.operator.autoscale.windows import Window
 
 _MOST_TRIED_LESS = 0.2
-# What was measured at a higher load is put on today's in proportion, and long responses cost more than that.
+# A need that was measured at a higher load is scaled down in proportion. Long responses cost more than that.
 _BELOW_MEASURED = 0.9
 _RESERVE_STEPS = 1.0
 _LEAST_TAKEN = 0.25
-# Of engines whose places are used no more than this after one replica has gone, nobody misses it.
+# One replica less is not missed where the others would then use at most this share of their places.
 _EASILY_TAKEN_OVER = 0.7
-# Windows. Bursts come again sooner.
+# In windows. A burst comes again within fewer.
 _LONG_IDLE = 12
 
 
@@ -35,7 +36,7 @@ class Outlook:
 
     latest: Window
     have: float
-    """Capacity asked for, what is on its way included."""
+    """Capacity asked for, including replicas that are still starting."""
     replica: float
     """Capacity of the smallest replica that could go; 0 where none can."""
     need: Need
@@ -44,28 +45,28 @@ class Outlook:
     steps_ahead: float
     """Trainer steps until pods that the next report asks for would be ready."""
     most_used: float
-    """Share of the engines' places that were in use at most, of late; 1 where nobody says."""
+    """The largest share of the engines' places that was in use lately; 1 where it is not reported."""
 
     @property
     def ahead(self) -> float:
-        """Capacity that will be needed then; 0 when nobody knows."""
+        """Capacity that will be needed then; 0 when no window has measured it."""
         needed = self.need.measured or 0.0
         return self.growth * (needed if self.need.enough is None else min(needed, self.need.enough))
 
     @property
     def waiting(self) -> float:
-        """Share of its time that the trainer would wait then, for good, with what we have."""
+        """Share of its time that the trainer would wait from then on, with the capacity that was asked for."""
         return max(0.0, 1.0 - self.have / self.ahead) if self.ahead > 0 else 0.0
 
     @property
     def spare_steps(self) -> float | None:
-        """Steps that wait in the buffer beyond the reserve; None where nobody counts them."""
+        """Steps in the buffer beyond the reserve; None where the buffer is not reported."""
         held = self.latest.steps_in_reserve
         return None if held is None else held - _RESERVE_STEPS
 
 
 def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: Autoscaling) -> Want:
-    """From the windows of one policy, oldest first and at least one."""
+    """What one policy needs, from its windows: oldest first, at least one."""
     seen = _outlook(windows, fleet=fleet, weights=weights, config=config)
     latest = seen.latest
     waits = f"the trainer of {latest.policy} waits {percent(latest.wait)} of its time"
@@ -117,7 +118,7 @@ def _runs_dry(seen: Outlook, config: Autoscaling) -> bool:
 
 
 def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
-    """The least capacity that is known to do, or can safely be tried, with the reason and half a sentence."""
+    """The least capacity that is known to suffice or can safely be tried, with the reason and half a sentence."""
     need = seen.need
     if need.measured is not None and (need.of_this_load or need.enough is None):
         keeps_pace = seen.growth * need.measured
@@ -128,7 +129,7 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
         known = need.enough * config.shrink_margin
         return known, "MoreThanNeeded", f"and rollout makes {percent(seen.latest.kept_pace or 1)} of what it takes"
     if seen.latest.drains_buffer:
-        return seen.have, "WithinBand", ""  # the reserve that a try would be paid from is in use already
+        return seen.have, "WithinBand", ""  # a try would be paid from the reserve, which is in use already
     tried = min(need.enough, seen.have * (1 - _affordable(seen)))
     if need.measured is not None:
         scaled = seen.growth * need.measured
@@ -137,13 +138,14 @@ def _least(seen: Outlook, config: Autoscaling) -> tuple[float, str, str]:
 
 
 def _with_idle_engines(seen: Outlook) -> tuple[float, str, str]:
-    """One replica less where most places of the engines are free, and no measurement says that it is needed: in a small
-    fleet that may be more than the buffer could make up for.
+    """One replica less where most places of the engines are free and no measurement says that it is needed. In a small
+    fleet one replica may be more than the buffer could make up for.
     """
     left, busiest = seen.have - seen.replica, seen.latest.busiest
     if busiest is None or seen.need.enough is None or not seen.latest.settled:
         return seen.have, "WithinBand", ""
-    # Where hardly a place has been used for long, an old measurement is of another job: its tools were slow then, say.
+    # Where hardly a place has been used for long, an old measurement no longer describes the job: a tool may have been
+    # slow then.
     if min(seen.growth * (seen.need.measured or 0.0), OTHER_EPISODES * seen.most_used * seen.have) > left:
         return seen.have, "WithinBand", ""
     if busiest * seen.have > _EASILY_TAKEN_OVER * left:
@@ -152,8 +154,8 @@ def _with_idle_engines(seen: Outlook) -> tuple[float, str, str]:
 
 
 def _affordable(seen: Outlook) -> float:
-    """The share of the fleet that can be tried to do without: if it turns out to be needed, the buffer lasts until it
-    is back. Engines with free places take over some of it.
+    """The share of the fleet that can be removed as a try: if it turns out to be needed, the buffer lasts until it is
+    back. Engines with free places take over a part of it.
     """
     taken = 1.0 if seen.latest.busiest is None else max(_LEAST_TAKEN, seen.latest.busiest)
     return min(_MOST_TRIED_LESS, max(0.0, seen.spare_steps or 0.0) / (seen.steps_ahead * taken))

@@ -44,13 +44,13 @@ class Window:
     consumed: int
     """Samples that left it for their first time."""
     tokens: float
-    """Tokens of a sample, on average; 1 where nobody counts them."""
+    """Tokens of a sample, on average; 1 where they are not counted."""
     buffered: int | None
     """Samples in the buffer at its end."""
     room: int | None
     """Samples that may be in the buffer or in the making."""
     busy: float | None
-    """Share of the engines' places in use at its end; None where nobody says."""
+    """Share of the engines' places in use at its end; None where it is not reported."""
     busy_before: float | None
     """The same at its beginning."""
     ready: Mapping[str, float]
@@ -84,7 +84,7 @@ class Window:
 
     @property
     def busiest(self) -> float | None:
-        """Share of the engines' places in use, at its beginning or its end; None where nobody says."""
+        """Share of the engines' places in use, at its beginning or its end; None where it is not reported."""
         return None if self.busy is None or self.busy_before is None else max(self.busy, self.busy_before)
 
     @property

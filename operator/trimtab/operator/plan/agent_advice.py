@@ -10,13 +10,12 @@ from trimtab.api import labels
 from trimtab.api.autoscaling import Agent, PoolDecision, Proposal
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import MAX_REPLICAS
-from trimtab.operator.autoscale.agent.answers import Answer, Answered, Unanswered
-from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.questions import Reports, Troubles, case_of, question_id
+from trimtab.operator.autoscale.agent.case import Case, ReportHistory, Troubles, case_of, question_id
+from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History
-from trimtab.operator.autoscale.recommending import Recommendation
-from trimtab.operator.plan.conditions import moment
+from trimtab.operator.autoscale.recommendation import Recommendation
+from trimtab.operator.conditions import moment
 
 _MAX_VICTIMS = 256
 
@@ -35,25 +34,25 @@ class Advice:
 def advice(
     job: RLJob,
     agent: Agent,
-    reports: Reports,
+    reports: ReportHistory,
     *,
     fleet: Fleet,
     history: History,
     formula: Recommendation,
     troubles: Troubles,
     evidence_is_fresh: bool,
-    answer: Answer | None,
+    reply: AgentReply | None,
     now: float,
 ) -> Advice:
     waiting = _waiting(job, now=now)
     if waiting is not None:
         return _of_proposal(job, waiting, fleet)
     if not evidence_is_fresh or history.cooldown_until > now:
-        # Nothing could come of an answer now.
+        # Nothing could come of a reply now.
         return Advice(recommendation=formula)
     question = question_id(job, reports)
     ask = None
-    if answer is None or answer.question != question:
+    if reply is None or reply.question != question:
         ask = case_of(
             job,
             reports,
@@ -64,15 +63,15 @@ def advice(
             question=question,
             now=now,
         )
-    # Where reports come faster than answers, none would ever fit the newest: what is said in time counts.
-    if answer is None or (ask is not None and now - answer.asked_at > agent.timeout_seconds):
+    # Where reports come faster than replies, none would ever fit the newest: what is said in time counts.
+    if reply is None or (ask is not None and now - reply.asked_at > agent.timeout_seconds):
         return Advice(recommendation=None, question=ask)
-    match answer:
-        case Unanswered():
-            message = f"the agent did not decide ({answer.cause}: {answer.text}), so the policy does: {formula.message}"
+    match reply:
+        case NotProposed():
+            message = f"the agent did not decide ({reply.cause}: {reply.text}), so the policy does: {formula.message}"
             return Advice(recommendation=replace(formula, message=message), question=ask)
-        case Answered():
-            return replace(_of_answer(answer, agent, fleet, now=now), question=ask)
+        case Proposed():
+            return replace(_of_reply(reply, agent, fleet, now=now), question=ask)
 
 
 def approved(job: RLJob, proposal: Proposal) -> bool:
@@ -80,7 +79,7 @@ def approved(job: RLJob, proposal: Proposal) -> bool:
 
 
 def _waiting(job: RLJob, *, now: float) -> Proposal | None:
-    """One that nobody has looked at for long is given up: the world has moved on."""
+    """A proposal that has waited for long is given up: the world has moved on."""
     status = job.status.autoscaling if job.status else None
     if status is None or status.proposal is None:
         return None
@@ -102,8 +101,8 @@ def _of_proposal(job: RLJob, proposal: Proposal, fleet: Fleet) -> Advice:
     return Advice(recommendation=_awaiting(proposal, fleet), proposal=proposal)
 
 
-def _of_answer(answer: Answered, agent: Agent, fleet: Fleet, *, now: float) -> Advice:
-    proposed = answer.proposal
+def _of_reply(reply: Proposed, agent: Agent, fleet: Fleet, *, now: float) -> Advice:
+    proposed = reply.proposal
     targets = fleet.sizes | {
         name: min(size, MAX_REPLICAS) for name, size in proposed.targets.items() if name in fleet.sizes
     }
@@ -113,7 +112,7 @@ def _of_answer(answer: Answered, agent: Agent, fleet: Fleet, *, now: float) -> A
         )
         return Advice(recommendation=recommendation, victims=proposed.victims)
     proposal = Proposal(
-        id=answer.question,
+        id=reply.question,
         replicas=sum(targets.values()),
         reason=proposed.reason,
         time=moment(now),

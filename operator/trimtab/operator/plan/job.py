@@ -13,6 +13,7 @@ from trimtab.api.job import RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.api.support import unsupported
 from trimtab.api.trainer import Trainer
+from trimtab.operator.conditions import Statement, find, moment, updated
 from trimtab.operator.plan.actions import (
     Action,
     DeleteJob,
@@ -24,12 +25,10 @@ from trimtab.operator.plan.actions import (
     StopPod,
 )
 from trimtab.operator.plan.children import made_by, pool_of, trainer_of
-from trimtab.operator.plan.conditions import Statement, find, moment, updated
-from trimtab.operator.plan.covering import planned_covers
-from trimtab.operator.plan.finishing import delete_at, rest_reason, verdict
-from trimtab.operator.plan.first_groups import hopeless
+from trimtab.operator.plan.cover import planned_covers
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.last_error import MISCONFIGURED, error_to_tell, newest
+from trimtab.operator.plan.lifecycle import delete_at, hopeless, rest_reason, verdict
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome
@@ -54,7 +53,7 @@ class Observed:
 class JobPlan:
     actions: tuple[Action, ...]
     status: RLJobStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
@@ -76,7 +75,7 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     return JobPlan(
         actions=actions,
         status=_status(job, observed, statements, now=now),
-        look_again_at=delete if delete is not None and now < delete else None,
+        requeue_at=delete if delete is not None and now < delete else None,
     )
 
 

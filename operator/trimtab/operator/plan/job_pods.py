@@ -1,20 +1,25 @@
-"""The pods of an RLJob: one dataflow, the ranks of each policy's trainer, the replicas of each pool."""
+"""The pods of an RLJob: one dataflow, the ranks of each policy's trainer, the replicas of each pool with their engines.
+
+Each has a revision, a short digest of what it is made from: a pod with another one has to be replaced.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from trimtab.api import labels, names
 from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
-from trimtab.api.pool import RolloutPool
+from trimtab.api.pool import PoolSettings, RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.operator.plan.engine_containers import engine_containers, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
-from trimtab.operator.plan.revision import revision_of
 
 _DATAFLOW_GRACE_S = 10.0
+_HEX_DIGITS = 10
 
 
 def dataflow_pods(job: RLJob) -> list[PodPlan]:
@@ -43,7 +48,7 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
             "autoscaling": {"window_steps"},
         },
     )
-    return [replace(pod, revision=revision_of(pod, reads=reads))]
+    return [replace(pod, revision=_revision_of(pod, reads=reads))]
 
 
 def trained_policy(job: RLJob, trainer: Trainer) -> Policy:
@@ -98,7 +103,7 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
             )
         )
     reads = policy.model_dump(mode="json", exclude={"trainer": {"replicas"}})
-    revision = revision_of(replace(pods[0], attempt=0, containers=()), reads=[ranks, reads])
+    revision = _revision_of(replace(pods[0], attempt=0, containers=()), reads=[ranks, reads])
     return [replace(pod, revision=revision) for pod in pods]
 
 
@@ -114,7 +119,7 @@ def rollout_pod(job: RLJob, pool: RolloutPool, ordinal: int) -> PodPlan:
         ),
     ]
     pod = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, ordinal))
-    return replace(pod, revision=revision_of(first, reads=reads))
+    return replace(pod, revision=_revision_of(first, reads=reads))
 
 
 def served_policies(job: RLJob, pool: RolloutPool) -> list[Policy]:
@@ -136,7 +141,7 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         environment=_identity(job, role="rollout", pod=name)
         | {
             "TRIMTAB_POD__POOL": pool_label(pool),
-            "TRIMTAB_ENGINES": engine_urls(settings, policies),
+            "TRIMTAB_ENGINES": _engine_urls(settings, policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
         },
         secrets={}
@@ -148,11 +153,63 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*engine_containers(settings, policies), worker),
+        containers=(*_engine_containers(settings, policies), worker),
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,
         template=settings.template or {},
     )
+
+
+def _engine_containers(pool: PoolSettings, policies: Sequence[Policy]) -> list[ContainerPlan]:
+    """None where the manifest names a server that runs already."""
+    if pool.engine.url is not None:
+        return []
+    return [
+        ContainerPlan(
+            name=f"engine-{policy.name}",
+            command=_launched(pool, policy),
+            sidecar=True,
+            ports=(_port(policy),),
+            resources=pool.engine.resources,
+        )
+        for policy in policies
+    ]
+
+
+def _engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
+    """As the worker reads them: policy=url pairs with commas between them."""
+    return ",".join(f"{policy.name}={pool.engine.url or f'http://127.0.0.1:$({_port(policy)})'}" for policy in policies)
+
+
+def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
+    engine = pool.engine
+    serve = (f"--model-path={_beside_the_manifest(policy.model.uri)}", f"--port=$({_port(policy)})")
+    if engine.name == "builtin":
+        # The last word is ours.
+        return ("python", "-m", "trimtab.rollout.engines.builtin", *(engine.args or ()), *serve)
+    return (
+        "python", "-m", "trimtab.rollout.engines.sglang", *serve,
+        f"--startup-timeout-seconds={engine.startup_timeout_seconds}",
+        *(() if engine.interpreter is None else (f"--interpreter={_beside_the_manifest(engine.interpreter)}",)),
+        "--", *(engine.args or ()),
+    )  # fmt: skip
+
+
+def _beside_the_manifest(path: str) -> str:
+    """Relative paths in a manifest are relative to its folder."""
+    return path if path.startswith("/") else f"$(JOB_FOLDER)/{path}"
+
+
+def _port(policy: Policy) -> str:
+    return f"ENGINE_PORT_{policy.name.upper().replace('-', '_')}"
+
+
+def _revision_of(pod: PodPlan, *, reads: object) -> str:
+    """`reads` is what its programs read of the manifest. Pods that differ in their ordinal alone are interchangeable:
+    take the first.
+    """
+    text = json.dumps([asdict(pod), reads], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
 
 
 def _identity(job: RLJob, *, role: str, pod: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from trimtab.api.conditions import LastError
-from trimtab.operator.plan.conditions import moment
+from trimtab.operator.conditions import moment
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.troubles import PASSING
 

@@ -84,7 +84,7 @@ class ObservedPod:
     finished_at: float | None = None
     stopping: bool = False
     disrupted: bool = False
-    """Preempted, evicted or lost with its node: nobody's fault."""
+    """Preempted, evicted or lost with its node: no fault of its own."""
     misconfigured: bool = False
     """It says itself that starting it again would not help."""
     exit_code: int | None = None

@@ -1,4 +1,4 @@
-"""The plan of a rollout pool: as many pods as asked for, all of the current template, and nobody stopped in haste.
+"""The plan of a rollout pool: as many pods as asked for, all of the current template, and none stopped in haste.
 
 Stopping a pod is draining it: its worker takes no more tasks, finishes or hands back what it has, and goes within the
 grace period.
@@ -6,22 +6,23 @@ grace period.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import count as count_up
+from itertools import islice
 from statistics import median
 
-from trimtab.api import labels
+from trimtab.api import labels, names
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
-from trimtab.api.pool import RolloutPool, RolloutPoolStatus
+from trimtab.api.pool import RolloutPool, RolloutPoolStatus, Update
+from trimtab.operator.autoscale.fleet import count_of
+from trimtab.operator.conditions import Statement, updated, without
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, updated, without
-from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import rollout_pod
 from trimtab.operator.plan.last_error import error_to_tell
-from trimtab.operator.plan.ordinals import free_ordinals
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.pool_size import room
 from trimtab.operator.plan.troubles import told
 from trimtab.operator.plan.victims import victims
 
@@ -33,7 +34,15 @@ _SHORTEST_LIFE_S = 10.0
 class PoolPlan:
     actions: tuple[PodAction, ...]
     status: RolloutPoolStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """While pods of an older template are there: `most` may live at once, and `fewest` must be ready."""
+
+    most: int
+    fewest: int
 
 
 def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod], *, now: float) -> PoolPlan:
@@ -59,7 +68,7 @@ def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod],
     return PoolPlan(
         actions=(*removals, *stops, *starts),
         status=_status(pool, pods, revision=revision, rest=rest, now=now),
-        look_again_at=held_until,
+        requeue_at=held_until,
     )
 
 
@@ -96,6 +105,22 @@ def _stops(pool: RolloutPool, living: Sequence[ObservedPod], *, revision: str, a
         ready -= pod.ready
         stops.append(StopPod(pod.name, "its template has changed"))
     return stops
+
+
+def room(update: Update, *, replicas: int) -> Room:
+    surge = count_of(update.max_surge, replicas, up=True)
+    missing = count_of(update.max_unavailable, replicas, up=False)
+    if surge == 0 and missing == 0:
+        # 25 % of 3 pods rounds down to none, and no pod could ever be replaced.
+        missing = 1
+    return Room(most=replicas + surge, fewest=max(0, replicas - missing))
+
+
+def free_ordinals(pool: str, taken: Collection[str], *, count: int) -> list[int]:
+    """The lowest that no pod of the pool has. A pod that is on its way out still has its name."""
+    in_use = set(taken)
+    free = (number for number in count_up() if names.rollout_pod_name(pool, number) not in in_use)
+    return list(islice(free, max(0, count)))
 
 
 def _held_until(ended: Sequence[ObservedPod], *, now: float) -> float | None:

@@ -10,8 +10,8 @@ from trimtab.api.evaluation import EvaluationResult
 from trimtab.api.job import PolicyStatus, PoolStatus, RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.fabric.wire.balance import BalanceReport
-from trimtab.operator.plan.first_groups import GivenUp
 from trimtab.operator.plan.job_pods import pool_label
+from trimtab.operator.plan.lifecycle import GivenUp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trimtab.api.conditions import Condition, ConditionType
 from trimtab.api.pool import Cluster, RolloutPool, RolloutPoolStatus
-from trimtab.operator.plan.conditions import Statement, find, updated
+from trimtab.operator.conditions import Statement, find, updated
 
 CONNECTED = "Connected"
 CONNECTING = "Connecting"
@@ -70,7 +70,7 @@ def status_out_of_reach(pool: RolloutPool, *, reason: str, message: str, now: fl
         return known
     message = f"{message}; its capacity is rebuilt elsewhere"
     statements = [
-        # A kubeconfig that is refused stays refused: that is what somebody has to mend.
+        # A kubeconfig that is refused stays refused: that is what has to be mended.
         Statement(
             type=ConditionType.REACHABLE,
             holds=False,

@@ -36,7 +36,7 @@ def judge(policy: FailurePolicy, failed: Sequence[ObservedPod]) -> Verdict:
 
 def backoff_s(policy: FailurePolicy, *, failures: int, seed: str) -> float:
     """Before the restart that follows this many counted failures. The same for the same seed, which names the attempt,
-    at every look; trainers that failed together have others."""
+    at every reconcile; trainers that failed together have others."""
     uniform = random.Random(seed).uniform  # noqa: S311 - not for secrets
     backoff = FullJitter(base_s=policy.backoff_seconds, cap_s=policy.max_backoff_seconds, uniform=uniform)
     return RestartPolicy(backoff=backoff, stable_s=math.inf).delay_s(failures)

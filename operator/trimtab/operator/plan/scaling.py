@@ -1,4 +1,4 @@
-"""The autoscaler's decision as part of a job's plan: sizes of pools, what the status says, when to look again."""
+"""The autoscaler's decision as part of a job's plan: sizes of pools, what the status says, when to decide again."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from trimtab.api.autoscaling import Agent, AutoscalingStatus
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
-from trimtab.operator.autoscale.agent.answers import Answer
-from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.questions import Reports as HeldReports
-from trimtab.operator.autoscale.agent.questions import Troubles
+from trimtab.operator.autoscale.agent.case import Case, ReportHistory, Troubles
+from trimtab.operator.autoscale.agent.proposal import AgentReply
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet, Pool
 from trimtab.operator.autoscale.history import History, restored
-from trimtab.operator.autoscale.recommending import Reports, missing_evidence, recommend
+from trimtab.operator.autoscale.recommendation import LatestReports, missing_evidence, recommend
 from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
+from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
 from trimtab.operator.plan.agent_advice import advice
 from trimtab.operator.plan.children import made_by
-from trimtab.operator.plan.conditions import find, updated
-from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job import JobPlan, Observed
 from trimtab.operator.plan.job_pods import pool_label
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.reachability import is_lost
 from trimtab.operator.plan.trainer import COMPLETED, outcome
 
@@ -37,7 +35,7 @@ class ScaledPlan:
     """To be remembered once the plan is carried out, and not before: a change that failed is no change."""
     events: tuple[ScaleEvent, ...] = ()
     question: Case | None = None
-    """For the agent maintainer. The answer makes another plan."""
+    """For the agent maintainer. Its reply makes another plan."""
 
 
 def with_scaling(
@@ -46,10 +44,10 @@ def with_scaling(
     observed: Observed,
     *,
     history: History | None,
-    answer: Answer | None = None,
+    reply: AgentReply | None = None,
     now: float,
 ) -> ScaledPlan:
-    """`history` is what is remembered of this job; None at the beginning and after a restart. `answer` is the newest of
+    """`history` is what is remembered of this job; None at the beginning and after a restart. `reply` is the newest of
     an agent maintainer.
     """
     if job.spec.autoscaling.mode == "Off":
@@ -65,7 +63,7 @@ def with_scaling(
         reports = _newest(_reports(job, observed))
         decision = decide(reports, config=job.spec.autoscaling, fleet=fleet, history=known, now=now)
         return _decided(plan, job, observed, decision, now=now)
-    return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, answer=answer, now=now)
+    return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, reply=reply, now=now)
 
 
 def _with_agent(
@@ -76,7 +74,7 @@ def _with_agent(
     *,
     fleet: Fleet,
     history: History,
-    answer: Answer | None,
+    reply: AgentReply | None,
     now: float,
 ) -> ScaledPlan:
     config, held = job.spec.autoscaling, _reports(job, observed)
@@ -91,7 +89,7 @@ def _with_agent(
         formula=recommend(reports, config=config, fleet=fleet, history=seen, now=now),
         troubles=_troubles(observed),
         evidence_is_fresh=missing_evidence(reports, config=config, now=now) is None,
-        answer=answer,
+        reply=reply,
         now=now,
     )
     if given.recommendation is None:
@@ -123,9 +121,7 @@ def _decided(
                     ),
                 }
             ),
-            look_again_at=min(
-                (at for at in (plan.look_again_at, decision.look_again_at) if at is not None), default=None
-            ),
+            requeue_at=min((at for at in (plan.requeue_at, decision.requeue_at) if at is not None), default=None),
         ),
         history=decision.history,
         events=decision.events,
@@ -143,7 +139,7 @@ def _may_scale(plan: JobPlan, job: RLJob) -> bool:
     )
 
 
-def _reports(job: RLJob, observed: Observed) -> HeldReports:
+def _reports(job: RLJob, observed: Observed) -> ReportHistory:
     """Of the policies that still learn."""
     done = {trainer.spec.policy for trainer in observed.trainers if outcome(trainer) == COMPLETED}
     return {
@@ -161,7 +157,7 @@ def _troubles(observed: Observed) -> Troubles:
     )
 
 
-def _newest(reports: HeldReports) -> Reports:
+def _newest(reports: ReportHistory) -> LatestReports:
     return {policy: held[0] if held else None for policy, held in reports.items()}
 
 
@@ -178,7 +174,7 @@ def _pool(job: RLJob, pool: RolloutPool) -> Pool:
         ready=status.ready_replicas if status else 0,
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
-        # Capacity that somebody lends is counted, and its size is theirs to choose.
+        # Capacity that people lend is counted, and its size is theirs to choose.
         paused=not made_by(job, pool)
         or spec.suspend
         or pool.metadata.deletion_timestamp is not None
@@ -226,7 +222,7 @@ def _resized(pool: RolloutPool, replicas: int, victims: Collection[str]) -> Roll
 
 
 def _unless_the_same(before: AutoscalingStatus | None, now: AutoscalingStatus) -> AutoscalingStatus:
-    """A decision that says what the one before said is not written down again: each write would make another look."""
+    """A decision that says what the one before said is not written again: each write would make another reconcile."""
     timeless = {"last_decision_time": None}
     if before is not None and before.model_copy(update=timeless) == now.model_copy(update=timeless):
         return before

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.operator.conditions import Statement, find, updated
 from trimtab.operator.plan.actions import PodAction, ReleasePod, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.conditions import Statement, find, updated
-from trimtab.operator.plan.finishing import rest_reason
 from trimtab.operator.plan.job_pods import trainer_pods
 from trimtab.operator.plan.last_error import error_to_tell, latest_error
+from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.restart_budget import Verdict, backoff_s, judge
 from trimtab.operator.plan.troubles import NODE_NOT_READY, told
@@ -30,7 +30,7 @@ FAILED = "Failed"
 class TrainerPlan:
     actions: tuple[PodAction, ...]
     status: TrainerStatus
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Decision:
     actions: tuple[PodAction, ...] = ()
     changes: dict[str, int] | None = None
     """Of the status, to be written before the actions are done."""
-    look_again_at: float | None = None
+    requeue_at: float | None = None
 
 
 def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod], *, now: float) -> TrainerPlan:
@@ -52,7 +52,7 @@ def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod
     return TrainerPlan(
         actions=decision.actions,
         status=_status(trainer, status, decision, pods, now=now),
-        look_again_at=decision.look_again_at,
+        requeue_at=decision.requeue_at,
     )
 
 
@@ -85,10 +85,10 @@ def _decide(
         return _Decision(reason="Restarting", actions=_clear(older, reason="another attempt takes over"))
     if not pods:
         return _begin(job, trainer, status)
-    return _look_after(job, trainer, status, pods, now=now)
+    return _continue(job, trainer, status, pods, now=now)
 
 
-def _look_after(
+def _continue(
     job: RLJob, trainer: Trainer, status: TrainerStatus, pods: Sequence[ObservedPod], *, now: float
 ) -> _Decision:
     """A group of one attempt that is there, or was."""
@@ -118,7 +118,7 @@ def _look_after(
         seed = f"{trainer.metadata.namespace}/{trainer.metadata.name}/{pods[0].attempt}"
         wait = 0.0 if free else backoff_s(job.spec.failure_policy, failures=status.restarts_counted, seed=seed)
         if now < ended + wait:
-            return _Decision(reason="BackingOff", message=why, look_again_at=ended + wait)
+            return _Decision(reason="BackingOff", message=why, requeue_at=ended + wait)
     return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
 
 
@@ -139,7 +139,7 @@ def _watched(pods: Sequence[ObservedPod]) -> _Decision:
 def _judge(
     job: RLJob, status: TrainerStatus, pods: Sequence[ObservedPod], failed: Sequence[ObservedPod], *, now: float
 ) -> _Decision:
-    """The first look at a failed attempt: whether it counts, and whether it was one too many."""
+    """The first judgement of a failed attempt: whether it counts, and whether it was one too many."""
     policy = job.spec.failure_policy
     verdict = judge(policy, failed)
     counted = status.restarts_counted + (verdict is not Verdict.RESTART_FREE)
@@ -159,7 +159,7 @@ def _said_by(pods: Sequence[ObservedPod], *, now: float) -> str:
 
 
 def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus) -> _Decision:
-    """A rank of an older attempt may still run where nobody sees it, so that a number is used once. One under which
+    """A rank of an older attempt may still run out of sight, so a number is used once. One under which
     nothing has run is still good: a group whose pods are refused a thousand times has not been restarted once.
     """
     started = status.attempt if status.started_attempt is None else status.started_attempt

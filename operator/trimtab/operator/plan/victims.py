@@ -8,7 +8,7 @@ from trimtab.operator.plan.pods import ObservedPod, Phase
 
 
 def victims(pods: Iterable[ObservedPod], count: int, *, named: frozenset[str] = frozenset()) -> list[ObservedPod]:
-    """`count` of them: those that somebody has named, then unscheduled, pending, not ready, suspect, slow, and the
+    """`count` of them: those that are named, then unscheduled, pending, not ready, suspect, slow, and the
     newest among equals.
     """
     return sorted(pods, key=lambda pod: (pod.name not in named, _cost(pod)))[: max(0, count)]

@@ -1,5 +1,5 @@
-"""A kubeconfig that somebody put into a Secret, read with suspicion: it may make us dial an address over TLS with what
-it carries, and nothing else. Our own files, programs, proxies and identities are none of its business.
+"""A kubeconfig from a Secret, read with suspicion: it may make us dial an address over TLS with what it carries, and
+nothing else. It has no access to our own files, programs, proxies and identities.
 
 Messages name fields and never what is in them: they go into statuses and events.
 """

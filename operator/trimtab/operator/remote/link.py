@@ -1,5 +1,5 @@
 """One other cluster, as it is reached with one kubeconfig: its own task, timeouts and backoff, so that a cluster that
-hangs keeps nobody else waiting.
+hangs holds up no other cluster.
 
 A connection that is lost is thrown away with all it knew. The next one counts only when it has listed everything there
 anew: an empty store of a connection that has just begun, or that has just broken, is never taken for an empty cluster.
@@ -23,19 +23,19 @@ from trimtab.kube.client import KubeClient, RequestHook
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, SECRETS, Key, Object, Resource
-from trimtab.operator.apply.kubernetes.credentials import JobCredentials
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
-from trimtab.operator.apply.kubernetes.ownership import controller_uid
+from trimtab.operator.pods.credentials import JobCredentials
+from trimtab.operator.reconcile.cache import ObjectCache
+from trimtab.operator.reconcile.ownership import controller_uid
+from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.client import RemoteClient
 from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig
-from trimtab.operator.remote.loss import NO_KUBECONFIG, Loss, loss_by
 from trimtab.operator.remote.origin import HOME_POOL_UID, home_pool_of
-from trimtab.operator.remote.placement import Placement
+from trimtab.operator.remote.outage import NO_KUBECONFIG, Outage, outage_by
 from trimtab.operator.remote.sweep import sweep
 from trimtab.operator.settings import RemoteSettings
 
 _log = structlog.get_logger(__name__)
-# Asked for to see whether the cluster answers and knows us; nobody makes it.
+# Asked for to see whether the cluster answers and knows us; it never exists.
 _PROBE = "trimtab-probe"
 # Of the time between probes, for how long a watch may fail while the cluster answers otherwise.
 _WATCHES_FAIL_FOR = 4
@@ -46,8 +46,8 @@ class Connection:
     """A cluster that answers, and all that is ours there."""
 
     client: KubeClient
-    pods: FreshView
-    config_maps: FreshView
+    pods: ObjectCache
+    config_maps: ObjectCache
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """Those that are stored there, by the uid of the anchor they belong to."""
 
@@ -57,7 +57,7 @@ class HomeAway(Exception):
 
 
 class Link:
-    """`connection` while the cluster can be reached, else `loss`; neither while that is not known yet."""
+    """`connection` while the cluster can be reached, else `outage`; neither while that is not known yet."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Link:
     ) -> None:
         self.placement = placement
         self.connection: Connection | None = None
-        self.loss: Loss | None = None
+        self.outage: Outage | None = None
         self.turns = asyncio.Semaphore(settings.calls_per_cluster)
         self._home = home
         self._settings = settings
@@ -86,14 +86,14 @@ class Link:
         self._log = _log.bind(kubeconfig=placement.secret, home=placement.home, namespace=placement.namespace)
 
     def suspect(self) -> None:
-        """Somebody had no answer: look whether it is still there."""
+        """A request had no answer: probe at once whether the cluster is still there."""
         self._doubt.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         failures = 0
         while True:
-            before = self.loss
+            before = self.outage
             try:
                 self._content = await self._kubeconfig()
                 async with self._connected(read_kubeconfig(self._content)) as connection:
@@ -103,14 +103,14 @@ class Link:
             except HomeAway as error:
                 self._log.warning("kubeconfig_not_read", error=str(error))
             except KubeConfigRefused as refused:
-                self._lose(Loss(reason=refused.reason, message=str(refused)))
+                self._note_outage(Outage(reason=refused.reason, message=str(refused)))
             except (KubeError, TimeoutError) as error:
-                self._lose(loss_by(error, namespace=self.placement.namespace))
+                self._note_outage(outage_by(error, namespace=self.placement.namespace))
             else:
                 self._log.info("kubeconfig_changed")
                 self.connection = None
                 continue
-            if self.loss != before:
+            if self.outage != before:
                 # It may be on its way back: an API server that has just started answers, and forbids everything.
                 failures = 0
             changed = await self._changed_within(self._backoff.delay_s(failures))
@@ -145,7 +145,7 @@ class Link:
             reflectors = {resource: self._reflector(client, resource) for resource in (PODS, CONFIG_MAPS)}
             reflectors[PODS].listen(self._pod_changed)
             views = {
-                resource: FreshView(resource, {None: reflector}, index=_by_controller, clock=time.monotonic)
+                resource: ObjectCache(resource, {None: reflector}, index=_by_controller, clock=time.monotonic)
                 for resource, reflector in reflectors.items()
             }
             connection = Connection(client=client, pods=views[PODS], config_maps=views[CONFIG_MAPS])
@@ -185,7 +185,7 @@ class Link:
                 async with asyncio.timeout(settings.probe_s):
                     await self._doubt.wait()
             except TimeoutError:
-                pass  # time for the next look anyway
+                pass  # time for the next probe anyway
             self._doubt.clear()
             await self._probe(connection.client)
             self._check_watches(connection)
@@ -222,14 +222,14 @@ class Link:
 
     def _found(self, connection: Connection) -> None:
         self._log.info("cluster_reachable")
-        self.connection, self.loss = connection, None
+        self.connection, self.outage = connection, None
         self._changed(self.placement)
 
-    def _lose(self, loss: Loss) -> None:
+    def _note_outage(self, outage: Outage) -> None:
         self.connection = None
-        if loss != self.loss:
-            self._log.warning("cluster_unreachable", reason=loss.reason, message=loss.message)
-            self.loss = loss
+        if outage != self.outage:
+            self._log.warning("cluster_unreachable", reason=outage.reason, message=outage.message)
+            self.outage = outage
             self._changed(self.placement)
 
     def _pod_changed(self, key: Key, before: Object | None, after: Object | None) -> None:

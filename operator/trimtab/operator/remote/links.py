@@ -10,8 +10,8 @@ import structlog
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import Key
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.link import Link
-from trimtab.operator.remote.placement import Placement
 from trimtab.operator.settings import RemoteSettings
 
 _log = structlog.get_logger(__name__)

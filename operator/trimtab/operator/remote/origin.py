@@ -13,9 +13,9 @@ from typing import Any
 from trimtab.api import labels
 from trimtab.api.model import GROUP
 from trimtab.kube.resources import Key, Object
-from trimtab.operator.apply.kubernetes.ownership import is_leaving
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.remote.placement import ANNOTATION, Placement
+from trimtab.operator.reconcile.ownership import is_leaving
+from trimtab.operator.reconcile.placement import ANNOTATION, Placement
 
 INSTALLATION = f"{GROUP}/installation"
 """Which operator made it; others must not collect it."""

@@ -9,13 +9,13 @@ import structlog
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, Forbidden, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, ROLLOUT_POOLS, Object
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
+from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.remote.origin import home_pool_of, is_anchor_of, is_leftover
 
 _log = structlog.get_logger(__name__)
 
 
-async def sweep(config_maps: FreshView, *, there: KubeClient, home: KubeClient, installation: str) -> None:
+async def sweep(config_maps: ObjectCache, *, there: KubeClient, home: KubeClient, installation: str) -> None:
     """Anchors of this installation whose pool is gone from home. Everything of theirs goes with them."""
     for key in list(config_maps):
         anchor = config_maps.get(key)
@@ -27,7 +27,7 @@ async def sweep(config_maps: FreshView, *, there: KubeClient, home: KubeClient, 
         try:
             live = await home.get_or_none(ROLLOUT_POOLS, pool.name, namespace=pool.namespace)
         except Forbidden:
-            continue  # its namespace is no longer ours to look after
+            continue  # its namespace is not ours
         if is_leftover(anchor, live):
             _log.info("leftover_collected", pool=pool.name, home=pool.namespace, namespace=key.namespace)
             await remove_anchor(there, anchor)

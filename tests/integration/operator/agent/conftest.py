@@ -12,7 +12,7 @@ from tests.support.agent.asking import API_KEY, Asked, put, settings
 from tests.support.agent.cases import case
 from tests.support.agent.messages_server import MessagesServer
 from trimtab.operator.autoscale.agent.case import Case
-from trimtab.operator.autoscale.agent.proposal import Outcome
+from trimtab.operator.autoscale.agent.proposal import TranscribedProposal
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def server() -> AsyncIterator[MessagesServer]:
 
 @pytest.fixture
 def asked(server: MessagesServer, tmp_path: Path) -> Asked:
-    async def asked(the_case: Case | None = None, *, api_key: str = API_KEY, **changes: Any) -> Outcome:
+    async def asked(the_case: Case | None = None, *, api_key: str = API_KEY, **changes: Any) -> TranscribedProposal:
         agent = settings(server.url, **changes)
         return await put(the_case or case(), agent=agent, folder=tmp_path, api_key=api_key)
 

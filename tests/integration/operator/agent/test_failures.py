@@ -24,10 +24,9 @@ from tests.support.agent.messages_server import (
 )
 from tests.support.polling import eventually
 from trimtab.embedded.ports import free_ports
-from trimtab.operator.autoscale.agent.ask import ask
+from trimtab.operator.autoscale.agent.conversation import ask
 from trimtab.operator.autoscale.agent.endpoint import open_client
-from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
-from trimtab.operator.autoscale.agent.proposal import Outcome
+from trimtab.operator.autoscale.agent.proposal import Cause, MaintainerFailed, TranscribedProposal
 
 HOLD = call("propose", targets=[], victims=[], reason="All is well.")
 NOW = {"retry-after-ms": "1"}
@@ -151,7 +150,7 @@ async def test_the_deadline_is_that_of_the_decision(server: MessagesServer, aske
 
 async def test_who_cancels_is_obeyed(server: MessagesServer, asked: Asked) -> None:
     server.script = in_turn([message(HOLD, after_s=30.0)])
-    task: asyncio.Task[Outcome] = asyncio.ensure_future(asked())
+    task: asyncio.Task[TranscribedProposal] = asyncio.ensure_future(asked())
     await eventually(lambda: bool(server.requests), timeout_s=20)
 
     task.cancel()

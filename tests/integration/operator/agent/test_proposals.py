@@ -20,7 +20,7 @@ from tests.support.agent.messages_server import (
     text,
 )
 from trimtab.operator.autoscale.agent.conversation import MAX_ROUNDS
-from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.proposal import Cause, MaintainerFailed
 
 GOOD = call("propose", targets=[{"pool": "spot", "replicas": 4}], victims=["math-home-3"], reason="w is 0.2.")
 

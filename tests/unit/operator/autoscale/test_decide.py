@@ -15,7 +15,7 @@ from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet
 from trimtab.operator.autoscale.history import History, restored
-from trimtab.operator.autoscale.recommending import Recommendation
+from trimtab.operator.autoscale.recommendation import Recommendation
 
 LONG_AGO = History(since=0.0)
 
@@ -97,7 +97,7 @@ def test_limits_are_named() -> None:
     young = decision(report(accepted=1600, buffered=300), history=History(since=NOW - 10))
     assert young.targets == {"home": 8}
     assert said(young, ConditionType.ABLE_TO_SCALE) == (True, "ScaleDownStabilized")
-    assert young.look_again_at == NOW + 15
+    assert young.requeue_at == NOW + 15
     cooling = decision(report(wait=0.2, seconds=125.0), history=replace(LONG_AGO, cooldown_until=NOW + 9))
     assert cooling.targets == {"home": 8}
     assert said(cooling, ConditionType.ABLE_TO_SCALE) == (False, "CoolingDown")

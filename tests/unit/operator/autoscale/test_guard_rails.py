@@ -9,9 +9,8 @@ import pytest
 from tests.support.operator.evidence import NOW, auto, fleet, home
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.operator.autoscale.fleet import Fleet
-from trimtab.operator.autoscale.guard_rails import Bounded, Limit, bounded
+from trimtab.operator.autoscale.guard_rails import Bounded, Limit, bounded, may_add, may_remove
 from trimtab.operator.autoscale.history import Change, History, Wanted
-from trimtab.operator.autoscale.rate_limits import may_add, may_remove
 
 LONG_AGO = History(since=0.0)
 UNKNOWN = Limit(reason="ReportStale", message="old")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.operator.evidence import auto, fleet, home, window
 from trimtab.fabric.wire.balance import Branch
+from trimtab.operator.autoscale.distribution import Want
 from trimtab.operator.autoscale.trim import trim
-from trimtab.operator.autoscale.want import Want
 from trimtab.operator.autoscale.windows import Window
 
 

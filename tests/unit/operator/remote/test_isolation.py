@@ -1,4 +1,4 @@
-"""A look at a pool whose cluster hangs keeps no other look waiting, not even with a single worker."""
+"""A reconcile of a pool whose cluster hangs holds no other up, not even with a single worker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
-from trimtab.operator.apply.kubernetes.cluster import Cluster, Turn, WorkKey
-from trimtab.operator.apply.kubernetes.fresh_view import FreshView
-from trimtab.operator.controller import Controller
 from trimtab.operator.metrics import OperatorMetrics
+from trimtab.operator.reconcile.cache import ObjectCache
+from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
+from trimtab.operator.reconcile.controller import Controller
 from trimtab.operator.remote.links import Links
+from trimtab.operator.remote.pool import RemotePoolReconciler
 from trimtab.operator.settings import RemoteSettings
 
 NOBODY = cast(KubeClient, None)  # nothing is asked of a server
 
 
-def _view(resource: Resource) -> FreshView:
-    return FreshView(resource, {None: Reflector(NOBODY, resource)}, index=lambda item: (), clock=time.monotonic)
+def _view(resource: Resource) -> ObjectCache:
+    return ObjectCache(resource, {None: Reflector(NOBODY, resource)}, index=lambda item: (), clock=time.monotonic)
 
 
 def _pool(name: str, **spec: Any) -> dict[str, Any]:
@@ -41,38 +42,38 @@ def _cluster(metrics: OperatorMetrics) -> Cluster:
         pools=pools,
         trainers=_view(TRAINERS),
         pods=_view(PODS),
-        links=links,
-        reports=SimpleNamespace(count=0),
+        remote=RemotePoolReconciler(links),
+        watches=SimpleNamespace(count=0),
         settings=SimpleNamespace(workers=1, resync_s=600.0),
         clock=time.time,
-        view_of=lambda kind: pools,
+        cache_of=lambda kind: pools,
     )
     return cast(Cluster, parts)
 
 
 async def test_a_cluster_that_hangs_holds_no_worker() -> None:
-    looked: list[str] = []
+    reconciled: list[str] = []
     hanging = asyncio.Event()
 
-    async def look(cluster: Cluster, key: WorkKey) -> Turn:
+    async def reconcile(cluster: Cluster, key: WorkKey) -> Result:
         if key.name == "far":
             hanging.set()
             await asyncio.Event().wait()
-        looked.append(key.name)
-        return Turn()
+        reconciled.append(key.name)
+        return Result()
 
     metrics = OperatorMetrics(Metrics())
-    controller = Controller(_cluster(metrics), metrics, looks={"RolloutPool": look})
+    controller = Controller(_cluster(metrics), metrics, reconcilers={"RolloutPool": reconcile})
     controller.wake("RolloutPool", Key("team", "far"))
     controller.wake("RolloutPool", Key("team", "home"))
     running = asyncio.create_task(controller.run())
     try:
-        await eventually(lambda: looked == ["home"], timeout_s=10.0)
+        await eventually(lambda: reconciled == ["home"], timeout_s=10.0)
         assert hanging.is_set()
-        # Nor is it looked at twice at once.
+        # Nor is it reconciled twice at once.
         controller.wake("RolloutPool", Key("team", "far"))
         controller.wake("RolloutPool", Key("team", "home"))
-        await eventually(lambda: looked == ["home", "home"], timeout_s=10.0)
+        await eventually(lambda: reconciled == ["home", "home"], timeout_s=10.0)
         assert controller.queue.depth == 0
     finally:
         running.cancel()

@@ -13,8 +13,8 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden, KubeError, Unreachable
+from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.link import Connection, Link
-from trimtab.operator.remote.placement import Placement
 from trimtab.operator.settings import RemoteSettings
 
 AWAY = Unreachable("get /x: no answer")

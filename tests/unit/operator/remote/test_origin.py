@@ -11,6 +11,7 @@ import pytest
 from trimtab.api import labels, names
 from trimtab.kube.resources import Key
 from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.reconcile.placement import ANNOTATION, Placement, placements_of, recorded_placement
 from trimtab.operator.remote.origin import (
     HOME_POOL_UID,
     Origin,
@@ -18,7 +19,6 @@ from trimtab.operator.remote.origin import (
     is_anchor_of,
     is_leftover,
 )
-from trimtab.operator.remote.placement import ANNOTATION, Placement, placements_of, recorded_placement
 
 ORIGIN = Origin(installation="op", namespace="team", job="job", pool="job-far", uid="11-22")
 PLACE = Placement(home="team", secret="far", key="kubeconfig", namespace="guests")

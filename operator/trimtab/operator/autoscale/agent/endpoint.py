@@ -1,5 +1,5 @@
-"""A client of the Messages API that trusts the endpoint with the key and with nothing else: it is the manifest's author
-who chooses the endpoint, and one operator serves many of them.
+"""A client of the Messages API that trusts the endpoint with the key and with nothing else: the author of a manifest
+chooses the endpoint, and one operator serves many of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import httpx2
 
 from trimtab.api.autoscaling import Agent
 from trimtab.fabric.logs import REDACTOR
-from trimtab.operator.autoscale.agent.failure import Cause, MaintainerFailed
+from trimtab.operator.autoscale.agent.proposal import Cause, MaintainerFailed
 
 _ANTHROPIC = "https://api.anthropic.com"
 _RETRIES = 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.autoscale.agent.case import Case, InstanceState, PoolState
-from trimtab.operator.autoscale.agent.untrusted import MAX_TEXT, printable, shown_name
+from trimtab.operator.untrusted import MAX_TEXT, printable, shown_name
 
 _DIGITS = 4
 _DECISIONS = 20

@@ -1,1 +1,0 @@
-"""Executors: what touches the world."""

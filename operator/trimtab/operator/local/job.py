@@ -1,0 +1,198 @@
+"""One RLJob on this machine: embedded servers, the same plan as in a cluster, pods as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from pydantic import BaseModel, SecretStr
+
+from trimtab.api.autoscaling import AutoscalingStatus
+from trimtab.api.job import RLJob
+from trimtab.api.scalars import SecretKey
+from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.settings import (
+    LogSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    ProbeSettings,
+    WeightSettings,
+    environment_for,
+    write_secrets,
+)
+from trimtab.fabric.signing import Signer
+from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
+from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
+from trimtab.operator.job_watch import JobMessage, JobWatch
+from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
+from trimtab.operator.local.objects import LocalObjects
+from trimtab.operator.plan.progress import JobReport
+
+_log = structlog.get_logger(__name__)
+_INTERVAL_S = 0.1
+_TRANSCRIPTS = 50
+
+
+async def _api_key(namespace: str, secret: SecretKey) -> str:
+    try:
+        return secret_value(secret, os.environ)
+    except SecretMissing as missing:
+        raise KeyMissing(str(missing)) from None
+
+
+class JobFailed(RuntimeError):
+    """The job was given up; the message says why."""
+
+
+class Audience(Protocol):
+    """Is told what happens, as it happens."""
+
+    def on_message(self, message: JobMessage) -> None:
+        """The job said something of itself on the bus."""
+
+    def on_rescaled(self, decision: AutoscalingStatus) -> None:
+        """The autoscaler changed the fleet."""
+
+
+class _Surroundings(BaseModel):
+    """The part of a pod's settings that is the same for all pods of the job."""
+
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    weights: WeightSettings
+    logs: LogSettings
+    probes: ProbeSettings
+
+
+class LocalJob:
+    """Everything that runs for a job on one machine. Enter it, `run` it, and leave it with nothing behind."""
+
+    def __init__(self, job: RLJob, *, job_file: Path, folder: Path, audience: Audience | None = None) -> None:
+        self.job = job
+        self._audience = audience
+        self.folder = folder
+        self.nats = EmbeddedNats(folder / "nats")
+        self.store = EmbeddedSeaweed(folder / "seaweedfs")
+        self._job_file = job_file
+        self._maintainers = AgentMaintainers(
+            read_key=_api_key,
+            transcripts=TranscriptFolder(folder / "transcripts", newest=_TRANSCRIPTS),
+            on_reply=lambda key, reply: _log.info("agent_replied", reply=reply),
+        )
+        self.objects = LocalObjects(
+            job,
+            attempts_file=folder / "attempts.json",
+            maintainers=self._maintainers,
+            rescaled=None if audience is None else audience.on_rescaled,
+        )
+        self._executor: LocalExecutor | None = None
+        self.watch: JobWatch | None = None
+
+    @property
+    def executor(self) -> LocalExecutor:
+        assert self._executor is not None, "the job is not running"
+        return self._executor
+
+    @property
+    def topology(self) -> JobTopology:
+        return JobTopology(self.job.metadata.namespace or "default", self.job.metadata.name)
+
+    async def run(self, stopping: asyncio.Event) -> bool:
+        """Until the job ends or `stopping` is set; either way all pods have ended when it returns.
+
+        Says whether the job has succeeded. Raises JobFailed when it was given up.
+        """
+        try:
+            await self._start_servers()
+            bus = await Bus.connect(self.nats.settings, name="trimtab-run")
+            watch = JobWatch(
+                bus,
+                self.topology,
+                [policy.name for policy in self.job.spec.policies],
+                listener=None if self._audience is None else self._audience.on_message,
+            )
+            watching = asyncio.create_task(watch.run())
+            self.watch = watch
+            self._executor = self._make_executor()
+            try:
+                return await self._reconcile(stopping, watching)
+            finally:
+                self._executor.kill_all()
+                await self._maintainers.close()
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await bus.close()
+        finally:
+            await asyncio.gather(asyncio.to_thread(self.nats.stop), asyncio.to_thread(self.store.stop))
+
+    async def _start_servers(self) -> None:
+        """Both are waited for also when one fails: a server must not come up after it was stopped."""
+        outcomes = await asyncio.gather(
+            asyncio.to_thread(self.nats.start), asyncio.to_thread(self.store.start), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> bool:
+        executor, objects = self.executor, self.objects
+        while True:
+            executor.tend()
+            pods = executor.observe()
+            if stopping.is_set():
+                objects.suspend()
+            executor.apply(objects.reconcile(pods, self._report(), now=time.time()))
+            running = any(not pod.ended for pod in executor.observe())
+            if not running and objects.failure is not None:
+                raise JobFailed(objects.failure)
+            if not running and (objects.succeeded or stopping.is_set()):
+                return objects.succeeded
+            if watching.done():
+                watching.result()
+            await asyncio.sleep(_INTERVAL_S)
+
+    def _report(self) -> JobReport:
+        if self.watch is None:
+            return JobReport()
+        return self.watch.report(window=self.job.spec.autoscaling.window_steps)
+
+    def _make_executor(self) -> LocalExecutor:
+        secrets = self.folder / "secrets"
+        shutil.rmtree(secrets, ignore_errors=True)
+        surroundings = _Surroundings(
+            nats=self.nats.settings,
+            object_store=self.store.settings.model_copy(
+                update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
+            ),
+            weights=self._weight_keys(),
+            logs=LogSettings(format="json"),
+            # Any free port, and for this machine only.
+            probes=ProbeSettings(host="127.0.0.1", port=0),
+        )
+        write_secrets(surroundings, secrets)
+        environment = environment_for(surroundings, secrets_dir=secrets)
+        # For people: with this, commands such as `trimtab weights` find the servers of the running job.
+        (self.folder / "environment").write_text(
+            "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
+        )
+        # Pods share two cores here: more threads than that only get in each other's way.
+        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.time)
+
+    def _weight_keys(self) -> WeightSettings:
+        """The key that this job's trainers sign weights with. It stays with the job, whose weights outlive a run."""
+        file = self.folder / "signing-seed"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_text(Signer.generate().reveal_seed(), encoding="utf-8")
+        seed = file.read_text(encoding="utf-8")
+        return WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,))

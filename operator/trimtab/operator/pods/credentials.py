@@ -1,0 +1,209 @@
+"""What the pods of a job dial with: settings from the operator's own environment, secrets in one Secret per job.
+
+The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Where users of
+NATS are minted each role has its own, and is shown that one only. Files that the settings point to, such as
+certificates, travel in the Secret, because the pods have another file system than ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from pydantic import BaseModel, SecretStr
+
+from trimtab.api import labels
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.settings import (
+    LogSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    ProbeSettings,
+    WeightSettings,
+    environment_for,
+)
+from trimtab.fabric.signing import Signer
+from trimtab.kube.resources import Object
+from trimtab.operator.reconcile.ownership import owned_by
+
+_log = structlog.get_logger(__name__)
+SECRETS_FOLDER = "/trimtab/secrets"
+SEED_KEY = "weights__signing_seed"
+NATS_CREDENTIALS = "nats-credentials"
+"""The file, in every pod; the Secret has one for each role."""
+_UID_CHARACTERS = 8
+S = TypeVar("S", bound=BaseModel)
+
+
+class _Surroundings(BaseModel):
+    """The part of a pod's settings that is the same for all pods of a job."""
+
+    nats: NatsSettings
+    object_store: ObjectStoreSettings
+    weights: WeightSettings
+    logs: LogSettings
+    probes: ProbeSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCredentials:
+    environment: Mapping[str, str]
+    """For every pod of the job; nothing in it is secret."""
+    own_environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By role, what pods of one role have beside or instead of that."""
+    secret: Object
+    """As it should be stored."""
+    window: int | None = None
+    """Of the mint, when the users in it were made."""
+    files: str = ""
+    """What `files_digest` said of the files in it."""
+
+    def is_current(self, *sections: BaseModel, window: int | None) -> bool:
+        """Whether the settings' files are those in it. One that cannot be read just now counts as unchanged: what the
+        pods have of it serves them still."""
+        try:
+            files = files_digest(*sections)
+        except OSError as error:
+            _log.warning("credentials_not_renewed", error=str(error))
+            files = self.files
+        return (self.window, self.files) == (window, files)
+
+    @property
+    def secret_name(self) -> str:
+        return str(self.secret["metadata"]["name"])
+
+    def environment_of(self, role: str) -> Mapping[str, str]:
+        return {**self.environment, **self.own_environments.get(role, {})}
+
+    def files_of(self, role: str) -> Mapping[str, str]:
+        """What a pod of the role is shown of the Secret: keys by the name of the file that each is in."""
+        own = {credentials_key(other): other for other in self.own_environments}
+        shown = {}
+        for key in sorted(self.secret["data"]):
+            if key in own:
+                if own[key] == role:
+                    shown[NATS_CREDENTIALS] = key
+            elif key != SEED_KEY or role == "trainer":
+                shown[key] = key
+        return shown
+
+
+def files_digest(*sections: BaseModel) -> str:
+    """Of the files that the settings name, as they are now: an authority may have been renewed. Raises OSError."""
+    digest = hashlib.sha256()
+    for section in sections:
+        for _, value in section:
+            if isinstance(value, Path):
+                digest.update(hashlib.sha256(value.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def credentials_key(role: str) -> str:
+    return f"{NATS_CREDENTIALS}-{role}"
+
+
+def secret_name(job: str) -> str:
+    return f"{job}-credentials"
+
+
+def kept_seed(secret: Object | None) -> str | None:
+    """The signing seed in the job's Secret, where there is one already."""
+    encoded = ((secret or {}).get("data") or {}).get(SEED_KEY)
+    return None if encoded is None else base64.b64decode(encoded).decode()
+
+
+def job_credentials(
+    job: Object,
+    *,
+    nats: NatsSettings,
+    object_store: ObjectStoreSettings,
+    logs: LogSettings,
+    seed: str,
+    users: Mapping[str, MintedUser] | None = None,
+    window: int | None = None,
+) -> JobCredentials:
+    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now, and again when
+    `files_digest` has changed."""
+    digest = files_digest(nats, object_store)
+    metadata = job["metadata"]
+    files: dict[str, bytes] = {}
+    # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
+    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
+    prefix = f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
+    surroundings = _Surroundings(
+        nats=_with_files(nats, "nats", files),
+        object_store=_with_files(object_store, "object-store", files).model_copy(update={"prefix": prefix}),
+        weights=WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,)),
+        logs=logs,
+        probes=ProbeSettings(),
+    )
+    secrets = _secret_texts(surroundings)
+    data = {name: text.encode() for name, text in secrets.items()} | files
+    data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
+    return JobCredentials(
+        environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
+        own_environments={role: _dialling_as(user, surroundings.nats) for role, user in (users or {}).items()},
+        window=window,
+        files=digest,
+        secret={
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": secret_name(metadata["name"]),
+                "namespace": metadata["namespace"],
+                "labels": {labels.JOB: metadata["name"]},
+                "ownerReferences": owned_by(job),
+            },
+            "type": "Opaque",
+            "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
+        },
+    )
+
+
+def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
+    """By role; none where all pods dial with the operator's own user."""
+    if mint is None:
+        return {}
+    metadata = job["metadata"]
+    topology = JobTopology(metadata["namespace"], metadata["name"])
+    return {role: mint.job_user(role, topology, job_uid=metadata["uid"]) for role in roles}
+
+
+class _Dialling(BaseModel):
+    nats: NatsSettings
+
+
+def _dialling_as(user: MintedUser, nats: NatsSettings) -> Mapping[str, str]:
+    own = {
+        "credentials_file": Path(SECRETS_FOLDER) / NATS_CREDENTIALS,
+        "inbox_prefix": user.inbox_prefix,
+        "makes_streams": False,
+    }
+    return environment_for(_Dialling(nats=nats.model_copy(update=own)), secrets_dir=Path(SECRETS_FOLDER))
+
+
+def _secret_texts(surroundings: _Surroundings) -> dict[str, str]:
+    """By the file name under which load_settings finds them."""
+    texts = {}
+    for section in type(surroundings).model_fields:
+        for name, value in getattr(surroundings, section):
+            if isinstance(value, SecretStr):
+                texts[f"{section}__{name}"] = value.get_secret_value()
+    return texts
+
+
+def _with_files(section: S, name: str, files: dict[str, bytes]) -> S:
+    """The settings with each path replaced by where the pod finds the file's content."""
+    moved = {}
+    for setting, value in section:
+        if isinstance(value, Path):
+            key = f"{name}-{setting.removesuffix('_file').replace('_', '-')}"
+            files[key] = value.read_bytes()
+            moved[setting] = Path(SECRETS_FOLDER) / key
+    return section.model_copy(update=moved)

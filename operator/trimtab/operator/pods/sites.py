@@ -1,0 +1,141 @@
+"""What pods of an owner need around them before they can start: the job's Secret, the manifest, a meeting point."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trimtab.api import labels
+from trimtab.api.job import RLJob
+from trimtab.api.pod_template import template_command
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.api.validation import InvalidManifestError, parse
+from trimtab.kube.client import KubeClient
+from trimtab.kube.resources import CONFIG_MAPS, SERVICES, Key, Object, key_of
+from trimtab.operator import event_reasons as reasons
+from trimtab.operator.plan.pods import ObservedPod
+from trimtab.operator.pods.credentials import JobCredentials
+from trimtab.operator.pods.gang import rendezvous_service
+from trimtab.operator.pods.manifest import manifest_config_map, manifest_for, manifests_in_use
+from trimtab.operator.pods.rendering import PodSite
+from trimtab.operator.reconcile.cache import ObjectCache
+from trimtab.operator.reconcile.objections import Objection
+from trimtab.operator.reconcile.ownership import Objected, controller_uid, create_own, is_leaving
+from trimtab.operator.settings import OperatorSettings
+
+ROLES = {"RLJob": "dataflow", "RolloutPool": "rollout", "Trainer": "trainer"}
+"""Of the pods that an object of a kind has."""
+
+
+class PodCluster(Protocol):
+    """The cluster where the pods of one owner live, and what they need around them: the operator's own, or another."""
+
+    @property
+    def client(self) -> KubeClient: ...
+
+    @property
+    def pods(self) -> ObjectCache: ...
+
+    @property
+    def config_maps(self) -> ObjectCache: ...
+
+    @property
+    def owner_uid(self) -> str | None:
+        """Of what controls them there; None while there is nothing."""
+
+    def key(self, planned: str) -> Key:
+        """Of what the plan calls so."""
+
+    def own(self, body: Object) -> Object:
+        """As it is stored in this cluster."""
+
+    def observed_pods(self) -> list[ObservedPod]:
+        """The owner's pods, by the names that the plan has for them."""
+
+    async def credentials(self, job: Object) -> JobCredentials:
+        """Makes what is missing; to be called before the first object is made."""
+
+
+async def prepare_site(
+    pod_cluster: PodCluster,
+    *,
+    settings: OperatorSettings,
+    job: Object,
+    typed_job: RLJob,
+    owner: Object,
+    typed: RLJob | RolloutPool | Trainer,
+) -> PodSite:
+    """Makes what is missing. Raises Objected when it cannot be had."""
+    credentials, role = await pod_cluster.credentials(job), ROLES[owner["kind"]]
+    name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
+    manifest = await _ensure_manifest(pod_cluster, typed_job, owner, typed)
+    ranks, own_command, own = 1, False, {}
+    if isinstance(typed, Trainer):
+        ranks = typed.spec.replicas
+        own_command = template_command(typed.spec.template, container="trainer") is not None
+        own = {labels.POLICY: typed.spec.policy}
+        if ranks > 1:
+            await create_own(pod_cluster.client, SERVICES, rendezvous_service(owner, job=name), owner_uid=uid)
+    elif isinstance(typed, RolloutPool) and labels.POOL in typed.metadata.labels:
+        own = {labels.POOL: typed.metadata.labels[labels.POOL]}
+    source = typed_job.spec.workflow.source
+    return PodSite(
+        owner=owner,
+        job=name,
+        image=settings.images.of(role),
+        pull_secrets=settings.image_pull_secrets,
+        requests=settings.requests.of(role),
+        engine_requests=settings.requests.of("engine"),
+        environment=credentials.environment_of(role),
+        secret=credentials.secret_name,
+        secret_files=credentials.files_of(role),
+        manifest=manifest,
+        code=source.config_map.name if source is not None and source.config_map is not None else None,
+        ranks=ranks,
+        labels=own,
+        own_command=own_command,
+    )
+
+
+async def _ensure_manifest(
+    pod_cluster: PodCluster, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+) -> str:
+    """The name of its ConfigMap."""
+    manifest, uid = manifest_for(job, typed), pod_cluster.owner_uid
+    assert uid is not None
+    wanted = pod_cluster.own(
+        manifest_config_map(manifest, owner=owner, job=job.metadata.name, role=ROLES[owner["kind"]])
+    )
+    key = key_of(wanted)
+    present = pod_cluster.config_maps.get(key)
+    if present is not None and controller_uid(present) == uid and not is_leaving(present):
+        return key.name
+    try:
+        parse(manifest)
+    except InvalidManifestError as invalid:
+        message = f"pods would not accept the manifest: {invalid}"
+        raise Objected(Objection(reason=reasons.NOT_ACCEPTED, message=message)) from None
+    pod_cluster.config_maps.note(await create_own(pod_cluster.client, CONFIG_MAPS, wanted, owner_uid=uid))
+    return key.name
+
+
+async def remove_old_manifests(
+    pod_cluster: PodCluster, *, job: RLJob, owner: Object, typed: RLJob | RolloutPool | Trainer
+) -> None:
+    """ConfigMaps that no pod has mounted and no new one would."""
+    uid = pod_cluster.owner_uid
+    present = [item for item in pod_cluster.config_maps.under(uid) if not is_leaving(item)]
+    if uid is None or len(present) <= 1:
+        return
+    role = ROLES[owner["kind"]]
+    current = pod_cluster.own(
+        manifest_config_map(manifest_for(job, typed), owner=owner, job=job.metadata.name, role=role)
+    )
+    needed = manifests_in_use(pod_cluster.pods.under(uid)) | {current["metadata"]["name"]}
+    for item in present:
+        metadata = item["metadata"]
+        if metadata["name"] not in needed:
+            await pod_cluster.client.delete(
+                CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+            )
+            pod_cluster.config_maps.note_gone(item)

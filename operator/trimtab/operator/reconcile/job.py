@@ -1,0 +1,103 @@
+"""One reconcile of an RLJob: its plan with the autoscaler's decision in it, its watch on the bus, its credentials, and
+its end when it was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trimtab.api.job import RLJob
+from trimtab.kube.resources import Key, Object, key_of
+from trimtab.operator.plan.actions import PutPool, PutTrainer, StartPod
+from trimtab.operator.plan.job import Observed, plan_job
+from trimtab.operator.plan.lifecycle import rest_reason
+from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
+from trimtab.operator.pods.observed import observed_pod
+from trimtab.operator.reconcile.actions import Executor
+from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
+from trimtab.operator.reconcile.deletion import ensure_finalizer, finish_deletion, has_finalizer
+from trimtab.operator.reconcile.execution import accepted_conditions, carry_out, earliest, forgotten
+from trimtab.operator.reconcile.home_cluster import HomeCluster, renew_credentials
+from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other, works_for
+from trimtab.operator.reconcile.ownership import is_leaving
+from trimtab.operator.reconcile.refusals import refusal_of
+
+
+async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
+    item = cluster.jobs.get(key.key)
+    if item is None:
+        cluster.watches.stop(key.key)
+        return forgotten(cluster, key)
+    job = cluster.jobs.read(item)
+    if not is_ours(job):
+        return Result()
+    now, home = cluster.clock(), HomeCluster(cluster=cluster, owner=item)
+    pods = pods_of(cluster, home, key.key)
+    observed = _observed(cluster, key.key, item, job, pods)
+    plan = plan_job(job, observed, now=now)
+    if plan.status.completion_time is not None and (job.status is None or job.status.completion_time is None):
+        # Its last steps may have been reported within the interval that is not over yet.
+        cluster.watches.refresh(key.key)
+        observed = _observed(cluster, key.key, item, job, pods)
+        plan = plan_job(job, observed, now=now)
+    uid = item["metadata"]["uid"]
+    scaled = with_scaling(
+        plan, job, observed, history=cluster.scaling.get(uid), reply=cluster.maintainers.reply(uid), now=now
+    )
+    plan = scaled.plan
+    _follow(cluster, key.key, job, pods)
+    if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
+        item = await ensure_finalizer(cluster, item)
+    if has_finalizer(item) and rest_reason(job) is None:
+        await renew_credentials(cluster, item)
+    conditions = accepted_conditions(cluster, key, plan.status, job, now=now)
+    status = plan.status.model_copy(update={"conditions": conditions})
+    executor = Executor(cluster=cluster, owner=item, typed=job, job=item, typed_job=job, pod_cluster=home)
+    result = await carry_out(executor, status, job.status, plan.actions, requeue_at=plan.requeue_at)
+    _remember_scaling(cluster, item, job, scaled, result)
+    if is_leaving(item) and has_finalizer(item):
+        waits = await finish_deletion(cluster, item, job)
+        # What could not be done just now is still to be done: the deletion waits for nothing else.
+        again = earliest(waits.requeue_at, result.requeue_at)
+        return replace(waits, requeue_at=again, requeue=result.requeue, objected=result.objected, busy=result.busy)
+    return result
+
+
+def _observed(cluster: Cluster, key: Key, item: Object, job: RLJob, pods: Sequence[ObservedPod]) -> Observed:
+    return Observed(
+        pools=[read_other(cluster.pools, pool) for pool in cluster.pools.under(key) if works_for(pool, item)],
+        trainers=[read_other(cluster.trainers, one) for one in cluster.trainers.under(key) if works_for(one, item)],
+        pods=pods,
+        report=cluster.watches.snapshot(key).report,
+        refusal=refusal_of(job.spec),
+    )
+
+
+def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: ScaledPlan, result: Result) -> None:
+    """What was decided counts once it is done. A reconcile that leaves something undone decides anew the next time."""
+    if scaled.history is None or result.objected or result.busy or result.requeue:
+        return
+    uid, agent = item["metadata"]["uid"], job.spec.autoscaling.maintainer.agent
+    cluster.scaling[uid] = scaled.history
+    if scaled.question is not None and agent is not None:
+        cluster.maintainers.ask(key_of(item), uid, scaled.question, agent)
+    for event in scaled.events:
+        cluster.events.record(item, "Normal", event.reason, event.message)
+
+
+def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
+    """Watch the job on the bus while a pod of it runs. Following makes the job's streams: pods that may not make them
+    wait for that, whichever of them runs first."""
+    talking = dataflow if cluster.mint is None else [observed_pod(pod) for pod in cluster.pods.under(key)]
+    if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in talking):
+        policies = tuple(policy.name for policy in job.spec.policies)
+        cluster.watches.follow(
+            key,
+            policies=policies,
+            window=job.spec.autoscaling.window_steps,
+            task_lease_s=job.spec.data.tasks.lease_seconds,
+        )
+    elif not any(not pod.ended for pod in dataflow):
+        cluster.watches.stop(key)

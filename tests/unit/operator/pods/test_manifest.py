@@ -1,0 +1,142 @@
+"""What pods are told of their job: the manifest as their owner has it, and credentials."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from tests.support.dataflow.jobs import job
+from trimtab.api.job import RLJob
+from trimtab.api.model import ObjectMeta
+from trimtab.api.pool import RolloutPool
+from trimtab.api.trainer import Trainer
+from trimtab.api.validation import parse
+from trimtab.fabric.bus.permissions.roles import RIGHTS_OF
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
+from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings
+from trimtab.fabric.signing import Signer
+from trimtab.operator.plan.children import pool_of, trainer_of
+from trimtab.operator.pods.credentials import SEED_KEY, job_credentials, kept_seed
+from trimtab.operator.pods.manifest import JOB_FOLDER, manifest_config_map, manifest_for
+from trimtab.operator.reconcile.refusals import refusal_of
+
+_OWNER = {"kind": "RLJob", "metadata": {"name": "job", "namespace": "here", "uid": "12345678-abcd"}}
+ROLES = tuple(RIGHTS_OF)
+_SEED = Signer.generate(entropy=lambda count: b"s" * count).reveal_seed()
+
+
+def _name(desired: RLJob, owner: RLJob | RolloutPool | Trainer) -> str:
+    made = manifest_config_map(manifest_for(desired, owner), owner=_OWNER, job="job", role="dataflow")
+    return str(made["metadata"]["name"])
+
+
+def _changed(desired: RLJob, **spec: Any) -> RLJob:
+    return desired.model_copy(update={"spec": desired.spec.model_copy(update=spec)})
+
+
+def test_what_programs_cannot_see_makes_no_new_manifest() -> None:
+    desired = job()
+    assert _name(desired, desired) == _name(_changed(desired, suspend=True, ttl_seconds_after_finished=3), desired)
+    assert _name(desired, desired) != _name(_changed(desired, max_steps=7), desired)
+    pool = pool_of(desired, desired.spec.pools[0], None)
+    scaled = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 9})})
+    assert _name(desired, pool) == _name(desired, scaled)
+
+
+def test_a_pool_made_by_hand_is_in_the_manifest_of_its_pods() -> None:
+    desired = job()
+    made = RolloutPool.model_validate(
+        {"metadata": {"name": "lent"}, "spec": {"jobRef": {"name": "job"}, "replicas": 4, "maxConcurrency": 7}}
+    )
+    read = parse(manifest_for(desired, made))
+    assert isinstance(read, RLJob)
+    assert {pool.name: pool.max_concurrency for pool in read.spec.pools} == {"local": 64, "lent": 7}
+
+
+def test_a_trainer_with_an_algorithm_of_its_own_reads_it() -> None:
+    desired = job()
+    trainer = trainer_of(desired, desired.spec.policies[0])
+    own = Trainer.model_validate(
+        {"metadata": {"name": "t"}, "spec": trainer.spec.model_dump() | {"algorithm": {"name": "dapo"}}}
+    )
+    read = parse(manifest_for(desired, own))
+    assert isinstance(read, RLJob)
+    assert read.spec.policies[0].algorithm.name == "dapo"
+
+
+def test_code_from_a_config_map_is_found_beside_the_manifest() -> None:
+    desired = job(workflow={"entrypoint": "mine:Flow", "source": {"configMap": {"name": "code"}}})
+    assert manifest_for(desired, desired)["spec"]["workflow"]["source"] == {"path": JOB_FOLDER}
+
+
+def test_relative_paths_are_refused_by_name_and_absolute_ones_are_not() -> None:
+    refused = refusal_of(job().spec)
+    assert refused is not None
+    assert "spec.policies[0].model.uri (model)" in refused
+    assert "spec.data.prompts[0].jsonl.uri (prompts.jsonl)" in refused
+    desired = job(data={"prompts": [{"name": "train", "jsonl": {"uri": "s3://bucket/p.jsonl"}}]})
+    (policy,) = desired.spec.policies
+    model = policy.model.model_copy(update={"uri": "/models/m"})
+    assert refusal_of(_changed(desired, policies=(policy.model_copy(update={"model": model}),)).spec) is None
+
+
+def test_secrets_are_in_the_secret_and_nowhere_else(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("-- a certificate --")
+    made = job_credentials(
+        _OWNER,
+        nats=NatsSettings(servers=("nats://n:4222",), user="u", password=SecretStr("hush"), tls_ca_file=authority),
+        object_store=ObjectStoreSettings(bucket="b", prefix="/all/", secret_access_key=SecretStr("quiet")),
+        logs=LogSettings(),
+        seed=_SEED,
+    )
+    stored = {key: base64.b64decode(value).decode() for key, value in made.secret["data"].items()}
+    assert stored["nats__password"] == "hush"
+    assert stored["object_store__secret_access_key"] == "quiet"
+    assert stored["nats-tls-ca"] == "-- a certificate --"
+    assert stored[SEED_KEY] == _SEED
+    assert [role for role in ROLES if SEED_KEY in made.files_of(role).values()] == ["trainer"]
+    assert made.files_of("rollout")["nats__password"] == "nats__password"
+    shown = " ".join(made.environment.values())
+    assert not any(secret in shown for secret in ("hush", "quiet", _SEED))
+    assert made.environment["TRIMTAB_NATS__TLS_CA_FILE"] == "/trimtab/secrets/nats-tls-ca"
+    assert made.environment["TRIMTAB_OBJECT_STORE__PREFIX"] == "all/here/job-12345678"
+    assert kept_seed(made.secret) == _SEED
+    assert kept_seed(None) is None
+
+
+def test_each_role_is_shown_its_own_user_of_nats_at_the_same_path() -> None:
+    mint = UserMint(KeyPair.generate(KeyKind.ACCOUNT).reveal_seed(), account=None, clock=lambda: 1e9)
+    topology = JobTopology("here", "job")
+    users = {role: mint.job_user(role, topology, job_uid="12345678-abcd") for role in ROLES}
+    made = job_credentials(
+        _OWNER,
+        nats=NatsSettings(servers=("nats://n:4222",)),
+        object_store=ObjectStoreSettings(bucket="b"),
+        logs=LogSettings(),
+        seed=_SEED,
+        users=users,
+        window=mint.window,
+    )
+    assert len({user.inbox_prefix for user in users.values()}) == len(ROLES)
+    for role in ROLES:
+        shown = {file: base64.b64decode(made.secret["data"][key]).decode() for file, key in made.files_of(role).items()}
+        assert shown["nats-credentials"] == users[role].credentials
+        others = {users[other].credentials for other in ROLES if other != role}
+        assert others.isdisjoint(shown.values())
+        environment = made.environment_of(role)
+        assert environment["TRIMTAB_NATS__CREDENTIALS_FILE"] == "/trimtab/secrets/nats-credentials"
+        assert environment["TRIMTAB_NATS__INBOX_PREFIX"] == users[role].inbox_prefix
+        assert environment["TRIMTAB_NATS__MAKES_STREAMS"] == "false"
+
+
+def test_the_owner_of_a_manifest_is_the_object_it_is_for() -> None:
+    desired = job().model_copy(update={"metadata": ObjectMeta(name="job", namespace="here", uid="u")})
+    made = manifest_config_map(manifest_for(desired, desired), owner=_OWNER, job="job", role="dataflow")
+    assert made["immutable"]
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "12345678-abcd"
