@@ -89,7 +89,7 @@ class FaultProxy:
         return web.json_response({**status, "message": "injected by the test"}, status=code, headers=headers)
 
     async def _forward(self, request: web.Request) -> web.Response:
-        async with self._upstream(request) as answer:
+        async with await self._upstream(request) as answer:
             body = await answer.read()
             headers = {
                 name: answer.headers[name] for name in ("Content-Type", "Content-Encoding") if name in answer.headers
@@ -99,7 +99,7 @@ class FaultProxy:
     async def _watched(self, request: web.Request) -> web.StreamResponse:
         """Passed on for a few seconds at most, then cut without a word."""
         response = web.StreamResponse()
-        async with self._upstream(request) as answer:
+        async with await self._upstream(request) as answer:
             response.set_status(answer.status)
             await response.prepare(request)
             with contextlib.suppress(TimeoutError, ConnectionError, aiohttp.ClientError):
@@ -115,10 +115,10 @@ class FaultProxy:
             request.transport.close()
         return web.Response()
 
-    def _upstream(self, request: web.Request) -> aiohttp.client._RequestContextManager:
+    async def _upstream(self, request: web.Request) -> aiohttp.client._RequestContextManager:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         if self._access.token is not None:
-            headers["Authorization"] = f"Bearer {self._access.token()}"
+            headers["Authorization"] = f"Bearer {await self._access.token()}"
         return self._session.request(
             request.method,
             self._access.server + request.path_qs,

@@ -25,11 +25,11 @@ def _certificates() -> dict[str, str]:
     return {"client-certificate-data": encoded(pair.certificate), "client-key-data": encoded(pair.key)}
 
 
-def test_a_token_over_tls_is_accepted() -> None:
+async def test_a_token_over_tls_is_accepted() -> None:
     access = read_kubeconfig(written(kubeconfig()))
     assert access.server == SERVER
     assert access.token is not None
-    assert access.token() == TOKEN
+    assert await access.token() == TOKEN
     assert [entry["subject"] for entry in access.tls.context().get_ca_certs()]
 
 
