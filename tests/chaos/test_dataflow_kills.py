@@ -36,8 +36,8 @@ from tests.support.dataflow.storm.site import (
 from tests.support.dataflow.storm.storm import Sky, Storm
 from tests.support.sizes import DataflowStorm, Sizes
 from tests.support.template_process import template_process
-from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import AuditReport, judged
+from trimtab.dataflow.audit.streams import Streams, read_streams
 from trimtab.dataflow.ledger.records import GroupsSifted, Record, StepGranted
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus

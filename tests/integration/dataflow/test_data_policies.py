@@ -11,8 +11,8 @@ import pytest
 from tests.support.dataflow.books import BATCH
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually, patiently
-from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import audit
+from trimtab.dataflow.audit.streams import Streams, read_streams
 from trimtab.dataflow.ledger.records import GroupsSifted, StepGranted, TasksIssued
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings

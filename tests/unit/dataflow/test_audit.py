@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.dataflow.books import header
 from tests.support.dataflow.jobs import spec
-from trimtab.dataflow.audit.judging import violations
-from trimtab.dataflow.audit.reading import Streams
 from trimtab.dataflow.audit.report import judged
+from trimtab.dataflow.audit.streams import Streams
+from trimtab.dataflow.audit.violations import violations
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     GroupsSifted,

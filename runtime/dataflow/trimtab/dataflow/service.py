@@ -16,21 +16,21 @@ from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchDesk
 from trimtab.dataflow.compacting import Compactor
-from trimtab.dataflow.curators.choosing import make_curator
 from trimtab.dataflow.curators.lessons import Lessons
+from trimtab.dataflow.curators.registry import make_curator
 from trimtab.dataflow.evaluation.evaluator import Evaluator
 from trimtab.dataflow.evaluation.published import PublishedVersions
 from trimtab.dataflow.filters.choosing import make_filter
-from trimtab.dataflow.finishing import Finisher
+from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.gauges import BalanceGauges, EvaluationGauges
 from trimtab.dataflow.intake import Intake
-from trimtab.dataflow.issuing import Issuer
+from trimtab.dataflow.issuer import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import StreamsRouted
-from trimtab.dataflow.prompts.reading import read_benchmarks, read_prompts
-from trimtab.dataflow.reporting import Reporter
+from trimtab.dataflow.prompts.sources import read_benchmarks, read_prompts
+from trimtab.dataflow.reporter import Reporter
 from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.sifting import Sifter

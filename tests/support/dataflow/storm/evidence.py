@@ -18,7 +18,7 @@ from tests.support.dataflow.storm.site import (
     Row,
     Stored,
 )
-from trimtab.dataflow.audit.reading import Streams
+from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.dataflow.audit.arrivals import deadlines
-from trimtab.dataflow.audit.reading import Streams
+from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, Record, StepGranted
 
 

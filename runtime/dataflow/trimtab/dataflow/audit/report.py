@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from trimtab.api.data import Data
 from trimtab.dataflow.audit.arrivals import deadlines, place
-from trimtab.dataflow.audit.judging import violations
-from trimtab.dataflow.audit.lines import Line, lines_of
-from trimtab.dataflow.audit.reading import Streams, read_streams
+from trimtab.dataflow.audit.history import Line, lines_of
+from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.audit.violations import violations
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 

@@ -9,11 +9,11 @@ import structlog
 
 from trimtab.api.evaluation import Evaluation
 from trimtab.api.job import RLJob
-from trimtab.dataflow.evaluation.benchmark import HeldOut
+from trimtab.dataflow.evaluation.benchmarks import HeldOut
 from trimtab.dataflow.evaluation.published import PublishedVersions
 from trimtab.dataflow.evaluation.schedule import is_due
 from trimtab.dataflow.gauges import EvaluationGauges
-from trimtab.dataflow.issuing import QUEUE
+from trimtab.dataflow.issuer import QUEUE
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.evaluation_books import evaluation_task_id
 from trimtab.dataflow.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trimtab.dataflow.prompts.plain_values import check_schema, plain_values
+from trimtab.dataflow.prompts.arrow import check_schema, plain_values
 from trimtab.dataflow.prompts.prompt import Prompt, PromptSourceError, checked_content
 from trimtab.fabric.wire.errors import WireError
 

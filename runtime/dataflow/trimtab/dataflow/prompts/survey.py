@@ -10,7 +10,7 @@ import structlog
 from trimtab.dataflow.prompts.order import MixedSource
 from trimtab.dataflow.prompts.progress import Progress
 from trimtab.dataflow.prompts.prompt import BLOCK_ROWS, PromptRows, PromptSourceError
-from trimtab.dataflow.prompts.token_limit import TokenLimit
+from trimtab.dataflow.prompts.validation import TokenLimit
 
 _log = structlog.get_logger(__name__)
 

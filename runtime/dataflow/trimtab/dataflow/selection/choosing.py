@@ -8,8 +8,8 @@ from typing import cast
 from trimtab.api.data import Data
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.selection.contract import Selection
-from trimtab.dataflow.selection.custom import Checked
 from trimtab.dataflow.selection.fresh import Fresh
+from trimtab.dataflow.selection.registry import Checked
 from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.pod import JobMisconfigured
 

@@ -14,7 +14,7 @@ from tests.support.dataflow.offers import POLICIES, Shown, books, grant, supply,
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Choice, Offer, Selection
-from trimtab.dataflow.selection.custom import SelectionMisbehaved
+from trimtab.dataflow.selection.registry import SelectionMisbehaved
 from trimtab.fabric.pod import JobMisconfigured
 
 OFFER = Shown(

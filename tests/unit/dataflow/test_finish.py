@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.jobs import spec
-from trimtab.dataflow.finishing import finish
+from trimtab.dataflow.finish import finish
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import PolicyFinished, StepGranted, StepTrained
 

@@ -17,7 +17,7 @@ from tests.support.dataflow.prompt_sources import (
     write_tokenizer,
 )
 from trimtab.dataflow.prompts.prompt import PromptSourceError
-from trimtab.dataflow.prompts.token_limit import prompt_text
+from trimtab.dataflow.prompts.validation import prompt_text
 
 TRAIN = {"name": "train", "jsonl": {"uri": "data"}}
 

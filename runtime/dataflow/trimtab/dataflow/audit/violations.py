@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from trimtab.api.data import Data
 from trimtab.dataflow.audit.arrivals import Groups, first_arrivals, oldest_token
-from trimtab.dataflow.audit.lines import Line, Lines, follow, lines_of
+from trimtab.dataflow.audit.history import Line, Lines, follow, lines_of
 from trimtab.dataflow.audit.passed_over import passed_over
-from trimtab.dataflow.audit.reading import Streams
+from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     GroupsSifted,

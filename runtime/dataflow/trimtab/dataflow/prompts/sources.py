@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from trimtab.api.evaluation import Benchmark
 from trimtab.api.job import RLJob
 from trimtab.api.prompts import PromptInput
-from trimtab.dataflow.evaluation.benchmark import HeldOut
+from trimtab.dataflow.evaluation.benchmarks import HeldOut
 from trimtab.dataflow.prompts.arrow_rows import ArrowRows
 from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
 from trimtab.dataflow.prompts.generated import GeneratedRows
@@ -24,7 +24,7 @@ from trimtab.dataflow.prompts.parquet import open_parquet
 from trimtab.dataflow.prompts.progress import Progress
 from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
 from trimtab.dataflow.prompts.survey import surveyed
-from trimtab.dataflow.prompts.token_limit import TokenLimit
+from trimtab.dataflow.prompts.validation import TokenLimit
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import ObjectStoreSettings
