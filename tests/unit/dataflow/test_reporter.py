@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trimtab.dataflow.gauges import BalanceGauges
+from trimtab.dataflow.reporter import BalanceGauges
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.progress import StepProgress
 

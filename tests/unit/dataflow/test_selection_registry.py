@@ -12,9 +12,8 @@ from tests.support.dataflow.books import Feed
 from tests.support.dataflow.jobs import spec
 from tests.support.dataflow.offers import POLICIES, Shown, books, grant, supply, used
 from trimtab.api.scalars import Plugin
-from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Choice, Offer, Selection
-from trimtab.dataflow.selection.registry import SelectionMisbehaved
+from trimtab.dataflow.selection.registry import SelectionMisbehaved, make_selection
 from trimtab.fabric.pod import JobMisconfigured
 
 OFFER = Shown(

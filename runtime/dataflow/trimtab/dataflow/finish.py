@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from trimtab.api.job import RLJobSpec
-from trimtab.dataflow.evaluation.schedule import is_owed
+from trimtab.dataflow.evaluation.evaluator import is_owed
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import PolicyFinished
 

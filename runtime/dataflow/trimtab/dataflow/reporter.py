@@ -1,4 +1,6 @@
-"""Tells the world how the job is doing: progress after every grant, a balance report after every window."""
+"""Reports how the job is doing, to the operator and to Prometheus: progress after every grant, a balance report after
+every window.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,66 @@ from trimtab.dataflow.balance import (
     running_samples,
     step_progress,
 )
-from trimtab.dataflow.gauges import BalanceGauges
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.members import MemberTable
+from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.progress import StepProgress
 
 _log = structlog.get_logger(__name__)
 _IDLE_S = 5.0
 _PUT_DEADLINE_S = 5.0
+_VOLUMES = ("produced", "accepted", "consumed")
+
+
+class BalanceGauges:
+    """What the newest reports say, from a policy's first one on, and what waits at this moment."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        policy = ("policy",)
+        self._wait = metrics.gauge("balance_wait_fraction", "Share of the window that the trainer waited", policy)
+        self._current = metrics.gauge("balance_instances", "Rollout instances that serve the policy", policy)
+        self._samples = metrics.gauge(
+            "balance_samples", "Samples of the window, by what became of them", ("policy", "stage")
+        )
+        self._stale = metrics.gauge(
+            "balance_window_stale_samples", "Samples of the window given up as too stale", policy
+        )
+        self._reward = metrics.gauge("step_reward", "Mean reward of the newest step's batch", policy)
+        self._step = metrics.gauge("step", "Newest step that was granted", policy)
+        self._staleness = metrics.gauge("step_staleness", "Mean age of the newest step's samples, in versions", policy)
+        self._oldest = metrics.gauge("step_max_staleness", "Age of the oldest of the newest step's samples", policy)
+        self._bound = metrics.gauge("staleness_bound", "Age at which samples are given up: data.maxStaleness", policy)
+        self._buffered = metrics.gauge("buffered_samples", "Samples that wait for a step", policy)
+        self._running = metrics.gauge("running_samples", "Samples asked for and not arrived", policy)
+        self._room = metrics.gauge("buffer_room_samples", "The most that may wait or be in the making", policy)
+
+    def watch(
+        self, policy: str, *, bound: int, room: int, buffered: Callable[[], int], running: Callable[[], int]
+    ) -> None:
+        """What waits is read at each scrape, because nothing reports it while the trainer takes nothing."""
+        self._bound.labels(policy).set(bound)
+        self._room.labels(policy).set(room)
+        self._buffered.labels(policy).set_function(buffered)
+        self._running.labels(policy).set_function(running)
+
+    def show_report(self, report: BalanceReport) -> None:
+        self._wait.labels(report.policy).set(report.wait_fraction)
+        self._current.labels(report.policy).set(report.current)
+        self._stale.labels(report.policy).set(report.stale_skipped)
+        for stage in _VOLUMES:
+            self._samples.labels(report.policy, stage).set(getattr(report, stage).samples)
+
+    def show_step(self, progress: StepProgress) -> None:
+        self._reward.labels(progress.policy).set(progress.reward)
+        self._step.labels(progress.policy).set(progress.step)
+        self._staleness.labels(progress.policy).set(progress.staleness)
+        self._oldest.labels(progress.policy).set(progress.max_staleness)
 
 
 class Reporter:

@@ -19,7 +19,7 @@ from tests.support.dataflow.storm.site import (
     Stored,
 )
 from trimtab.dataflow.audit.streams import Streams
-from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, StepGranted
+from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 Place = tuple[str, str, int]
@@ -153,7 +153,7 @@ class GroupEnds:
                     self._marked["stale"].update((record.policy, group_id) for group_id in record.dropped)
                 case GroupsDropped():
                     self._marked["stale"].update((record.policy, group_id) for group_id in record.dropped)
-                case GroupsSifted():
+                case GroupsFiltered():
                     self._marked["filtered"].update((record.policy, group_id) for group_id in record.left_out)
 
     def counts(self) -> Counter[str]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.api.data import Data
-from trimtab.dataflow.audit.arrivals import deadlines, place
-from trimtab.dataflow.audit.history import Line, lines_of
+from trimtab.dataflow.audit.history import Line, deadlines, lines_of, place
 from trimtab.dataflow.audit.streams import Streams, read_streams
 from trimtab.dataflow.audit.violations import violations
 from trimtab.fabric.bus.connection import Bus

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.api.data import Data
-from trimtab.dataflow.audit.arrivals import Groups, first_arrivals, oldest_token
-from trimtab.dataflow.audit.history import Line, Lines, follow, lines_of
-from trimtab.dataflow.audit.passed_over import passed_over
+from trimtab.dataflow.audit.history import (
+    Groups,
+    Line,
+    Lines,
+    deadlines,
+    first_arrivals,
+    follow,
+    lines_of,
+    oldest_token,
+)
 from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
-    GroupsSifted,
+    GroupsFiltered,
     Record,
     StepDurable,
     StepGranted,
@@ -63,7 +70,7 @@ def _wrong_steps(records: Sequence[Record], groups: Groups, *, data: Data | None
     lines: Lines = defaultdict(Line)
     wanted = None if data is None else data.batch_size // data.group_size
     for record in records:
-        if isinstance(record, GroupsSifted):
+        if isinstance(record, GroupsFiltered):
             yield from _wrong_verdicts(lines, record)
         if isinstance(record, GroupsDropped | StepGranted):
             yield from _wrongly_dropped(lines, record, groups, data=data)
@@ -77,7 +84,7 @@ def _wrong_steps(records: Sequence[Record], groups: Groups, *, data: Data | None
         follow(lines, record)
 
 
-def _wrong_verdicts(lines: Lines, record: GroupsSifted) -> Iterable[str]:
+def _wrong_verdicts(lines: Lines, record: GroupsFiltered) -> Iterable[str]:
     """Filters are asked before anyone is given a group."""
     for group_id in (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out):
         if group_id in lines[record.policy].filtered or any(
@@ -175,3 +182,47 @@ def _admitted_too_much(records: Sequence[Record], groups: Groups, data: Data) ->
                 if not line.finished and asked - given_up > bound:
                     yield f"{policy}: {asked - given_up} samples asked for at version {line.trained}, bound {bound}"
         follow(lines, record)
+
+
+def passed_over(streams: Streams) -> Iterable[str]:
+    """Groups that were forgotten: only the order of deadlines tells them from groups that still wait. It holds for jobs
+    in which every trainer takes its own stream in that order, as they do without mix.
+    """
+    for policy, own_deadlines in deadlines(streams.headers).items():
+        own = [record for record in streams.records if getattr(record, "policy", None) == policy]
+        yield from _passed_over_by(policy, own, own_deadlines)
+
+
+def _passed_over_by(policy: str, records: Sequence[Record], deadlines: Mapping[str, tuple[int, int]]) -> Iterable[str]:
+    """Filters are asked in the order of arrival, and batches are made earliest deadline first: a group that was there
+    when one behind it was taken has been forgotten. Without filters, all was there that arrived before the newest group
+    of a step.
+    """
+    has_filters = any(isinstance(record, GroupsFiltered) for record in records)
+    arriving = deque(deadlines)
+    there: dict[str, tuple[int, int]] = {}
+    gone: set[str] = set()
+
+    def arrived(*before: str) -> Iterable[str]:
+        newest = max((deadlines[group_id][1] for group_id in before if group_id in deadlines), default=-1)
+        while arriving and deadlines[arriving[0]][1] <= newest:
+            yield arriving.popleft()
+
+    for record in records:
+        if isinstance(record, GroupsFiltered):
+            kept = [*record.kept, *(reduced.group_id for reduced in record.reduced)]
+            gone.update(record.left_out)
+            for group_id in arrived(*kept, *record.left_out):
+                if group_id not in kept and group_id not in gone:
+                    yield f"{policy}: group {group_id} passed over by the filters"
+            there |= {group_id: deadlines[group_id] for group_id in kept if group_id in deadlines}
+        if isinstance(record, GroupsDropped | StepGranted):
+            gone.update(record.dropped)
+        if isinstance(record, StepGranted):
+            gone.update(record.groups)
+            there |= {} if has_filters else {group_id: deadlines[group_id] for group_id in arrived(*record.groups)}
+            there = {group_id: deadline for group_id, deadline in there.items() if group_id not in gone}
+            latest = max((deadlines[group_id] for group_id in record.groups if group_id in deadlines), default=(-1, -1))
+            for group_id in [group_id for group_id, deadline in there.items() if deadline < latest]:
+                version, _ = there.pop(group_id)
+                yield f"{policy}: group {group_id} of version {version} passed over by step {record.step}"

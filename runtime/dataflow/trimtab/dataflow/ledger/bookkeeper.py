@@ -92,7 +92,7 @@ class Bookkeeper:
         """One more group in the buffer is news only to the filters, and once it makes enough: nobody else's answer
         changes with it.
         """
-        if self.ledger.sifts:
+        if self.ledger.has_filters:
             return True
         before = len(self._announced)
         self._announced.update(self.ledger.deciders(stream, besides=self._announced))

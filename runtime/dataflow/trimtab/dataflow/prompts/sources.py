@@ -5,30 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 
-from trimtab.api.evaluation import Benchmark
 from trimtab.api.job import RLJob
 from trimtab.api.prompts import PromptInput
-from trimtab.dataflow.evaluation.benchmarks import HeldOut
-from trimtab.dataflow.prompts.arrow_rows import ArrowRows
+from trimtab.dataflow.prompts.arrow import ArrowRows
 from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
 from trimtab.dataflow.prompts.generated import GeneratedRows
 from trimtab.dataflow.prompts.hugging_face import SPLITS_FILE, STATE_FILE, open_hugging_face
-from trimtab.dataflow.prompts.joined import JoinedRows
 from trimtab.dataflow.prompts.jsonl import JsonLines
 from trimtab.dataflow.prompts.order import MixedSource, PromptOrder
 from trimtab.dataflow.prompts.parquet import open_parquet
-from trimtab.dataflow.prompts.progress import Progress
-from trimtab.dataflow.prompts.prompt import PromptRows, PromptSourceError
-from trimtab.dataflow.prompts.survey import surveyed
-from trimtab.dataflow.prompts.validation import TokenLimit
+from trimtab.dataflow.prompts.prompt import Progress, Prompt, PromptRows, PromptSourceError
+from trimtab.dataflow.prompts.validation import TokenLimit, validated
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.fabric.wire.sampling import sampling_fields
 
 # A prompt's id ends in the number of its row, and is 256 characters at most.
 _MAX_PREFIX = 236
@@ -44,36 +40,8 @@ async def read_prompts(
         NamedInput(field=f"data.prompts[{source.name}]", name=source.name, weight=source.weight, settings=source)
         for source in data.prompts
     ]
-    sources = await _read(inputs, limit=limit, folder=folder, object_store=object_store, scratch=scratch)
+    sources = await read_sources(inputs, limit=limit, folder=folder, object_store=object_store, scratch=scratch)
     return PromptOrder(sources, seed=data.seed, shuffle=data.shuffle, epochs=data.epochs)
-
-
-async def read_benchmarks(
-    job: RLJob, *, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
-) -> dict[str, HeldOut]:
-    """The held-out prompts, in the order of their sources."""
-    benchmarks = [] if job.spec.evaluation is None else job.spec.evaluation.benchmarks
-    inputs = [NamedInput(field=_benchmark_field(one), name=one.name, weight=1.0, settings=one) for one in benchmarks]
-    sources = await _read(inputs, limit=None, folder=folder, object_store=object_store, scratch=scratch)
-    return {one.name: _held_out(one, source) for one, source in zip(benchmarks, sources, strict=True)}
-
-
-def _held_out(benchmark: Benchmark, source: MixedSource) -> HeldOut:
-    if source.length is None and benchmark.limit is None:
-        raise PromptSourceError(
-            f"{_benchmark_field(benchmark)}.limit: missing; a generator without end needs one, or a __len__"
-        )
-    return HeldOut(
-        name=benchmark.name,
-        prompts=PromptOrder([source], seed=0, shuffle=False),
-        count=min(count for count in (source.length, benchmark.limit) if count is not None),
-        samples=benchmark.samples,
-        sampling=sampling_fields(benchmark.sampling),
-    )
-
-
-def _benchmark_field(benchmark: Benchmark) -> str:
-    return f"evaluation.benchmarks[{benchmark.name}]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +54,7 @@ class NamedInput:
     settings: PromptInput
 
 
-async def _read(
+async def read_sources(
     inputs: Sequence[NamedInput],
     *,
     limit: TokenLimit | None,
@@ -94,17 +62,17 @@ async def _read(
     object_store: ObjectStoreSettings | None,
     scratch: Path | None,
 ) -> list[MixedSource]:
-    places = {one.name: await _place(one, folder, object_store, scratch) for one in inputs}
+    paths = {one.name: await _local_path(one, folder, object_store, scratch) for one in inputs}
     stopping = threading.Event()
     reader = _Reader(folder, scratch, Progress(clock=time.monotonic, stopping=stopping))
     try:
-        return await asyncio.to_thread(reader.sources, inputs, places, limit=limit)
+        return await asyncio.to_thread(reader.sources, inputs, paths, limit=limit)
     finally:
         # Cancelled, the thread would go on to the end.
         stopping.set()
 
 
-async def _place(
+async def _local_path(
     source: NamedInput, folder: Path, object_store: ObjectStoreSettings | None, scratch: Path | None
 ) -> Path | None:
     """The file or folder on disk; None for a generator, which has none."""
@@ -156,11 +124,11 @@ class _Reader:
         self._prefixes: set[str] = set()
 
     def sources(
-        self, inputs: Sequence[NamedInput], places: Mapping[str, Path | None], *, limit: TokenLimit | None
+        self, inputs: Sequence[NamedInput], paths: Mapping[str, Path | None], *, limit: TokenLimit | None
     ) -> list[MixedSource]:
         return [
-            surveyed(
-                self._open(one, places[one.name]),
+            validated(
+                self._open(one, paths[one.name]),
                 field=one.field,
                 name=one.name,
                 weight=one.weight,
@@ -171,7 +139,7 @@ class _Reader:
             for one in inputs
         ]
 
-    def _open(self, named: NamedInput, place: Path | None) -> PromptRows:
+    def _open(self, named: NamedInput, path: Path | None) -> PromptRows:
         source, field = named.settings, named.field
         column, progress = source.prompt_column, self._progress
         if source.generator is not None:
@@ -183,19 +151,19 @@ class _Reader:
                 prefix=self._claimed(named.name),
                 prompt_column=column,
             )
-        assert place is not None
+        assert path is not None
         kind = "jsonl" if source.jsonl is not None else "parquet" if source.parquet is not None else "huggingFace"
-        if why := unreadable(place):
+        if why := unreadable(path):
             raise PromptSourceError(f"{field}.{kind}.uri: {why}")
         if source.hugging_face is not None:
             return open_hugging_face(
-                place,
+                path,
                 split=source.hugging_face.split,
                 prefix=self._claimed(named.name),
                 prompt_column=column,
                 progress=progress,
             )
-        files = self._files(named.name, place, field=f"{field}.{kind}.uri", suffix=f".{kind}")
+        files = self._files(named.name, path, field=f"{field}.{kind}.uri", suffix=f".{kind}")
         parts: Sequence[JsonLines | ArrowRows]
         if source.jsonl is not None:
             parts = [
@@ -206,15 +174,15 @@ class _Reader:
             parts = open_parquet(files, scratch=self._scratch, prompt_column=column, progress=progress)
         return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
-    def _files(self, name: str, place: Path, *, field: str, suffix: str) -> dict[str, Path]:
+    def _files(self, name: str, path: Path, *, field: str, suffix: str) -> dict[str, Path]:
         """The files of a source by the prefix of their prompts' ids."""
-        if place.is_file():
-            return {self._claimed(name): place}
-        if not place.is_dir():
-            raise PromptSourceError(f"{field}: {place} is neither a file nor a folder")
-        files = sorted(path for path in place.iterdir() if _is_part(PurePosixPath(path.name), suffix))
+        if path.is_file():
+            return {self._claimed(name): path}
+        if not path.is_dir():
+            raise PromptSourceError(f"{field}: {path} is neither a file nor a folder")
+        files = sorted(path for path in path.iterdir() if _is_part(PurePosixPath(path.name), suffix))
         if not files:
-            raise PromptSourceError(f"{field}: {place} holds no *{suffix} file")
+            raise PromptSourceError(f"{field}: {path} holds no *{suffix} file")
         return {self._claimed(f"{name}-{path.stem}"): path for path in files}
 
     def _claimed(self, prefix: str) -> str:
@@ -228,3 +196,25 @@ class _Reader:
             raise PromptSourceError(f"data.prompts: prompts of two files would be called {prefix}-1; rename one source")
         self._prefixes.add(prefix)
         return prefix
+
+
+class JoinedRows:
+    """Several files of one source, one after the other."""
+
+    def __init__(self, parts: Sequence[JsonLines | ArrowRows]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(part.length for part in parts))
+
+    @property
+    def length(self) -> int:
+        return self._ends[-1]
+
+    def read(self, start: int, stop: int) -> list[Prompt]:
+        prompts: list[Prompt] = []
+        while start < stop:
+            number = bisect_right(self._ends, start)
+            before = self._ends[number - 1] if number else 0
+            end = min(stop, self._ends[number])
+            prompts += self._parts[number].read(start - before, end - before)
+            start = end
+        return prompts
