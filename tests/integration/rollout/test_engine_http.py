@@ -20,8 +20,8 @@ from trimtab.fabric.wire.spans import total_length
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import Generated, SamplingSettings, WeightRun
 from trimtab.rollout.engines.errors import EngineOverloaded, EngineRefused
-from trimtab.rollout.sampler import Completion, PolicySampler
-from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate
 from trimtab.rollout.weight_labels import label_of
 from trimtab.weights.store.position import Position
 

@@ -15,7 +15,7 @@ from tests.support.polling import eventually
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job
 from tests.support.rollout.refresh_worker import Refresher, Step
-from tests.support.rollout.seats import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.served_policies import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
 from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings

@@ -20,7 +20,7 @@ from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
-from tests.support.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
+from tests.support.rollout.served_policies import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.members import beat
@@ -28,9 +28,9 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.policy_seat import PolicySeat
 from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.worker.served_policy import PolicySeat
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.weights.store.position import Position
 

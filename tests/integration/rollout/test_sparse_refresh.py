@@ -18,7 +18,7 @@ from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import Job
-from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.served_policies import D, WeightsOfJob, own_part, reset, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
@@ -26,9 +26,9 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy_seat import PolicySeat
-from trimtab.rollout.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion
 from trimtab.rollout.weight_labels import label_of
+from trimtab.rollout.worker.served_policy import PolicySeat
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.position import Position
 

@@ -18,7 +18,7 @@ from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
-from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
+from tests.support.rollout.served_policies import D, WeightsOfJob, own_part, reset, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -27,8 +27,8 @@ from trimtab.fabric.wire.trajectory import Scored
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy_seat import PolicySeat
-from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.worker.served_policy import PolicySeat
 from trimtab.rollout.workflows.single_turn import SingleTurn
 
 Sit = Callable[[str], AbstractAsyncContextManager["Seat"]]

@@ -33,24 +33,24 @@ from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
-from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.freshness import Freshness
 from trimtab.rollout.hand_backs import HandBacks
 from trimtab.rollout.load_watch import LoadWatch
-from trimtab.rollout.loop_watch import LoopWatch
-from trimtab.rollout.metrics import RolloutMetrics
-from trimtab.rollout.policy_seat import PolicySeat, SeatPlace, fixed_seat, refreshed_seat
+from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.quarantine import Quarantine
-from trimtab.rollout.serving import TaskServer
 from trimtab.rollout.swap_metrics import SwapMetrics
 from trimtab.rollout.throughput import Throughput
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.worker.concurrency import Concurrency
+from trimtab.rollout.worker.deliveries import TaskServer
+from trimtab.rollout.worker.episodes import GroupRunner, Origin
+from trimtab.rollout.worker.metrics import RolloutMetrics
+from trimtab.rollout.worker.quarantine import Quarantine
+from trimtab.rollout.worker.served_policy import PolicySeat, SeatPlace, fixed_seat, refreshed_seat
+from trimtab.rollout.worker.watchdog import LoopWatch
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment, contained_task
-from trimtab.rollout.workflows.loading import load_workflow
-from trimtab.rollout.workflows.places import WorkflowHome
+from trimtab.rollout.workflows.loader import load_workflow
+from trimtab.rollout.workflows.source_location import WorkflowHome
 
 _log = structlog.get_logger(__name__)
 Seats = dict[str, PolicySeat[SamplingEngine]]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import structlog
 
-from trimtab.rollout.concurrency import Concurrency, LoadSample
 from trimtab.rollout.engines.errors import EngineError, EngineUnavailable
 from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.sampler import PolicySampler
-from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.policy.sampler import PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.worker.concurrency import Concurrency, LoadSample
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 2.0

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.failure import TaskRefused
+from trimtab.rollout.worker.failures import TaskRefused
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from trimtab.fabric.tls import TlsUnusable
-from trimtab.rollout.engines import answers
+from trimtab.rollout.engines import responses
 from trimtab.rollout.engines.contract import (
     EngineLoad,
     Generated,
@@ -51,7 +51,7 @@ class EngineClient(EngineSession):
         }
         if self._salt_prefixes:
             body["extra_key"] = weight_version
-        return answers.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
+        return responses.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Requests that come while the engine is paused wait there."""
@@ -102,14 +102,14 @@ class EngineClient(EngineSession):
         await self._post("/end_weight_update", {}, timeout_s=timeout_s)
 
     async def model_info(self, *, timeout_s: float) -> ModelInfo:
-        return answers.model_info(await self._get("/model_info", timeout_s=timeout_s))
+        return responses.model_info(await self._get("/model_info", timeout_s=timeout_s))
 
     async def server_info(self, *, timeout_s: float) -> ServerInfo:
         """SGLang asks its scheduler for it, which answers when a weight update that it is at is over."""
-        return answers.server_info(await self._get("/server_info", timeout_s=timeout_s))
+        return responses.server_info(await self._get("/server_info", timeout_s=timeout_s))
 
     async def load(self, *, timeout_s: float) -> EngineLoad:
-        return answers.load(await self._get("/v1/loads", params={"include": "core"}, timeout_s=timeout_s))
+        return responses.load(await self._get("/v1/loads", params={"include": "core"}, timeout_s=timeout_s))
 
     async def check_health(self, *, timeout_s: float) -> None:
         """An EngineError if it cannot generate."""
@@ -133,7 +133,7 @@ class EngineClient(EngineSession):
     ) -> WeightUpdate:
         # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
         named = {**body, "weight_version": weight_version, "flush_cache": False}
-        return answers.weight_update(path, await self._post(path, named, timeout_s=timeout_s))
+        return responses.weight_update(path, await self._post(path, named, timeout_s=timeout_s))
 
     async def _get(self, path: str, *, params: Mapping[str, str] | None = None, timeout_s: float) -> dict[str, Any]:
         return await self._call("GET", path, params=params, timeout_s=timeout_s)

@@ -19,9 +19,9 @@ from trimtab.rollout.engines.errors import (
     EngineTimeout,
     EngineUnavailable,
 )
-from trimtab.rollout.engines.openai_answers import read_completion
+from trimtab.rollout.engines.openai_responses import read_completion
 from trimtab.rollout.engines.session import EngineSession
-from trimtab.rollout.workflows.tokenizer import Tokenizer
+from trimtab.rollout.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
 _MAX_TEXT = 500

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from trimtab.rollout.workflows.errors import WorkflowError, WorkflowHung
-from trimtab.rollout.workflows.places import waits_at
+from trimtab.rollout.workflows.source_location import waits_at
 
 _log = structlog.get_logger(__name__)
 _contained: contextvars.ContextVar[bool] = contextvars.ContextVar("contained", default=False)

@@ -11,10 +11,10 @@ from trimtab.fabric.wire.spans import Producer, Span, merged
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.engines.errors import EngineError
-from trimtab.rollout.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion
 from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
-from trimtab.rollout.workflows.tokenizer import Message, Tokenizer
 
 
 class Sampler(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trimtab.rollout.workflows.answers import AnswerKey
+from trimtab.rollout.workflows.answer_checks import AnswerKey
 from trimtab.rollout.workflows.prompt_texts import check_places, filled
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 

@@ -11,9 +11,9 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from trimtab.rollout.engines.builtin.answers import not_found, parsed
-from trimtab.rollout.engines.builtin.bodies import GenerateRequest
-from trimtab.rollout.engines.builtin.generating import GenerateEndpoint
+from trimtab.rollout.engines.builtin.generate_endpoint import GenerateEndpoint
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
+from trimtab.rollout.engines.builtin.messages import GenerateRequest
 from trimtab.rollout.engines.builtin.text import StopStrings, TextCodec
 
 _NonEmpty = Annotated[str, Field(min_length=1)]

@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from trimtab.rollout.engines.builtin.answers import error_answer
-from trimtab.rollout.engines.builtin.controlling import ControlEndpoints
-from trimtab.rollout.engines.builtin.generating import GenerateEndpoint
+from trimtab.rollout.engines.builtin.control_endpoints import ControlEndpoints
+from trimtab.rollout.engines.builtin.generate_endpoint import GenerateEndpoint
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.openai_endpoints import OpenAIEndpoints
 from trimtab.rollout.engines.builtin.scheduler import Scheduler

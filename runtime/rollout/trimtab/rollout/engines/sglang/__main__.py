@@ -18,7 +18,7 @@ from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import LogSettings
 from trimtab.rollout.engines.sglang.command import HOST, child_environment, refuse_owned, server_command
 from trimtab.rollout.engines.sglang.installation import find_installation
-from trimtab.rollout.engines.sglang.supervision import Patience, ServerNotReady, ServerProbe, Supervisor
+from trimtab.rollout.engines.sglang.supervisor import Patience, ServerNotReady, ServerProbe, Supervisor
 
 _log = structlog.get_logger(__name__)
 

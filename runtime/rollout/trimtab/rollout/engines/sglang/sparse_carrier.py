@@ -12,7 +12,7 @@ from trimtab.rollout.engines.sglang.sparse_request import (
     serialized_path,
     takes_sparse_updates,
 )
-from trimtab.rollout.sparse_file import SparseFile
+from trimtab.rollout.engines.sparse_file import SparseFile
 
 
 class SglangSparseFile(SparseFile):
