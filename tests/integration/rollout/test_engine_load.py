@@ -14,10 +14,9 @@ from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import GROUP_SIZE, Job, working
 from tests.support.rollout.speakers import role
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.load_watch import LoadWatch
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import VersionGate
-from trimtab.rollout.worker.concurrency import Concurrency
+from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
 from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Tokenizer

@@ -28,7 +28,7 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.pool_census import PoolCensus
+from trimtab.rollout.refresh.turns import PoolCensus
 from trimtab.rollout.worker.served_policy import PolicySeat
 from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn

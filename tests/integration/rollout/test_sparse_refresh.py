@@ -27,7 +27,7 @@ from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.sampler import Completion
-from trimtab.rollout.weight_labels import label_of
+from trimtab.rollout.policy.version_gate import label_of
 from trimtab.rollout.worker.served_policy import PolicySeat
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.position import Position

@@ -21,10 +21,9 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.refresh.turns import TurnTimings
-from trimtab.rollout.swap_metrics import SwapMetrics
-from trimtab.rollout.weight_labels import BASE, label_of
+from trimtab.rollout.policy.version_gate import BASE, label_of
+from trimtab.rollout.refresh.swap import SwapMetrics
+from trimtab.rollout.refresh.turns import PoolCensus, TurnTimings
 from trimtab.rollout.worker.served_policy import PolicySeat, SeatPlace, refreshed_seat
 from trimtab.rollout.workflows.team import Role
 from trimtab.weights.publisher import WeightPublisher

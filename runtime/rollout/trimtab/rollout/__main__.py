@@ -33,17 +33,14 @@ from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
-from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.load_watch import LoadWatch
+from trimtab.rollout.engines.contract import SamplingEngine
 from trimtab.rollout.policy.freshness import Freshness
-from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.swap_metrics import SwapMetrics
-from trimtab.rollout.throughput import Throughput
-from trimtab.rollout.worker.concurrency import Concurrency
-from trimtab.rollout.worker.deliveries import TaskServer
+from trimtab.rollout.refresh.swap import SwapMetrics
+from trimtab.rollout.refresh.turns import PoolCensus
+from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
+from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
-from trimtab.rollout.worker.metrics import RolloutMetrics
+from trimtab.rollout.worker.metrics import RolloutMetrics, Throughput
 from trimtab.rollout.worker.quarantine import Quarantine
 from trimtab.rollout.worker.served_policy import PolicySeat, SeatPlace, fixed_seat, refreshed_seat
 from trimtab.rollout.worker.watchdog import LoopWatch

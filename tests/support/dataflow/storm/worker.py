@@ -30,11 +30,10 @@ from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.spans import merged, model_span
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.hand_backs import HandBacks
 from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.policy.sampler import Completion, PolicySampler
 from trimtab.rollout.worker.concurrency import Concurrency
-from trimtab.rollout.worker.deliveries import TaskServer
+from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
 from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.worker.quarantine import Quarantine

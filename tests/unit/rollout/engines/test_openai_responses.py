@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.rollout.speakers import END_OF_TURN, chat_tokenizer
-from trimtab.rollout.engines.errors import EngineError, EngineRefused
+from trimtab.rollout.engines.contract import EngineError, EngineRefused
 from trimtab.rollout.engines.openai_responses import EngineAnswerUnusable, read_completion
 from trimtab.rollout.workflows.team import Tokenizer
 

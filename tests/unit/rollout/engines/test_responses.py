@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from trimtab.rollout.engines import responses
-from trimtab.rollout.engines.contract import EngineLoad, SamplingSettings, ServerInfo, WeightRun
-from trimtab.rollout.engines.errors import EngineError, EngineOverloaded, EngineRefused, EngineUnavailable
+from trimtab.rollout.engines.contract import (
+    EngineError,
+    EngineLoad,
+    EngineOverloaded,
+    EngineRefused,
+    EngineUnavailable,
+    SamplingSettings,
+    ServerInfo,
+    WeightRun,
+)
 
 
 def answer(**changes: Any) -> dict[str, Any]:

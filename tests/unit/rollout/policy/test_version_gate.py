@@ -8,8 +8,7 @@ import random
 import pytest
 
 from tests.support.polling import within
-from trimtab.rollout.policy.version_gate import VersionGate
-from trimtab.rollout.weight_labels import BASE
+from trimtab.rollout.policy.version_gate import BASE, VersionGate
 from trimtab.weights.store.position import Position
 
 

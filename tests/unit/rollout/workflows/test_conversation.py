@@ -18,8 +18,7 @@ from tests.support.rollout.speakers import (
 )
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
-from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.engines.errors import EngineOverloaded
+from trimtab.rollout.engines.contract import EngineOverloaded, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.rehearsal import Script

@@ -11,7 +11,7 @@ from tests.support.rollout.speakers import EchoSampler, assignment, chat_tokeniz
 from trimtab.api.workflow import Workflow as WorkflowSpec
 from trimtab.api.workflow import WorkflowSource
 from trimtab.fabric.pod import JobMisconfigured
-from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.policy.sampler import derived_seed
 from trimtab.rollout.workflows.loader import load_workflow
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.single_turn import SingleTurn

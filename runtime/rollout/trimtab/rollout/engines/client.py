@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
-from trimtab.fabric.tls import TlsUnusable
+from trimtab.fabric.tls import ClientTls, TlsUnusable
 from trimtab.rollout.engines import responses
 from trimtab.rollout.engines.contract import (
+    EngineError,
     EngineLoad,
+    EngineTimeout,
+    EngineUnavailable,
     Generated,
     ModelInfo,
     PauseMode,
     SamplingSettings,
     ServerInfo,
     WeightUpdate,
+    refusal,
 )
-from trimtab.rollout.engines.errors import EngineError, EngineTimeout, EngineUnavailable, refusal
-from trimtab.rollout.engines.session import EngineSession
 
 _HEALTH_TIMEOUT_S = 5.0
 _HEALTH_POLL_S = 0.2
+# Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
+_IDLE_CONNECTION_S = 2.0
+
+
+class EngineSession:
+    """No limit on connections: concurrency is bounded by the worker, and a pause must get through a full pool. No
+    timeout of its own either: every call brings its deadline. It outlives the engine: whoever listens there next is
+    asked over new connections.
+    """
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        self._tls = ClientTls()
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        """What a request to the URL is sent with, so that a renewed authority is used; raises TlsUnusable."""
+        return self._tls.context() if url.startswith("https:") else True
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class EngineClient(EngineSession):

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from trimtab.rollout.engines.contract import Generated
-from trimtab.rollout.engines.errors import EngineError, EngineRefused
+from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated
 from trimtab.rollout.tokenizer import Tokenizer
 
 FIXED_VERSION = "0"

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
 from trimtab.rollout.engines.contract import (
+    EngineError,
     EngineLoad,
+    EngineRefused,
     Finish,
     Generated,
     ModelInfo,
     ServerInfo,
     WeightRun,
     WeightUpdate,
+    refusal,
 )
-from trimtab.rollout.engines.errors import EngineError, EngineRefused, refusal
 
 T = TypeVar("T")
 _MAX_TEXT = 500

@@ -7,21 +7,27 @@ away. What was aborted on the way is kept, and the rest is asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.fabric.wire.spans import Span
-from trimtab.rollout.engines.contract import Finish, Generated, SamplingSettings
-from trimtab.rollout.engines.errors import EngineOverloaded, EngineTimeout, EngineUnavailable
-from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.policy.version_gate import VersionGate
-from trimtab.rollout.seeds import derived_seed
-from trimtab.rollout.token_versions import spans_of, token_versions
-from trimtab.rollout.weight_labels import label_of
+from trimtab.fabric.wire.spans import Span, model_span
+from trimtab.rollout.engines.contract import (
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnavailable,
+    Finish,
+    Generated,
+    SamplingEngine,
+    SamplingSettings,
+)
+from trimtab.rollout.policy.version_gate import VersionGate, label_of
+from trimtab.weights.store.position import Position
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.1, cap_s=2.0)
@@ -154,3 +160,36 @@ def _uncertain_tail(settings: SamplingSettings) -> int:
     begins before an abort and ends after it is found. Each token has at least one byte of it.
     """
     return max((len(text.encode()) for text in settings.stop), default=1) - 1
+
+
+def token_versions(part: Generated, possible: Sequence[Position]) -> list[int] | None:
+    """One version for each token; None when the answer cannot be trusted.
+
+    `possible` are the weights that the engine can have had while the request ran, in their order. An engine that names
+    others was restarted behind our back. One that does not account for each token can be believed only where there
+    was nothing to choose from: what it says of its weights holds for the moment of the answer.
+    """
+    labels = [label_of(position) for position in possible]
+    if part.weight_runs is None:
+        if [part.weight_version] != labels:
+            return None
+        return [possible[0].version] * len(part.token_ids)
+    versions: list[int] = []
+    at = 0
+    for run in part.weight_runs:
+        # Never backwards: weights that were replaced do not come back while a request runs.
+        if run.weight_version not in labels[at:]:
+            return None
+        at = labels.index(run.weight_version, at)
+        versions += [possible[at].version] * run.length
+    return versions
+
+
+def spans_of(versions: Iterable[int]) -> tuple[Span, ...]:
+    return tuple(model_span(len(list(run)), version=version) for version, run in groupby(versions))
+
+
+def derived_seed(seed: int, *path: str | int) -> int:
+    """A seed of 31 bits that no other path shares but by chance. Sums would: sample 0's turn 1 is sample 1's turn 0."""
+    text = "/".join(map(str, (seed, *path)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little") >> 1

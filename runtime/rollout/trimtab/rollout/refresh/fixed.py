@@ -12,9 +12,9 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.keyvalue import KeyValue
-from trimtab.rollout.engines.errors import EngineError
+from trimtab.rollout.engines.contract import EngineError
 from trimtab.rollout.engines.openai import OpenAIClient
-from trimtab.rollout.pace import Announcements
+from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.refresh.pointers import newer_pointers
 
 _log = structlog.get_logger(__name__)

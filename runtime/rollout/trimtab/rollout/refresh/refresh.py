@@ -21,17 +21,14 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import WeightUpdate
-from trimtab.rollout.engines.errors import EngineError, EngineRefused
+from trimtab.rollout.engines.contract import EngineError, EngineRefused, WeightUpdate
 from trimtab.rollout.engines.sparse_file import SparseCarrier
-from trimtab.rollout.pace import Announcements
+from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.policy.sampler import PolicySampler
-from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.policy.version_gate import BASE, VersionGate, label_of, position_of
 from trimtab.rollout.refresh.pointers import newer_pointers
-from trimtab.rollout.refresh.swap import SWAP_DEADLINE_S, Give, WeightSwap
+from trimtab.rollout.refresh.swap import SWAP_DEADLINE_S, Give, SwapKind, SwapMetrics, WeightSwap
 from trimtab.rollout.refresh.turns import SwapTurns
-from trimtab.rollout.swap_metrics import SwapKind, SwapMetrics
-from trimtab.rollout.weight_labels import BASE, label_of, position_of
 from trimtab.weights.puller import PULL_FAILURES, WeightPuller
 from trimtab.weights.store.position import Position
 

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusError, PayloadTooLarge
+from trimtab.fabric.bus.errors import BusError, BusNotFound, PayloadTooLarge
+from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
 from trimtab.fabric.wire.envelope import decode, encode
@@ -20,18 +23,78 @@ from trimtab.fabric.wire.errors import OversizeError, WireError
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.occupancy import TaskPlaces
 from trimtab.rollout.policy.freshness import Freshness
+from trimtab.rollout.worker.concurrency import TaskPlaces
 from trimtab.rollout.worker.episodes import GroupRunner
 from trimtab.rollout.worker.failures import EpisodeFailed, FailureTally, TaskRefused
 from trimtab.rollout.worker.metrics import HandBack, RolloutMetrics
 from trimtab.rollout.worker.quarantine import Quarantine
-from trimtab.rollout.worker_timings import WORKER_TIMINGS, WorkerTimings
 
 _log = structlog.get_logger(__name__)
 _WINDOW_MESSAGES = 256
 _WINDOW_BYTES = 32 << 20
+_PULL_BACKOFF = FullJitter(base_s=1.0, cap_s=10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTimings:
+    """Of the worker, and of what serves its tasks."""
+
+    pull_wait_s: float = 2.0
+    """For a task, before it looks again whether it may have any."""
+    retry_delay_s: float = 1.0
+    """Before a task is given out again."""
+    pull_backoff: FullJitter = _PULL_BACKOFF
+    """Before the bus is asked again for tasks."""
+    weights_poll_s: float = 0.1
+    """Between looks at the weights while they hold the worker or a task back."""
+    behind_warning_s: float = 10.0
+    """Every swap leaves a worker behind for a moment. One that is still behind after this has trouble."""
+    hand_back_s: float = 5.0
+    """Of the grace period, kept for handing back what is not finished: whoever kills us at its end does not wait."""
+    publish_deadline_s: float = 60.0
+    ack_deadline_s: float = 30.0
+
+
+WORKER_TIMINGS = WorkerTimings()
+
+
+class HandBacks:
+    """By place in the queue, which is what deliveries are counted by. Only one worker has a task at a time; where a
+    lease ran out there are two, and one count may be lost, which costs the task an attempt.
+    """
+
+    def __init__(self, bucket: KeyValue, *, deadline_s: float = 2.0) -> None:
+        """Twice `deadline_s` fits into the time that a draining worker keeps for handing back."""
+        self._bucket = bucket
+        self._deadline_s = deadline_s
+
+    async def add(self, delivery: Delivery) -> None:
+        """A hand-back that cannot be counted counts as an attempt: whoever hands back may have no time to repeat it."""
+        try:
+            count = await self._count(delivery) + 1
+            await self._bucket.put(str(delivery.sequence), str(count).encode(), deadline_s=self._deadline_s)
+        except BusError as error:
+            _log.warning("hand_back_not_counted", sequence=delivery.sequence, error=str(error))
+
+    async def attempts(self, delivery: Delivery) -> int:
+        """Deliveries up to this one that were not handed back. All of them where nobody can tell: a task is settled,
+        too early if need be, rather than never.
+        """
+        try:
+            return max(1, delivery.attempt - await self._count(delivery))
+        except BusError as error:
+            _log.warning("hand_backs_unknown", sequence=delivery.sequence, error=str(error))
+            return delivery.attempt
+
+    async def _count(self, delivery: Delivery) -> int:
+        if delivery.attempt == 1:
+            return 0
+        try:
+            entry = await self._bucket.get(str(delivery.sequence), deadline_s=self._deadline_s)
+        except BusNotFound:
+            return 0
+        return int(entry.value) if entry.value.isdigit() else 0
 
 
 class TaskServer:

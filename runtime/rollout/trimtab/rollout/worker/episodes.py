@@ -6,14 +6,16 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
-from trimtab.rollout.seeds import derived_seed
-from trimtab.rollout.task_sampling import with_changes
+from trimtab.rollout.engines.contract import SamplingSettings
+from trimtab.rollout.policy.sampler import derived_seed
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused, failure_of
 from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.workflows.containment import Containment
@@ -183,3 +185,25 @@ def _finite(reward: object, *, what: str) -> float:
     if not math.isfinite(value):
         raise WorkflowError(f"a reward, {what}, is not a finite number: {value}")
     return value
+
+
+class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bounds are those of the manifest."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET
+    temperature: Annotated[float, Meta(ge=0, le=100)] | UnsetType = UNSET
+    top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | UnsetType = UNSET
+    stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=16)] | UnsetType = (
+        UNSET
+    )
+
+
+def with_changes(settings: SamplingSettings, changes: Mapping[str, Any]) -> SamplingSettings:
+    """Raises TaskRefused for a key that is unknown and for a value that no engine could follow."""
+    try:
+        checked = msgspec.convert(changes, _Changes)
+    except msgspec.ValidationError as error:
+        known = ", ".join(_Changes.__struct_fields__)
+        raise TaskRefused(f"sampling of the task: {error}; it may set {known}") from None
+    return replace(settings, **msgspec.to_builtins(checked))

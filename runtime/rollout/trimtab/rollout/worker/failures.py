@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trimtab.fabric.logs import REDACTOR
-from trimtab.rollout.engines.errors import EngineError
+from trimtab.rollout.engines.contract import EngineError
 from trimtab.rollout.workflows.errors import PromptUnusable, WorkflowError, first_cause, is_kind
 from trimtab.rollout.workflows.source_location import WorkflowHome
 

@@ -4,7 +4,8 @@ here, and tasks, prompts and workers are never labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -118,3 +119,26 @@ def _version(served: Served) -> int:
 
 def _lag(served: Served) -> int:
     return served.lag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Per second."""
+
+    samples: float
+    tokens: float
+
+
+class Throughput:
+    """Turns counters that only grow into rates over the time since the last look."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = (clock(), 0, 0)
+
+    def since_last(self, *, samples: int, tokens: int) -> Rates:
+        at, samples_before, tokens_before = self._last
+        now = self._clock()
+        elapsed = max(now - at, 1e-3)
+        self._last = (now, samples, tokens)
+        return Rates(samples=(samples - samples_before) / elapsed, tokens=(tokens - tokens_before) / elapsed)

@@ -20,19 +20,16 @@ from trimtab.fabric.readable import unreadable
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import SamplingSettings
+from trimtab.rollout.engines.contract import SamplingEngine, SamplingSettings
 from trimtab.rollout.engines.openai import OpenAIClient
-from trimtab.rollout.engines.sampling_engine import SamplingEngine
 from trimtab.rollout.engines.sparse_file import SparseFile
-from trimtab.rollout.pace import Announcements
-from trimtab.rollout.policy.freshness import VersionLine
+from trimtab.rollout.policy.freshness import Announcements, VersionLine
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import VersionGate
-from trimtab.rollout.pool_census import PoolCensus
 from trimtab.rollout.refresh.fixed import FixedWeights
 from trimtab.rollout.refresh.refresh import Seating, WeightRefresh
-from trimtab.rollout.refresh.turns import TURN_TIMINGS, SwapTurns, TurnTimings
-from trimtab.rollout.swap_metrics import SwapMetrics
+from trimtab.rollout.refresh.swap import SwapMetrics
+from trimtab.rollout.refresh.turns import TURN_TIMINGS, PoolCensus, SwapTurns, TurnTimings
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 

@@ -16,11 +16,9 @@ from trimtab.fabric.bus.errors import BusTimeout, BusUnavailable
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.rollout.occupancy import Occupancy, TaskPlaces
 from trimtab.rollout.policy.freshness import Freshness
-from trimtab.rollout.worker.concurrency import Concurrency
-from trimtab.rollout.worker.deliveries import TaskServer
-from trimtab.rollout.worker_timings import WORKER_TIMINGS, WorkerTimings
+from trimtab.rollout.worker.concurrency import Concurrency, Occupancy, TaskPlaces
+from trimtab.rollout.worker.deliveries import WORKER_TIMINGS, TaskServer, WorkerTimings
 
 _log = structlog.get_logger(__name__)
 

@@ -9,10 +9,8 @@ from typing import Protocol
 
 from trimtab.fabric.wire.spans import Producer, Span, merged
 from trimtab.fabric.wire.trajectory import Finish
-from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.engines.errors import EngineError
-from trimtab.rollout.policy.sampler import Completion
-from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.engines.contract import EngineError, SamplingSettings
+from trimtab.rollout.policy.sampler import Completion, derived_seed
 from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from trimtab.rollout.workflows.answer_checks import AnswerKey
-from trimtab.rollout.workflows.prompt_texts import check_places, filled
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
@@ -91,3 +90,17 @@ class SolverVerifier:
         """Whether it accepts; None if it says neither."""
         said = self._verdict.findall(judgement)
         return said[-1] == self._accept if said else None
+
+
+def check_places(text: str, *, name: str, places: tuple[str, ...]) -> str:
+    """The text, if it has all the places it needs."""
+    missing = [place for place in places if f"{{{place}}}" not in text]
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(f'{{{place}}}' for place in missing)}")
+    return text
+
+
+def filled(text: str, **places: str) -> str:
+    """Each `{place}` replaced by its words, in one pass: braces within the words stay as they are."""
+    pattern = "|".join(map(re.escape, places))
+    return re.sub(rf"\{{({pattern})\}}", lambda match: places[match.group(1)], text)

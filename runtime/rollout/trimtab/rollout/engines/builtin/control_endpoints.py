@@ -7,13 +7,16 @@ from pathlib import Path
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import bad_request, carried_out, error_answer, parsed
 from trimtab.rollout.engines.builtin.messages import (
     AbortRequest,
     PauseRequest,
     UpdateFromDiskRequest,
     UpdateVersionRequest,
     WeightsCheckerRequest,
+    bad_request,
+    carried_out,
+    error_answer,
+    parsed,
 )
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import EngineBusyError, Scheduler

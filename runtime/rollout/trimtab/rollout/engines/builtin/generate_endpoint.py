@@ -13,12 +13,17 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import bad_request, error_answer, parsed, too_many_requests, unavailable
-from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
-from trimtab.rollout.engines.builtin.messages import GenerateRequest
+from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams, StopStrings, TextCodec
+from trimtab.rollout.engines.builtin.messages import (
+    GenerateRequest,
+    bad_request,
+    error_answer,
+    parsed,
+    too_many_requests,
+    unavailable,
+)
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
-from trimtab.rollout.engines.builtin.text import StopStrings, TextCodec
 
 _SEED_BITS = 64
 _HEALTH_TIMEOUT_S = 20.0

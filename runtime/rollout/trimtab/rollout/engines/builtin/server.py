@@ -9,13 +9,13 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import error_answer
 from trimtab.rollout.engines.builtin.control_endpoints import ControlEndpoints
 from trimtab.rollout.engines.builtin.generate_endpoint import GenerateEndpoint
+from trimtab.rollout.engines.builtin.generation import TextCodec
+from trimtab.rollout.engines.builtin.messages import error_answer
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.openai_endpoints import OpenAIEndpoints
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
-from trimtab.rollout.engines.builtin.text import TextCodec
 
 _STOP_TIMEOUT_S = 5.0
 _MAX_BODY = 64 * 1024 * 1024

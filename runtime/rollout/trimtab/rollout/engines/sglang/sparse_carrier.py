@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import WeightUpdate
-from trimtab.rollout.engines.errors import EngineRefused
+from trimtab.rollout.engines.contract import EngineRefused, WeightUpdate
 from trimtab.rollout.engines.sglang.sparse_request import (
     COMMIT,
     PREPARE,

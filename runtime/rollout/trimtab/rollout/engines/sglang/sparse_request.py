@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from trimtab.rollout.engines.contract import ServerInfo
-from trimtab.rollout.engines.errors import EngineRefused
+from trimtab.rollout.engines.contract import EngineRefused, ServerInfo
 
 PREPARE, COMMIT = "trimtab_sparse_loader.prepare", "trimtab_sparse_loader.commit"
 LOADERS = (PREPARE, COMMIT)

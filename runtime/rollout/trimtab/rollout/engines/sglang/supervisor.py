@@ -7,24 +7,72 @@ The HTTP server may outlive the scheduler behind it and goes on to answer /healt
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import aiohttp
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.parent_death import die_with
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.restarts import RestartPolicy
 from trimtab.rollout.engines.sglang.command import ServerCommand
-from trimtab.rollout.engines.sglang.server_process import ServerProcess
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=60.0), stable_s=60.0)
 _EXIT_BAD_ARGUMENTS = 2
 """Of Python's argument parser."""
+
+
+class ServerProcess:
+    """A running SGLang, whose output goes where ours goes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: ServerCommand) -> Self:
+        process = await asyncio.create_subprocess_exec(
+            *command.arguments,
+            env=dict(command.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=sys.stdout.fileno(),
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            # However we die. SGLang arranges the same for its children.
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def exit_code(self, *, wait_s: float) -> int | None:
+        """None if it still runs after so long."""
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._process.wait()
+        except TimeoutError:
+            return None
+
+    async def stop(self, *, grace_s: float) -> None:
+        """SIGTERM to the server, which tells its children; SIGKILL to all that is left after the grace period."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        await self.exit_code(wait_s=grace_s)
+        # Schedulers outlive a server that was killed or crashed, and keep the memory and the GPU.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
 
 
 class ServerNotReady(RuntimeError):
