@@ -64,7 +64,7 @@ class Refresher:
             job = Job(bus, self.topology)
             async with (
                 weights_of(job, self.objects, self.models, self.scratch, public_key=self.public_key) as weights,
-                weights.worker_seat(self.url),
+                weights.worker_policy(self.url),
             ):
                 await asyncio.sleep(_LIFE_S)
 

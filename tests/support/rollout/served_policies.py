@@ -1,4 +1,4 @@
-"""Policies on real engines, with real weights that come through a real store and bus: the seats of rollout workers."""
+"""Policies on real engines, with real weights that come through a real store and bus, as rollout workers serve them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.version_gate import BASE, label_of
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus, TurnTimings
-from trimtab.rollout.worker.served_policy import PolicySeat, SeatPlace, refreshed_seat
+from trimtab.rollout.worker.served_policy import PodResources, ServedPolicy, refreshed_policy
 from trimtab.rollout.workflows.team import Role
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.source import SafetensorsFile
@@ -79,9 +79,9 @@ class WeightsOfJob:
         await publisher.publish(version, publisher.capture(file), deadline_s=D)
 
     @asynccontextmanager
-    async def worker_seat(self, url: str, *, name: str = "w0") -> AsyncIterator[PolicySeat[EngineClient]]:
+    async def worker_policy(self, url: str, *, name: str = "w0") -> AsyncIterator[ServedPolicy[EngineClient]]:
         """As a worker that starts sits down at an engine; its scratch is what an earlier one of this name left."""
-        place = SeatPlace(
+        place = PodResources(
             member=name,
             pool=POOL,
             folder=self.models,
@@ -98,9 +98,9 @@ class WeightsOfJob:
         )
         policy = Policy.model_validate({"name": "solver", "model": {"uri": "0"}})
         async with AsyncExitStack() as stack:
-            seat = await refreshed_seat(policy, url, place, stack)
-            async with beside(seat.refresh.run()):
-                yield seat
+            served_policy = await refreshed_policy(policy, url, place, stack)
+            async with beside(served_policy.refresh.run()):
+                yield served_policy
 
 
 @asynccontextmanager
@@ -129,5 +129,5 @@ async def reset(process: EngineProcess, models: Path) -> None:
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 
 
-def roles_of(seat: PolicySeat[EngineClient], *, max_new_tokens: int = 40) -> Mapping[str, Role]:
-    return {"solver": replace(seat.role("solver"), sampling=SamplingSettings(max_new_tokens=max_new_tokens))}
+def roles_of(served_policy: ServedPolicy[EngineClient], *, max_new_tokens: int = 40) -> Mapping[str, Role]:
+    return {"solver": replace(served_policy.role("solver"), sampling=SamplingSettings(max_new_tokens=max_new_tokens))}

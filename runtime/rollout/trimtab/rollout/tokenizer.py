@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.rollout.workflows.errors import WorkflowError
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -17,6 +15,10 @@ Message = Mapping[str, Any]
 
 # Stands for what the policy said when only the text after it is wanted. No template has a reason to change it.
 _SAID = "trimtabsaidthis"
+
+
+class ChatTemplateError(ValueError):
+    """The messages cannot be rendered with the model's chat template."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,12 @@ class Tokenizer:
         exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
         _, found, rest = self._rendered([*exchange, *messages]).rpartition(_SAID)
         if not found:
-            raise WorkflowError("the chat template does not repeat what the assistant said: begin with chat=False")
+            raise ChatTemplateError("the chat template does not repeat what the assistant said: begin with chat=False")
         token_ids = self.encode(rest)
         # The rest begins with the end of the assistant's turn, which a policy that stopped by itself has written.
         return token_ids[1:] if token_ids[:1] == [last] else token_ids
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         if self.render is None:
-            raise WorkflowError("the tokenizer has no chat template: hear text instead of messages")
+            raise ChatTemplateError("the tokenizer has no chat template: hear text instead of messages")
         return self.render(messages)

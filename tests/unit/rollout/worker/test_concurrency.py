@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trimtab.rollout.worker.concurrency import Concurrency, LoadSample, Occupancy, TaskPlaces
+from trimtab.rollout.worker.concurrency import Concurrency, LoadSample, Occupancy, TaskOccupancy
 
 
 class SimulatedEngine:
@@ -128,7 +128,7 @@ def test_of_several_engines_the_one_that_bears_least_decides() -> None:
     assert concurrency.limit == 8
 
 
-def _begun(occupancy: Occupancy) -> TaskPlaces:
+def _begun(occupancy: Occupancy) -> TaskOccupancy:
     places = occupancy.take()
     places.begin()
     return places

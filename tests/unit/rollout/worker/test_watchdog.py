@@ -11,12 +11,12 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.support.polling import eventually
-from trimtab.rollout.worker.watchdog import LoopWatch
+from trimtab.rollout.worker.watchdog import LoopWatchdog
 
 
-def watch(**fields: Any) -> LoopWatch:
+def watch(**fields: Any) -> LoopWatchdog:
     given = {"hung_after_s": 600.0, "hung": lambda calls: None, "blocked": lambda seconds: None}
-    return LoopWatch(clock=time.monotonic, **{**given, **fields})
+    return LoopWatchdog(clock=time.monotonic, **{**given, **fields})
 
 
 async def blocking_workflow(logs: list[MutableMapping[str, Any]]) -> None:

@@ -33,9 +33,9 @@ _IDLE_CONNECTION_S = 2.0
 
 
 class EngineSession:
-    """No limit on connections: concurrency is bounded by the worker, and a pause must get through a full pool. No
-    timeout of its own either: every call brings its deadline. It outlives the engine: whoever listens there next is
-    asked over new connections.
+    """The HTTP connections of a client to its engine. No limit on connections: concurrency is bounded by the worker,
+    and a pause must get through a full pool. No timeout of its own either: every call brings its deadline. It outlives
+    the engine: the next engine at the same address is asked over new connections.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of an engine and what it answers: SGLang's HTTP surface as values."""
+"""What is asked of an engine, what it answers and how it fails: SGLang's HTTP surface as values and typed errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class EngineLoad:
 
 
 class SamplingEngine(Protocol):
-    """Raises an EngineError for everything that keeps it from an answer."""
+    """What a worker needs of an engine to sample from it, whatever protocol it speaks. Raises an EngineError for
+    everything that keeps it from an answer.
+    """
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
@@ -123,7 +125,7 @@ class EngineError(RuntimeError):
 
 
 class EngineUnavailable(EngineError):
-    """Nobody answers, or the connection broke."""
+    """No answer, or the connection broke."""
 
     kind = "engine-unavailable"
 

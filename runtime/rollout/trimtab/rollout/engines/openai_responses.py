@@ -14,7 +14,7 @@ from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generat
 from trimtab.rollout.tokenizer import Tokenizer
 
 FIXED_VERSION = "0"
-"""Nobody updates the weights of such an endpoint: they are those of the model that the job begins with."""
+"""The weights of such an endpoint are never updated: they are those of the model that the job begins with."""
 _ID_PREFIX = "token_id:"
 _BROKEN_CHARACTER = "\ufffd"
 _BYTES_PREFIX = "bytes:"
@@ -22,7 +22,7 @@ _FINISH: dict[str, Literal["stop", "length", "abort"]] = {"stop": "stop", "lengt
 
 
 class EngineAnswerUnusable(EngineError):
-    """It answered, and what it said cannot be trained on: no logprobs, or tokens that nobody can be sure of."""
+    """It answered, and what it said cannot be trained on: no logprobs, or tokens that are in doubt."""
 
     kind = "engine-answer-unusable"
 
@@ -96,7 +96,7 @@ def _tokenized(pieces: Sequence[str], *, text: str, tokenizer: Tokenizer) -> lis
 
 def _same(token: int, piece: str, tokenizer: Tokenizer) -> bool:
     """Whether the server's piece of text is this token. Space around it is not compared: some tokenizers leave it out
-    when they decode a token by itself. Of half a character nobody can tell; the number of tokens has to do.
+    when they decode a token by itself. Half a character cannot be compared; the number of tokens has to do.
     """
     if _BROKEN_CHARACTER in piece or piece.startswith(_BYTES_PREFIX):
         return True

@@ -1,4 +1,4 @@
-"""How fresh a worker's weights are, and what follows from it: which tasks it may run, and how many."""
+"""How fresh a worker's weights are, by what trainers announce, and which and how many tasks it may run with them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Announcements:
         self._mean = MovingAverage()
         self._last: float | None = None
         self.newest = 0
-        """Version 0 is the model's own weights, which nobody announces."""
+        """Version 0 is the model's own weights, which are never announced."""
 
     def note(self, version: int) -> None:
         """A trainer that was restarted goes on from its checkpoint, and announces some versions again."""
         now = self._clock()
         passed = version - self.newest
         if passed > 0 and self._last is not None:
-            # Only the newest pointer is kept: versions that came while nobody looked are seen as one step.
+            # Only the newest pointer is kept: versions that came between two looks are seen as one step.
             self._mean.add((now - self._last) / passed, times=passed)
         self.newest = version
         self._last = now

@@ -102,7 +102,7 @@ class PolicySampler:
                     if len(draft.token_ids) > before:
                         barren = 0
                     elif finish == "abort":
-                        # Somebody aborts as fast as we ask: an engine that shuts down, or one that is full.
+                        # Aborted as fast as we ask: the engine shuts down, or it is full.
                         await asyncio.sleep(self._backoff.delay_s(barren))
                         barren += 1
         except TimeoutError:
@@ -190,6 +190,8 @@ def spans_of(versions: Iterable[int]) -> tuple[Span, ...]:
 
 
 def derived_seed(seed: int, *path: str | int) -> int:
-    """A seed of 31 bits that no other path shares but by chance. Sums would: sample 0's turn 1 is sample 1's turn 0."""
+    """A seed of 31 bits for what the path names, such as a sample or a turn. Two paths share a seed only by chance.
+    Sums of numbers would share them: sample 0's turn 1 would be sample 1's turn 0.
+    """
     text = "/".join(map(str, (seed, *path)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little") >> 1

@@ -1,4 +1,8 @@
-"""Keeps account of which weights can have sampled the tokens of a request, while weights are swapped around it."""
+"""Keeps account of which weights can have sampled the tokens of a request, while weights are swapped around it.
+
+An engine calls the weights we give it by epoch and version, as in `3.17`. The version alone would not do: a trainer
+that went back to a checkpoint repeats version numbers with other weights, and only the epoch tells them apart.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Stands where weight refresh stands, for an endpoint whose weights nobody can change.
+"""Takes the part of weight refresh for an endpoint whose weights never change.
 
-What the trainer announces is still followed: by it the worker sees how far its weights are behind, and takes no tasks
-once samples of theirs would be too old to train on.
+It still follows what the trainer announces: that tells the worker how far its weights are behind, and the worker takes
+no tasks once their samples would be too old to train on.
 """
 
 from __future__ import annotations

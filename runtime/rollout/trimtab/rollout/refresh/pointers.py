@@ -1,4 +1,4 @@
-"""What a policy's trainer announces, as whoever samples with its weights hears of it."""
+"""Follows the pointers by which a policy's trainer announces its weights."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _LEASE_EVERY_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seating:
+class RefreshTarget:
     """One policy on one engine: what the refresh works on."""
 
     policy: str
@@ -59,7 +59,7 @@ class WeightRefresh:
 
     def __init__(
         self,
-        seating: Seating,
+        target: RefreshTarget,
         pointers: KeyValue,
         turns: SwapTurns,
         metrics: SwapMetrics,
@@ -67,22 +67,22 @@ class WeightRefresh:
         engine_start_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._seating = seating
-        self._policy = seating.policy
-        self._engine = seating.engine
-        self._gate = seating.gate
-        self._puller = seating.puller
+        self._target = target
+        self._policy = target.policy
+        self._engine = target.engine
+        self._gate = target.gate
+        self._puller = target.puller
         self._pointers = pointers
         self._turns = turns
         self._metrics = metrics
         self._engine_start_timeout_s = engine_start_timeout_s
         self._clock = clock
-        self._swap = WeightSwap(seating.engine, seating.gate, clock=clock)
+        self._swap = WeightSwap(target.engine, target.gate, clock=clock)
         self._wanted: WeightPointer | None = None
         self._served: Position | None = None
         """None while only the engine knows."""
         self._lost = False
-        """Somebody saw the engine fail since it was last asked."""
+        """The engine was seen to fail since it was last asked."""
         self._news = asyncio.Event()
         self.ready = asyncio.Event()
         """The engine serves the weights that were the newest when this worker began, or newer ones."""
@@ -98,18 +98,18 @@ class WeightRefresh:
         async for pointer in newer_pointers(self._pointers, self._policy):
             if pointer is not None:
                 self._wanted = pointer
-                self._seating.announcements.note(pointer.version)
+                self._target.announcements.note(pointer.version)
             self._news.set()
 
     async def _watch_engine(self) -> None:
         """An engine that died and came back serves its first weights again: give it the present ones."""
-        lost = self._seating.sampler.lost
+        lost = self._target.sampler.lost
         while True:
             await lost.wait()
             lost.clear()
             self._lost = True
             self._news.set()
-            # Whoever finds it lost again within this time has seen the same death.
+            # A request that finds it lost again within this time has seen the same death.
             await asyncio.sleep(1.0)
 
     async def _refresh(self) -> None:
@@ -135,10 +135,10 @@ class WeightRefresh:
         served = await self._serving()
         if wanted is None:
             if served != BASE:
-                await self._give_whole(self._seating.base_model, BASE, began=began)
+                await self._give_whole(self._target.base_model, BASE, began=began)
         elif served is None or served < Position(wanted.epoch, wanted.version):
             held, packed = await self._hold(wanted, base=served)
-            # An engine that serves nothing of use disturbs nobody by its swap.
+            # The swap of an engine that serves nothing of use needs no turn.
             async with self._turns.turn() if self.ready.is_set() and served is not None else nullcontext():
                 if not (packed and await self._give_sparse(held, began=began)):
                     await self._give_whole(self._puller.folder, held, began=began)
@@ -146,7 +146,7 @@ class WeightRefresh:
 
     async def _serving(self) -> Position | None:
         """What the engine serves, if it is something that it can have from us. Otherwise requests wait for the swap
-        that this calls for: answers from weights as old as the model itself are of no use to anybody.
+        that this calls for: answers from weights as old as the model itself cannot be trained on.
         """
         if self._served is not None and not self._lost:
             return self._served
@@ -181,8 +181,8 @@ class WeightRefresh:
         if update is not None:
             with update:
                 changed = update.journal.header.base
-                if self._seating.sparse is not None and base == Position(changed.epoch, changed.version):
-                    pack = partial(self._seating.sparse.pack, update, base_label=label_of(base))
+                if self._target.sparse is not None and base == Position(changed.epoch, changed.version):
+                    pack = partial(self._target.sparse.pack, update, base_label=label_of(base))
                     packed = await asyncio.to_thread(pack)
                 await asyncio.to_thread(update.commit)
         held = self._puller.held
@@ -191,8 +191,8 @@ class WeightRefresh:
 
     async def _give_sparse(self, position: Position, *, began: float) -> bool:
         """False if the engine does not take it and serves what it did."""
-        assert self._seating.sparse is not None, "nothing is packed without a carrier"
-        carrier = self._seating.sparse
+        assert self._target.sparse is not None, "nothing is packed without a carrier"
+        carrier = self._target.sparse
 
         async def give(label: str) -> WeightUpdate:
             return await carrier.give(self._engine, weight_version=label, timeout_s=SWAP_DEADLINE_S)
@@ -212,7 +212,7 @@ class WeightRefresh:
 
     async def _give(self, position: Position, give: Give, *, kind: SwapKind, began: float) -> None:
         # What an engine with strange weights is at would be discarded: there is nothing to be kept running.
-        keeps_running = self._seating.sampler.accounts_for_tokens and self._served is not None
+        keeps_running = self._target.sampler.accounts_for_tokens and self._served is not None
         swap = self._swap.under_running_requests if keeps_running else self._swap.between_requests
         pause_s = await swap(position, give)
         self._served = position

@@ -26,7 +26,7 @@ class SwapKind(StrEnum):
 
 
 class SwapMetrics:
-    """For all policies of a worker."""
+    """How long weights take to reach an engine, and for how much of that it is paused, for all policies of a worker."""
 
     def __init__(self, metrics: Metrics) -> None:
         labels = ("policy", "kind")
@@ -49,7 +49,7 @@ Give = Callable[[str], Awaitable[WeightUpdate]]
 class WeightSwap:
     """One engine. Both ways return for how many seconds it was paused.
 
-    After a failure the gate allows for the old weights and for the new, until somebody has asked the engine.
+    After a failure the gate allows for the old weights and for the new, until the engine was asked.
     """
 
     def __init__(self, engine: EngineClient, gate: VersionGate, *, clock: Callable[[], float]) -> None:

@@ -1,7 +1,8 @@
 """Lets a pool's workers swap their weights a few at a time, so that the others go on serving.
 
-Slots are keys in a bucket of the job: who makes one has it, and one that nobody renews disappears. This is manners, not
-safety. A worker that waited long enough, or that cannot reach the bus, swaps all the same.
+Slots are keys in a bucket of the job: the worker that creates a key has the slot, and a key that is not renewed
+disappears. Turns keep a pool serving; they are not needed for safety. A worker that waited long enough, or that cannot
+reach the bus, swaps without one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _WORKERS_PER_SLOT = 4
 
 
 class PoolCensus:
-    """Counts when asked, unless the last number is still good.
+    """How many workers of a pool serve, by their heartbeats, which say more than the replicas of the manifest. It
+    counts when asked, unless the last number is still good.
 
     Members are looked at now and then instead of followed: if each worker heard every other's heartbeat, a large fleet
     would be busy with nothing else.
@@ -85,7 +87,7 @@ class PoolCensus:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnTimings:
-    """How long a swap may be held up for the sake of manners: by others that swap, and by a bus that is away."""
+    """How long a swap may be held up: by others that swap, and by a bus that is away."""
 
     patience_s: float = 30.0
     deadline_s: float = 2.0

@@ -1,7 +1,7 @@
-"""How many tasks a worker may have at once, by how its engines bear them.
+"""How many tasks a worker may have at once, by how its engines bear them, and how many it has.
 
-Multiplicative steps back, additive steps up: the way to a capacity that nobody knows and that changes with the length
-of what is generated.
+The limit goes back in multiplicative steps and up in additive ones: that finds a capacity which is not known in advance
+and changes with the length of what is generated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_STEP_BACK = 0.5
 _STEP_BACK = 0.7
 _STEP_UP = 1.0
 _LOAD_DEADLINE_S = 2.0
-# Of a task: shares that are given back one by one do not sum up to exactly nothing.
+# Of a task: shares that are given back one by one do not add up to exactly one.
 _ROUNDING = 1e-6
 
 
@@ -89,8 +89,8 @@ class Concurrency:
 
 
 class LoadWatch:
-    """One engine. When it does not answer, that says nothing about its load. But it may come back with other weights,
-    and somebody should ask before a request is wasted on them.
+    """Looks at the load of one engine every second. When the engine does not answer, its load is unknown. It may come
+    back with other weights, so the sampler is told that it was lost before a request is wasted on them.
     """
 
     def __init__(
@@ -152,7 +152,10 @@ class LoadWatch:
 
 
 class Occupancy:
-    """The places of one worker; `freed` is told when there are more."""
+    """How much of a worker is taken, in tasks; `freed` is called when there is more room. A group gives back its share
+    episode by episode: with tools that are slow at times, most of a group is done long before its last episode, and the
+    engine would idle until then.
+    """
 
     def __init__(self, *, clock: Callable[[], float], freed: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
@@ -163,21 +166,21 @@ class Occupancy:
 
     @property
     def load(self) -> int:
-        """Tasks' worth of places that are taken, rounded up: of a task of which half the episodes have ended, half."""
+        """Tasks that are taken, rounded up. A task of which half the episodes have ended counts half."""
         return math.ceil(self._taken - _ROUNDING)
 
     def free(self, allowed: int) -> int:
         """Whole tasks that there is still room for."""
         return int(allowed - self._taken + _ROUNDING)
 
-    def take(self) -> TaskPlaces:
-        """The places of one more task."""
+    def take(self) -> TaskOccupancy:
+        """Room for one more task."""
         self._taken += 1.0
-        return TaskPlaces(self)
+        return TaskOccupancy(self)
 
     def since_last(self) -> float:
-        """Tasks' worth of episodes that ran, on average since the last look. A look at one moment would fall too often
-        on the one after a step, when tasks have just come. Tasks that wait for weights do not count: more workers would
+        """The mean number of tasks whose episodes ran since the last look. A look at one moment would too often fall on
+        the moment after a step, when tasks have just come. Tasks that wait for weights do not count: more workers would
         not help them.
         """
         self.work(0.0)
@@ -187,7 +190,7 @@ class Occupancy:
         return mean
 
     def work(self, tasks: float) -> None:
-        """So much more of it, or less."""
+        """So many more tasks run, or fewer where the number is negative."""
         now = self._clock()
         self._task_seconds += self._working * (now - self._changed_at)
         self._working, self._changed_at = max(0.0, self._working + tasks), now
@@ -197,8 +200,8 @@ class Occupancy:
         self._freed()
 
 
-class TaskPlaces:
-    """What one task still holds."""
+class TaskOccupancy:
+    """What one task still takes."""
 
     def __init__(self, occupancy: Occupancy) -> None:
         self._occupancy = occupancy
@@ -211,9 +214,9 @@ class TaskPlaces:
         self._occupancy.work(self._held)
 
     def episode_ended(self, *, group_size: int) -> None:
-        """One of so many. Groups of an evaluation may be of another size than those of training.
+        """One of `group_size`. Groups of an evaluation may be of another size than those of training.
 
-        The last place is kept until the task is settled: groups that cannot be stored must not pile up.
+        The last share is kept until the task is settled: groups that cannot be stored must not pile up.
         """
         if self._held > 1.5 / group_size:
             self._give_back(1 / group_size)

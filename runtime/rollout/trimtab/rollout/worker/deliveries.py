@@ -24,7 +24,7 @@ from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.policy.freshness import Freshness
-from trimtab.rollout.worker.concurrency import TaskPlaces
+from trimtab.rollout.worker.concurrency import TaskOccupancy
 from trimtab.rollout.worker.episodes import GroupRunner
 from trimtab.rollout.worker.failures import EpisodeFailed, FailureTally, TaskRefused
 from trimtab.rollout.worker.metrics import HandBack, RolloutMetrics
@@ -38,7 +38,7 @@ _PULL_BACKOFF = FullJitter(base_s=1.0, cap_s=10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTimings:
-    """Of the worker, and of what serves its tasks."""
+    """How long a worker waits for what. Times that users choose, such as leases, are in the manifest."""
 
     pull_wait_s: float = 2.0
     """For a task, before it looks again whether it may have any."""
@@ -51,7 +51,7 @@ class WorkerTimings:
     behind_warning_s: float = 10.0
     """Every swap leaves a worker behind for a moment. One that is still behind after this has trouble."""
     hand_back_s: float = 5.0
-    """Of the grace period, kept for handing back what is not finished: whoever kills us at its end does not wait."""
+    """Of the grace period, kept for handing back what is not finished: at its end the process is killed."""
     publish_deadline_s: float = 60.0
     ack_deadline_s: float = 30.0
 
@@ -60,8 +60,12 @@ WORKER_TIMINGS = WorkerTimings()
 
 
 class HandBacks:
-    """By place in the queue, which is what deliveries are counted by. Only one worker has a task at a time; where a
-    lease ran out there are two, and one count may be lost, which costs the task an attempt.
+    """Counts the deliveries of a task that ended in a hand-back. The queue counts every delivery alike, but a worker
+    that drains, weights that are late and a stream that is full are not the task's fault, and must not use up its
+    attempts.
+
+    Counts are kept by sequence in the queue. Only one worker has a task at a time; where a lease ran out there are two,
+    and one count may be lost, which costs the task an attempt.
     """
 
     def __init__(self, bucket: KeyValue, *, deadline_s: float = 2.0) -> None:
@@ -70,7 +74,7 @@ class HandBacks:
         self._deadline_s = deadline_s
 
     async def add(self, delivery: Delivery) -> None:
-        """A hand-back that cannot be counted counts as an attempt: whoever hands back may have no time to repeat it."""
+        """A hand-back that cannot be counted counts as an attempt: a draining worker may have no time to repeat it."""
         try:
             count = await self._count(delivery) + 1
             await self._bucket.put(str(delivery.sequence), str(count).encode(), deadline_s=self._deadline_s)
@@ -78,7 +82,7 @@ class HandBacks:
             _log.warning("hand_back_not_counted", sequence=delivery.sequence, error=str(error))
 
     async def attempts(self, delivery: Delivery) -> int:
-        """Deliveries up to this one that were not handed back. All of them where nobody can tell: a task is settled,
+        """Deliveries up to this one that were not handed back. All of them while the bus is away: a task is settled,
         too early if need be, rather than never.
         """
         try:
@@ -143,11 +147,11 @@ class TaskServer:
         """Attempts at a group that failed, by kind."""
         return self._failures.counts
 
-    async def serve(self, delivery: Delivery, places: TaskPlaces) -> None:
+    async def serve(self, delivery: Delivery, occupancy: TaskOccupancy) -> None:
         heartbeat = asyncio.create_task(self._keep(delivery))
         try:
             try:
-                await self._settle(delivery, places)
+                await self._settle(delivery, occupancy)
             except BusError as error:
                 _log.warning("group_not_published", sequence=delivery.sequence, error=str(error))
                 await self.hand_back(delivery, HandBack.BUS, delay_s=self._timings.retry_delay_s)
@@ -166,7 +170,7 @@ class TaskServer:
         with contextlib.suppress(BusError):
             await delivery.nak(delay_s=delay_s)
 
-    async def _settle(self, delivery: Delivery, places: TaskPlaces) -> None:
+    async def _settle(self, delivery: Delivery, occupancy: TaskOccupancy) -> None:
         try:
             task = decode(delivery.payload, Task)
         except WireError as error:
@@ -177,7 +181,7 @@ class TaskServer:
             often = EpisodeFailed("delivered-too-often", f"given out {attempts} times and never finished")
             await self._give_up(delivery, task, often, attempts=attempts)
         elif await self._weights_arrived(task):
-            await self._run(delivery, task, places)
+            await self._run(delivery, task, occupancy)
         else:
             await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=self._timings.retry_delay_s)
 
@@ -197,11 +201,11 @@ class TaskServer:
                     await self.draining.wait()
         return True
 
-    async def _run(self, delivery: Delivery, task: Task, places: TaskPlaces) -> None:
+    async def _run(self, delivery: Delivery, task: Task, occupancy: TaskOccupancy) -> None:
         began = self._clock()
-        places.begin()
+        occupancy.begin()
         try:
-            trajectories = await self._runner.run(task, partial(places.episode_ended, group_size=task.group_size))
+            trajectories = await self._runner.run(task, partial(occupancy.episode_ended, group_size=task.group_size))
             await self._publish(trajectories)
         except (PayloadTooLarge, WireError) as error:
             # The same prompt would bring the same again: not worth another attempt.
@@ -235,7 +239,7 @@ class TaskServer:
             self._metrics.retried()
 
     async def _give_up(self, delivery: Delivery, task: Task, failure: EpisodeFailed, *, attempts: int) -> None:
-        """Quarantine comes first: whoever sees the failures that are published finds the reason there."""
+        """Quarantine comes first: when the failures are published, the reason is already there."""
         self._note(failure, task=task.task_id, attempt=attempts)
         await self._quarantine.admit(task, failure, attempts=attempts)
         await self._publish(self._runner.failed(task, failure))

@@ -19,7 +19,7 @@ from trimtab.rollout.policy.sampler import derived_seed
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused, failure_of
 from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.workflows.containment import Containment
-from trimtab.rollout.workflows.source_location import WorkflowHome
+from trimtab.rollout.workflows.source_location import WorkflowSource
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
@@ -55,7 +55,7 @@ class GroupRunner:
         clock: Callable[[], float],
     ) -> None:
         self._workflow = workflow
-        self._home = WorkflowHome(workflow)
+        self._source = WorkflowSource(workflow)
         self._roles = roles
         self._origin = origin
         self._containment = containment
@@ -120,7 +120,7 @@ class GroupRunner:
             brought = [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
             self._metrics.episode(seconds=self._clock() - started, failed=True)
-            raise failure_of(error, self._home) from error
+            raise failure_of(error, self._source) from error
         self._metrics.episode(seconds=finished - started, failed=False)
         return brought
 
@@ -178,7 +178,7 @@ def _decisive(failures: Sequence[BaseException]) -> EpisodeFailed:
 
 
 def _finite(reward: object, *, what: str) -> float:
-    """The reward as a number. Text is refused even where it could be read as one: nobody meant to return it."""
+    """The reward as a number. Text is refused even where it could be read as one: it was returned by mistake."""
     if not hasattr(type(reward), "__float__"):
         raise WorkflowError(f"a reward, {what}, is a {type(reward).__name__}; return a number")
     value = float(reward)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def _finite(reward: object, *, what: str) -> float:
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bounds are those of the manifest."""
+    """What a task may change of the pool's sampling settings. The bounds are those of the manifest."""
 
     max_new_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET
     temperature: Annotated[float, Meta(ge=0, le=100)] | UnsetType = UNSET

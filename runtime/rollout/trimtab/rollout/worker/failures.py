@@ -1,4 +1,4 @@
-"""Why a group came to nothing, and how that is told outside the process."""
+"""Why a group failed, and how the failure is named and described outside the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from trimtab.fabric.logs import REDACTOR
 from trimtab.rollout.engines.contract import EngineError
 from trimtab.rollout.workflows.errors import PromptUnusable, WorkflowError, first_cause, is_kind
-from trimtab.rollout.workflows.source_location import WorkflowHome
+from trimtab.rollout.workflows.source_location import WorkflowSource
 
 _MAX_CHARS = 4000
 _MAX_KINDS = 100
@@ -15,19 +15,19 @@ OTHER_KINDS = "other-kinds"
 
 
 class EpisodeFailed(RuntimeError):
-    """An episode came to nothing. `kind` is what trajectories and metrics call it."""
+    """An episode failed. `kind` is the name of the failure in trajectories and metrics."""
 
     def __init__(self, kind: str, message: str, *, where: str = "") -> None:
         """`where` is the line of the user's code at which it failed."""
         super().__init__(message)
-        # A class of a user's is checked when it is made. An object of it may still say something else of itself.
+        # A user's class is checked when it is defined, but an object of it may still carry another kind.
         self.kind = kind if is_kind(kind) else WorkflowError.kind
         self.where = where
 
     @property
     def text(self) -> str:
-        """The message as it may leave the process. It is a user's error: it may hold secrets, any length of text, and
-        halves of characters that no message can carry.
+        """The message as it may leave the process: secrets redacted, cut to a limit, and valid UTF-8. The error is a
+        user's and may contain anything.
         """
         return REDACTOR.text(str(self)).encode("utf-8", "replace").decode("utf-8")[:_MAX_CHARS]
 
@@ -39,10 +39,10 @@ class TaskRefused(EpisodeFailed):
         super().__init__("task-refused", message, where=where)
 
 
-def failure_of(error: Exception, home: WorkflowHome) -> EpisodeFailed:
-    """What an episode of the workflow that lives there is called when it ended with this error."""
+def failure_of(error: Exception, source: WorkflowSource) -> EpisodeFailed:
+    """The failure of an episode that ended with this error. `source` is where the workflow's code lies."""
     cause = first_cause(error)
-    where = home.place_of(cause)
+    where = source.location_of(cause)
     if isinstance(cause, PromptUnusable):
         return TaskRefused(_message(cause), where=where)
     if isinstance(cause, EngineError | WorkflowError):
@@ -52,7 +52,7 @@ def failure_of(error: Exception, home: WorkflowHome) -> EpisodeFailed:
 
 
 def _message(error: Exception) -> str:
-    """Also of an error that cannot even say what it is."""
+    """The error's text. A user's `__str__` may itself raise."""
     try:
         return str(error)
     except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
@@ -60,8 +60,8 @@ def _message(error: Exception) -> str:
 
 
 class FailureTally:
-    """Counts failures by kind. Of more kinds than anyone could read, as code that makes them up would bring, the later
-    ones are counted together: a metric's labels and a heartbeat have to stay small.
+    """Counts failures by kind. After the first hundred kinds the others are counted together: code that makes up kinds
+    must not swell a metric's labels and the heartbeat.
     """
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ class RolloutMetrics:
         )
 
     def watch(self, worker: Occupation, versions: Mapping[str, Served]) -> None:
-        """Gauges are read when somebody looks."""
+        """Gauges are read at each scrape."""
         self._in_flight.set_function(lambda: worker.in_flight)
         self._allowance.set_function(lambda: worker.allowance)
         for policy, served in versions.items():
@@ -130,7 +130,7 @@ class Rates:
 
 
 class Throughput:
-    """Turns counters that only grow into rates over the time since the last look."""
+    """Turns counters that only grow into rates between two heartbeats."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -45,7 +45,7 @@ class Quarantine:
         )
 
     async def admit_unreadable(self, delivery: Delivery, failure: EpisodeFailed) -> None:
-        """For a message that is no task: nobody knows its id."""
+        """For a message that is no task, and has no id."""
         task_id = f"sequence-{delivery.sequence}"
         await self._put(QuarantinedTask(task_id=task_id, attempts=delivery.attempt, **self._circumstances(failure)))
 

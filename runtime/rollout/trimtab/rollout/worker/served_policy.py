@@ -27,7 +27,7 @@ from trimtab.rollout.policy.freshness import Announcements, VersionLine
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import VersionGate
 from trimtab.rollout.refresh.fixed import FixedWeights
-from trimtab.rollout.refresh.refresh import Seating, WeightRefresh
+from trimtab.rollout.refresh.refresh import RefreshTarget, WeightRefresh
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import TURN_TIMINGS, PoolCensus, SwapTurns, TurnTimings
 from trimtab.rollout.workflows.team import Role, Tokenizer
@@ -40,7 +40,7 @@ _MAX_REASON = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeatPlace:
+class PodResources:
     """What the policies of a pod share."""
 
     member: str
@@ -58,7 +58,7 @@ class SeatPlace:
     turn_timings: TurnTimings = TURN_TIMINGS
 
 
-class PolicySeat(Generic[Engine]):
+class ServedPolicy(Generic[Engine]):
     """A policy on its engine."""
 
     def __init__(self, policy: Policy, engine: Engine, tokenizer: Tokenizer) -> None:
@@ -84,84 +84,88 @@ class PolicySeat(Generic[Engine]):
         return VersionLine(gate=self.gate, announcements=self.announcements)
 
 
-async def refreshed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExitStack) -> PolicySeat[EngineClient]:
+async def refreshed_policy(
+    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack
+) -> ServedPolicy[EngineClient]:
     """On an engine of ours, or one that speaks its protocol."""
-    settings = place.pool.engine
-    scratch = place.scratch / policy.name
+    settings = resources.pool.engine
+    scratch = resources.scratch / policy.name
     engine = EngineClient(
         url, request_timeout_s=settings.request_timeout_seconds, salt_prefixes=settings.name == "sglang"
     )
     await stack.enter_async_context(engine)
     puller = WeightPuller(
-        place.store,
+        resources.store,
         policy.name,
-        place.trusted,
+        resources.trusted,
         folder=scratch / "copy",
         spool=scratch / "spool",
-        member=place.member,
+        member=resources.member,
     )
     await puller.open()
     stack.push_async_callback(puller.close)
-    seat = PolicySeat(policy, engine, read_tokenizer(policy, folder=place.folder))
-    seat.refresh = WeightRefresh(
-        Seating(
+    served = ServedPolicy(policy, engine, read_tokenizer(policy, folder=resources.folder))
+    served.refresh = WeightRefresh(
+        RefreshTarget(
             policy=policy.name,
-            base_model=place.folder / policy.model.uri,
+            base_model=resources.folder / policy.model.uri,
             engine=engine,
-            gate=seat.gate,
-            sampler=seat.sampler,
-            announcements=seat.announcements,
+            gate=served.gate,
+            sampler=served.sampler,
+            announcements=served.announcements,
             puller=puller,
             sparse=_sparse_carrier(settings.name)(scratch / "sparse.safetensors"),
         ),
-        place.pointers,
+        resources.pointers,
         SwapTurns(
-            place.swaps,
-            place.census,
-            pool=place.pool.name,
+            resources.swaps,
+            resources.census,
+            pool=resources.pool.name,
             policy=policy.name,
-            member=place.member,
+            member=resources.member,
             clock=time.monotonic,
             waits=FullJitter(_TURN_FIRST_S, _TURN_MAX_S),
-            timings=place.turn_timings,
+            timings=resources.turn_timings,
         ),
-        place.metrics,
+        resources.metrics,
         engine_start_timeout_s=settings.startup_timeout_seconds,
         clock=time.monotonic,
     )
-    return seat
+    return served
 
 
-async def fixed_seat(policy: Policy, url: str, place: SeatPlace, stack: AsyncExitStack) -> PolicySeat[OpenAIClient]:
+async def fixed_policy(
+    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack
+) -> ServedPolicy[OpenAIClient]:
     """On an endpoint that takes no weights."""
-    settings = place.pool.engine
+    settings = resources.pool.engine
     assert settings.model is not None, "the manifest's rules ask for it"
-    tokenizer = read_tokenizer(policy, folder=place.folder)
+    tokenizer = read_tokenizer(policy, folder=resources.folder)
     endpoint = OpenAIClient(
         url,
         model=settings.model,
-        api_key=place.api_key,
+        api_key=resources.api_key,
         tokenizer=tokenizer,
         request_timeout_s=settings.request_timeout_seconds,
         clock=time.monotonic,
     )
     await stack.enter_async_context(endpoint)
-    seat = PolicySeat(policy, endpoint, tokenizer)
-    seat.refresh = FixedWeights(endpoint, place.pointers, seat.announcements, policy=policy.name)
-    return seat
+    served = ServedPolicy(policy, endpoint, tokenizer)
+    served.refresh = FixedWeights(endpoint, resources.pointers, served.announcements, policy=policy.name)
+    return served
 
 
 def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
     """The tokenizer that lies with the policy's model. Raises JobMisconfigured when it cannot be had."""
-    field, place = f"policies[{policy.name}].model.uri", folder / policy.model.uri
-    if why := unreadable(place):
+    field, path = f"policies[{policy.name}].model.uri", folder / policy.model.uri
+    if why := unreadable(path):
         raise JobMisconfigured(f"{field}: {why}")
     # The library raises anything for files that it cannot use.
     try:
-        return Tokenizer.read(place)
+        return Tokenizer.read(path)
     except Exception as error:
         said = " ".join(str(error).split())[:_MAX_REASON]
-        raise JobMisconfigured(f"{field}: {place} has no usable tokenizer: {said}") from error
+        raise JobMisconfigured(f"{field}: {path} has no usable tokenizer: {said}") from error
 
 
 def _sparse_carrier(engine: str) -> type[SparseFile]:

@@ -1,5 +1,5 @@
-"""Says so when something blocks the event loop: a `time.sleep` in a workflow stops every other episode of the worker,
-its heartbeats and the leases of its tasks, and nothing that runs on the loop could tell.
+"""Notices when something blocks the event loop. A `time.sleep` in a workflow stops every other episode of the worker,
+its heartbeats and the leases of its tasks, and nothing that runs on the loop itself could report it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _BEAT_S = 0.25
 _FRAMES = 6
 
 
-class LoopWatch(AbstractContextManager["LoopWatch"]):
-    """A thread beside the loop of whoever enters it. `blocked` is told how long each block was, once it is over;
-    `hung`, in that thread, by which calls a block is made that has lasted for `hung_after_s`: it may never be over.
+class LoopWatchdog(AbstractContextManager["LoopWatchdog"]):
+    """A thread beside the event loop of the task that enters it. `blocked` is called with the length of each block,
+    once it is over. `hung` is called, in that thread, with the calls that make up a block which has lasted
+    `hung_after_s`: it may never be over.
     """
 
     def __init__(

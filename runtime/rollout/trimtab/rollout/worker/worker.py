@@ -17,7 +17,7 @@ from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.rollout.policy.freshness import Freshness
-from trimtab.rollout.worker.concurrency import Concurrency, Occupancy, TaskPlaces
+from trimtab.rollout.worker.concurrency import Concurrency, Occupancy, TaskOccupancy
 from trimtab.rollout.worker.deliveries import WORKER_TIMINGS, TaskServer, WorkerTimings
 
 _log = structlog.get_logger(__name__)
@@ -119,10 +119,10 @@ class Worker:
             self._begin(delivery)
 
     def _begin(self, delivery: Delivery) -> None:
-        places = self.occupancy.take()
-        task = asyncio.create_task(self._server.serve(delivery, places))
+        occupancy = self.occupancy.take()
+        task = asyncio.create_task(self._server.serve(delivery, occupancy))
         self._running.add(task)
-        task.add_done_callback(partial(self._finished, places))
+        task.add_done_callback(partial(self._finished, occupancy))
 
     async def _wait_for_room(self, wait_s: float) -> None:
         """Until an episode or a task has ended, or it is time to look again whether more are allowed."""
@@ -143,9 +143,9 @@ class Worker:
             _log.warning("no_tasks_until_weights_are_fresh", lag=self._freshness.lag)
             self._said_behind = True
 
-    def _finished(self, places: TaskPlaces, task: asyncio.Task[None]) -> None:
+    def _finished(self, occupancy: TaskOccupancy, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        places.vacate()
+        occupancy.vacate()
         if not task.cancelled() and task.exception() is not None:
             _log.error("task_not_settled", error=repr(task.exception()))
 

@@ -11,7 +11,7 @@ from trimtab.fabric.wire.spans import Producer, Span, merged
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, derived_seed
-from trimtab.rollout.tokenizer import Message, Tokenizer
+from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
 
 
@@ -47,7 +47,7 @@ class Limits:
 
 
 class Conversation:
-    """The tokens of one role in one episode. What it hears is kept back until the policy answers: what nobody answered
+    """The tokens of one role in one episode. What it hears is kept back until the policy answers: what got no answer
     teaches nothing, and is no part of the trajectory.
     """
 
@@ -170,9 +170,12 @@ class Conversation:
         if not self._heard_messages:
             return self._heard_ids
         tokenizer = self.role.tokenizer
-        if not self.token_ids:
-            return tokenizer.opening(self._heard_messages)
-        return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+        try:
+            if not self.token_ids:
+                return tokenizer.opening(self._heard_messages)
+            return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+        except ChatTemplateError as error:
+            raise WorkflowError(str(error)) from error
 
     def _settings(self, heard: int) -> SamplingSettings:
         sampling = self.role.sampling

@@ -48,10 +48,12 @@ class SolverVerifier:
         self._prompt_column = prompt_column
         self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
         self._max_tokens = max_tokens
-        self._solver_text = check_places(solver_text, name="solver_text", places=("problem",))
-        self._verifier_text = check_places(verifier_text, name="verifier_text", places=("problem", "solution"))
-        self._retry_text = check_places(retry_text, name="retry_text", places=("feedback",))
-        self._next_text = check_places(next_text, name="next_text", places=("solution",))
+        self._solver_text = check_placeholders(solver_text, name="solver_text", placeholders=("problem",))
+        self._verifier_text = check_placeholders(
+            verifier_text, name="verifier_text", placeholders=("problem", "solution")
+        )
+        self._retry_text = check_placeholders(retry_text, name="retry_text", placeholders=("feedback",))
+        self._next_text = check_placeholders(next_text, name="next_text", placeholders=("solution",))
         self._accept = accept
         self._verdict = re.compile(f"{re.escape(accept)}|{re.escape(reject)}")
 
@@ -92,15 +94,17 @@ class SolverVerifier:
         return said[-1] == self._accept if said else None
 
 
-def check_places(text: str, *, name: str, places: tuple[str, ...]) -> str:
-    """The text, if it has all the places it needs."""
-    missing = [place for place in places if f"{{{place}}}" not in text]
+def check_placeholders(text: str, *, name: str, placeholders: tuple[str, ...]) -> str:
+    """The text, if it has all the placeholders it needs. They are filled without `str.format`, which would stumble over
+    LaTeX and fill what it has filled.
+    """
+    missing = [placeholder for placeholder in placeholders if f"{{{placeholder}}}" not in text]
     if missing:
-        raise ValueError(f"{name} lacks {', '.join(f'{{{place}}}' for place in missing)}")
+        raise ValueError(f"{name} lacks {', '.join(f'{{{placeholder}}}' for placeholder in missing)}")
     return text
 
 
-def filled(text: str, **places: str) -> str:
-    """Each `{place}` replaced by its words, in one pass: braces within the words stay as they are."""
-    pattern = "|".join(map(re.escape, places))
-    return re.sub(rf"\{{({pattern})\}}", lambda match: places[match.group(1)], text)
+def filled(text: str, **placeholders: str) -> str:
+    """Each `{placeholder}` replaced by its words, in one pass: braces within the words stay as they are."""
+    pattern = "|".join(map(re.escape, placeholders))
+    return re.sub(rf"\{{({pattern})\}}", lambda match: placeholders[match.group(1)], text)

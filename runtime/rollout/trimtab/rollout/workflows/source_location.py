@@ -15,7 +15,7 @@ from trimtab.rollout.workflows.errors import WorkflowHung
 _MAX_CHARS = 500
 
 
-class WorkflowHome:
+class WorkflowSource:
     """The folder that a workflow's class comes from. What lies elsewhere is a library that it calls."""
 
     def __init__(self, workflow: object) -> None:
@@ -23,21 +23,21 @@ class WorkflowHome:
         file = _source_file(type(workflow))
         self._folder = None if file is None else file.parent
 
-    def place_of(self, error: BaseException) -> str:
-        """The innermost call in that folder. An error that comes from what `run` returned has none there, and is laid
-        at the door of `run`; empty where nothing is known of it.
+    def location_of(self, error: BaseException) -> str:
+        """The innermost call in that folder. An error that comes from what `run` returned has none there: then it is
+        `run` itself. Empty where nothing is known of it.
         """
-        return self.place_in(_calls(error))
+        return self.location_in(_calls(error))
 
-    def place_in(self, calls: Sequence[FrameSummary]) -> str:
+    def location_in(self, calls: Sequence[FrameSummary]) -> str:
         """Of calls of which the innermost is the last."""
-        own = [call for call in calls if self._is_home(call.filename)]
+        own = [call for call in calls if self._is_own(call.filename)]
         if own:
             return self._named(own[-1].filename, own[-1].lineno, own[-1].name)
         code = getattr(inspect.unwrap(self._run), "__code__", None) if self._run is not None else None
         return "" if code is None else self._named(code.co_filename, code.co_firstlineno, code.co_name)
 
-    def _is_home(self, filename: str) -> bool:
+    def _is_own(self, filename: str) -> bool:
         return self._folder is not None and Path(filename).is_relative_to(self._folder)
 
     def _named(self, filename: str, line: int | None, name: str) -> str:

@@ -23,7 +23,9 @@ _WORTH_WAITING = 32
 
 
 class Cohort:
-    """Sequences of one length, of which equally many tokens were found in the prefix cache."""
+    """Prompts on their way into the cache, computed together and, where they are long, in several steps: sequences of
+    one length, of which equally many tokens were found in the prefix cache.
+    """
 
     def __init__(self, shape: KvShape, members: Sequence[Generation], prefixes: Sequence[torch.Tensor]) -> None:
         self.members = members
@@ -126,7 +128,7 @@ class ContinuousBatch:
         for row in self._rows.rows:
             if row.owner.finish is not None:
                 self._close(row)
-        # A cohort is computed as a whole; without anybody left to compute it for, it goes.
+        # A cohort is computed as a whole; it goes when no request is left to compute it for.
         self._prefilling = [c for c in self._prefilling if any(member.finish is None for member in c.members)]
         self._count_running()
         return ended

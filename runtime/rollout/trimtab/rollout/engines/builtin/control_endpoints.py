@@ -15,7 +15,7 @@ from trimtab.rollout.engines.builtin.messages import (
     WeightsCheckerRequest,
     bad_request,
     carried_out,
-    error_answer,
+    error_response,
     parsed,
 )
 from trimtab.rollout.engines.builtin.model import EngineModel
@@ -73,7 +73,7 @@ class ControlEndpoints:
                 await carried_out(self._scheduler.flush_cache)
             except EngineBusyError as busy:
                 if asyncio.get_running_loop().time() + _FLUSH_POLL_S > end:
-                    return error_answer(400, str(busy))
+                    return error_response(400, str(busy))
                 await asyncio.sleep(_FLUSH_POLL_S)
             else:
                 return web.Response(text="Cache flushed.\n")

@@ -17,7 +17,7 @@ from trimtab.rollout.engines.builtin.generation import Generation, SamplingParam
 from trimtab.rollout.engines.builtin.messages import (
     GenerateRequest,
     bad_request,
-    error_answer,
+    error_response,
     parsed,
     too_many_requests,
     unavailable,
@@ -85,10 +85,10 @@ class GenerateEndpoint:
             async with asyncio.timeout(_HEALTH_TIMEOUT_S):
                 await asyncio.wrap_future(answer)
         except EngineDeadError as dead:
-            return error_answer(503, str(dead))
+            return error_response(503, str(dead))
         except TimeoutError:
             self._withdraw([probe])
-            return error_answer(503, f"no token within {_HEALTH_TIMEOUT_S:.0f} s")
+            return error_response(503, f"no token within {_HEALTH_TIMEOUT_S:.0f} s")
         return web.Response()
 
     def _withdraw(self, generations: Sequence[Generation]) -> None:

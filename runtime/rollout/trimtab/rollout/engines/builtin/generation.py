@@ -16,7 +16,7 @@ _CUT_CHARACTER_TOKENS = 4
 
 
 class TextCodec:
-    """The tokenizer of a checkpoint."""
+    """The tokenizer of a checkpoint. Without one the engine takes and gives token ids alone."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

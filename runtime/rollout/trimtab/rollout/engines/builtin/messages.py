@@ -1,4 +1,4 @@
-"""What the endpoints take, as SGLang names it."""
+"""Requests and responses of the endpoints in SGLang's shape, and waiting for the model's thread with a deadline."""
 
 from __future__ import annotations
 
@@ -90,24 +90,24 @@ class WeightsCheckerRequest(BaseModel):
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def error_answer(status: int, message: str) -> web.Response:
+def error_response(status: int, message: str) -> web.Response:
     return web.json_response({"error": {"message": message}}, status=status)
 
 
 def bad_request(message: str) -> web.HTTPBadRequest:
-    return web.HTTPBadRequest(text=error_answer(400, message).text, content_type="application/json")
+    return web.HTTPBadRequest(text=error_response(400, message).text, content_type="application/json")
 
 
 def not_found(message: str) -> web.HTTPNotFound:
-    return web.HTTPNotFound(text=error_answer(404, message).text, content_type="application/json")
+    return web.HTTPNotFound(text=error_response(404, message).text, content_type="application/json")
 
 
 def too_many_requests(message: str) -> web.HTTPTooManyRequests:
-    return web.HTTPTooManyRequests(text=error_answer(429, message).text, content_type="application/json")
+    return web.HTTPTooManyRequests(text=error_response(429, message).text, content_type="application/json")
 
 
 def unavailable(message: str) -> web.HTTPServiceUnavailable:
-    return web.HTTPServiceUnavailable(text=error_answer(503, message).text, content_type="application/json")
+    return web.HTTPServiceUnavailable(text=error_response(503, message).text, content_type="application/json")
 
 
 async def parsed(request: web.Request, kind: type[Body]) -> Body:
@@ -129,5 +129,5 @@ async def carried_out(command: Callable[[], Future[None]]) -> None:
     except EngineDeadError as dead:
         raise unavailable(str(dead)) from None
     except TimeoutError:
-        text = error_answer(504, f"the model did not come to it within {_COMMAND_TIMEOUT_S:.0f} s").text
+        text = error_response(504, f"the model did not come to it within {_COMMAND_TIMEOUT_S:.0f} s").text
         raise web.HTTPGatewayTimeout(text=text, content_type="application/json") from None

@@ -78,7 +78,7 @@ async def _main(*, model_path: Path, port: int, interpreter: Path, patience: Pat
         try:
             await Supervisor(command, probe, patience=patience).run(stopping)
         except ServerNotReady as error:
-            # Whoever runs this container counts the failure and starts it again.
+            # The kubelet, or the local executor, counts the failure and starts it again.
             _log.error("sglang_not_ready", reason=str(error))
             sys.exit(1)
 

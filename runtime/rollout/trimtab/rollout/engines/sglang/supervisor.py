@@ -33,7 +33,9 @@ _EXIT_BAD_ARGUMENTS = 2
 
 
 class ServerProcess:
-    """A running SGLang, whose output goes where ours goes."""
+    """One incarnation of SGLang: server, schedulers and detokenizer, in a process group that ends as a whole. Its
+    output goes where ours goes.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
