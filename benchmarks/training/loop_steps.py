@@ -36,8 +36,8 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import Row, micro_batches, pack
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, StepOutcome
 from trimtab.trainer.loop import TrainingLoop

@@ -26,10 +26,10 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, Trained
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.opening import open_place
+from trimtab.trainer.checkpoints.registry import open_place
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.publishing import open_publisher
+from trimtab.trainer.publisher import open_publisher
 from trimtab.weights.publisher import WeightPublisher
 
 DEADLINE_S = 120.0

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.support.polling import eventually
 from tests.support.sizes import FULL, Sizes
 from tests.support.template_process import TemplateProcess, template_process
-from tests.support.trainer.desk import GROUP_SIZE
+from tests.support.trainer.batch_server import GROUP_SIZE
 from tests.support.trainer.killed_rank import (
     MOMENTS,
     RANK_0_ALONE,
@@ -43,7 +43,7 @@ from tests.support.trainer.killed_rank import (
     run_rank,
 )
 from tests.support.trainer.samples import policy
-from tests.support.trainer.strict_desk import StrictDesk
+from tests.support.trainer.strict_batch_server import StrictDesk
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -54,7 +54,7 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.trainer.__main__ import TrainerPodSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
 from trimtab.trainer.checkpoints.store import CheckpointStore
 
 SEED = 20261115

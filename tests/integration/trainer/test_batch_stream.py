@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.polling import eventually, within
-from tests.support.trainer.desk import NOT_READY, Desk
+from tests.support.trainer.batch_server import NOT_READY, Desk
 from tests.support.trainer.samples import trajectory
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support.trainer.places import PlaceSpec
+from tests.support.trainer.storages import PlaceSpec
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex
-from trimtab.trainer.checkpoints.place import CheckpointPlace, PointerMoved, SeenPointer
+from trimtab.trainer.checkpoints.storage import CheckpointPlace, PointerMoved, SeenPointer
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.weights.store.latest import SupersededTrainer
 

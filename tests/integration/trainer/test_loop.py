@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.support.polling import within
-from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.batch_server import NOT_READY, Answer, Desk
 from tests.support.trainer.one_trainer import Parts, Trainer, announced, eventually_while, newest, saved_step
-from tests.support.trainer.places import same, state_of
+from tests.support.trainer.storages import same, state_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.support.template_process import TemplateProcess
 from tests.support.trainer.checkpointing_ranks import Scene, run_rank
 from tests.support.trainer.forked_ranks import run_ranks
-from tests.support.trainer.places import PlaceSpec, same
+from tests.support.trainer.storages import PlaceSpec, same
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.polling import eventually
-from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.batch_server import NOT_READY, Answer, Desk
 from tests.support.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
 from tests.support.trainer.samples import policy
 from trimtab.fabric.bus.connection import Bus

@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.support.trainer.places import PlaceSpec, random_numbers, state_of
 from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.storages import PlaceSpec, random_numbers, state_of
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointFile
-from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.resuming import resume
 
 SAMPLES = 12
 

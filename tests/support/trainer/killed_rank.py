@@ -26,7 +26,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import environment_for
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.weights.codec.blocks import encode_change, encode_whole

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.polling import eventually
-from tests.support.trainer.places import PREFIX
 from tests.support.trainer.samples import policy
+from tests.support.trainer.storages import PREFIX
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
@@ -27,14 +27,14 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.place import CheckpointPlace
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
+from trimtab.trainer.checkpoints.storage import CheckpointPlace
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.resuming import resume
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules

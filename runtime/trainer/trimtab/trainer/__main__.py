@@ -37,15 +37,15 @@ from trimtab.trainer.advantages.shaping import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.opening import open_place
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.registry import open_place
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.network.policy_network import UnsupportedModel
-from trimtab.trainer.publishing import open_publisher
-from trimtab.trainer.resuming import resume
+from trimtab.trainer.publisher import open_publisher
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0

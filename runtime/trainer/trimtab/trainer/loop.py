@@ -14,7 +14,7 @@ from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import StepPortion
 from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Trained
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.rows_ahead import RowsAhead

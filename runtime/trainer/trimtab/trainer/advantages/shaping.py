@@ -9,7 +9,7 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Group
 from trimtab.trainer.advantages.group import GroupBaseline
 from trimtab.trainer.advantages.overlong import overlong_penalty
-from trimtab.trainer.losses.choosing import recipe_of
+from trimtab.trainer.losses.registry import recipe_of
 
 
 @dataclass(frozen=True, kw_only=True)

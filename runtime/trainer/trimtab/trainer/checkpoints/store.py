@@ -29,14 +29,14 @@ from trimtab.trainer.checkpoints.index import (
     decoded,
     sha256_of,
 )
-from trimtab.trainer.checkpoints.place import (
+from trimtab.trainer.checkpoints.retention import folder_of, obsolete
+from trimtab.trainer.checkpoints.storage import (
     CheckpointPlace,
     FileMissing,
     PointerMoved,
     SeenPointer,
     unfinished_folder,
 )
-from trimtab.trainer.checkpoints.retention import folder_of, obsolete
 from trimtab.weights.store.latest import SupersededTrainer
 
 _log = structlog.get_logger(__name__)

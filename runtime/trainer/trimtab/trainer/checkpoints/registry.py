@@ -18,9 +18,9 @@ from trimtab.fabric.objects.errors import (
 from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
-from trimtab.trainer.checkpoints.folder_place import FolderPlace
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.place import CheckpointPlace
+from trimtab.trainer.checkpoints.folder_storage import FolderPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
+from trimtab.trainer.checkpoints.storage import CheckpointPlace
 
 _BUCKET = re.compile(r"^s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^?#]*))?$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")

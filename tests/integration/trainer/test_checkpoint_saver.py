@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.polling import eventually, within
-from tests.support.trainer.desk import NOT_READY, Desk
+from tests.support.trainer.batch_server import NOT_READY, Desk
 from tests.support.trainer.one_trainer import Parts, Trainer, eventually_while, saved_step
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreRefused
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.saving import CheckpointFailed
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
+from trimtab.trainer.checkpoints.saver import CheckpointFailed
 
 
 class SlowStorage:

@@ -10,9 +10,9 @@ import torch
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints import random_state
-from trimtab.trainer.checkpoints.folder_place import FolderPlace
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.place import CheckpointPlace
+from trimtab.trainer.checkpoints.folder_storage import FolderPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectPlace
+from trimtab.trainer.checkpoints.storage import CheckpointPlace
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.sharding import whole
 

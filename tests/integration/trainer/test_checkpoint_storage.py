@@ -13,8 +13,8 @@ from tests.support.trainer.samples import policy
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, PodSettings, Settings
-from trimtab.trainer.checkpoints.opening import open_place
-from trimtab.trainer.checkpoints.place import CheckpointPlace
+from trimtab.trainer.checkpoints.registry import open_place
+from trimtab.trainer.checkpoints.storage import CheckpointPlace
 
 NAME = "checkpoints/000000000001-000000000001/index-x.json"
 

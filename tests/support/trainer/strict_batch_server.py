@@ -4,7 +4,7 @@ never given out again, and an attempt that has a successor gets nothing.
 
 from __future__ import annotations
 
-from tests.support.trainer.desk import Answer, Desk
+from tests.support.trainer.batch_server import Answer, Desk
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.requests import Reply, Request
 from trimtab.fabric.bus.topology import JobTopology

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
-from trimtab.trainer.checkpoints.place import FileMissing, PointerMoved, SeenPointer, abandoned_folders
 from trimtab.trainer.checkpoints.retention import CHECKPOINTS
+from trimtab.trainer.checkpoints.storage import FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 Result = TypeVar("Result")
 _CALL_DEADLINE_S = 60.0

@@ -19,8 +19,8 @@ from trimtab.fabric.objects.errors import (
 )
 from trimtab.fabric.objects.upload import upload
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
-from trimtab.trainer.checkpoints.place import FileMissing, PointerMoved, SeenPointer, abandoned_folders
 from trimtab.trainer.checkpoints.retention import CHECKPOINTS
+from trimtab.trainer.checkpoints.storage import FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 _POINTER = "latest.json"
 _MAX_POINTER_BYTES = 1 << 20
