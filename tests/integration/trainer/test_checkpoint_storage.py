@@ -13,8 +13,8 @@ from tests.support.trainer.samples import policy
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, PodSettings, Settings
-from trimtab.trainer.checkpoints.registry import open_place
-from trimtab.trainer.checkpoints.storage import CheckpointPlace
+from trimtab.trainer.checkpoints.registry import open_storage
+from trimtab.trainer.checkpoints.storage import CheckpointStorage
 
 NAME = "checkpoints/000000000001-000000000001/index-x.json"
 
@@ -26,8 +26,8 @@ class Opener:
         self._folder = folder
         self._stack = stack
 
-    async def open(self, uri: str | None) -> CheckpointPlace:
-        return await open_place(
+    async def open(self, uri: str | None) -> CheckpointStorage:
+        return await open_storage(
             policy(checkpoint={"uri": uri} if uri else {}),
             self.settings,
             store=self._store,
@@ -49,14 +49,14 @@ async def opener(store: ObjectStore, store_settings: ObjectStoreSettings, tmp_pa
 
 
 async def test_without_one_they_are_in_the_jobs_store(opener: Opener, store: ObjectStore) -> None:
-    place = await opener.open(None)
-    await place.put(NAME, b"x")
+    storage = await opener.open(None)
+    await storage.put(NAME, b"x")
     assert (await store.get(f"checkpoints/solver/{NAME}", max_bytes=10)).body == b"x"
 
 
 async def test_another_prefix_with_the_jobs_credentials(opener: Opener, store_settings: ObjectStoreSettings) -> None:
-    place = await opener.open(f"s3://{store_settings.bucket}/elsewhere/")
-    await place.put(NAME, b"x")
+    storage = await opener.open(f"s3://{store_settings.bucket}/elsewhere/")
+    await storage.put(NAME, b"x")
     whole = store_settings.model_copy(update={"prefix": ""})
     async with ObjectStore(whole) as store:
         assert (await store.get(f"elsewhere/n/j/solver/{NAME}", max_bytes=10)).body == b"x"
@@ -64,8 +64,8 @@ async def test_another_prefix_with_the_jobs_credentials(opener: Opener, store_se
 
 @pytest.mark.parametrize("absolute", [False, True])
 async def test_a_folder_beside_the_manifest_or_anywhere(opener: Opener, tmp_path: Path, absolute: bool) -> None:
-    place = await opener.open(str(tmp_path / "kept") if absolute else "kept")
-    await place.put(NAME, b"x")
+    storage = await opener.open(str(tmp_path / "kept") if absolute else "kept")
+    await storage.put(NAME, b"x")
     assert (tmp_path / "kept" / "n" / "j" / "solver" / NAME).read_bytes() == b"x"
 
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
-from tests.support.trainer.storages import PlaceSpec, same, state_of
+from tests.support.trainer.storages import StorageSpec, same, state_of
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
@@ -68,7 +68,7 @@ class Shelf:
     """Checkpoints in a folder, and who was told of them."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = PlaceSpec(folder).open()
+        self._place = StorageSpec(folder).open()
         self._folder = folder
         self._epoch = 0
         self.acknowledged: list[int] = []

@@ -31,7 +31,7 @@ NOT_READY = BatchNotReady(policy="solver", step=0, reason="too-few-groups", retr
 GROUP_SIZE = 2
 
 
-class Desk:
+class BatchServer:
     """Serves `steps` steps of one group each, then says that the policy is finished."""
 
     def __init__(self, bus: Bus, topology: JobTopology, *, steps: int) -> None:

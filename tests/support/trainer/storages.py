@@ -9,10 +9,10 @@ import torch
 
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.trainer.checkpoints import random_state
-from trimtab.trainer.checkpoints.folder_storage import FolderPlace
-from trimtab.trainer.checkpoints.object_storage import ObjectPlace
-from trimtab.trainer.checkpoints.storage import CheckpointPlace
+from trimtab.trainer.checkpoints.folder_storage import FolderStorage
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.state import random_states
+from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.sharding import whole
 
@@ -20,18 +20,18 @@ PREFIX = "checkpoints/solver"
 
 
 @dataclass(frozen=True)
-class PlaceSpec:
+class StorageSpec:
     """An object store where there are settings, else the folder."""
 
     folder: Path
     objects: ObjectStoreSettings | None = None
 
-    def open(self) -> CheckpointPlace:
+    def open(self) -> CheckpointStorage:
         if self.objects is not None:
-            return ObjectPlace(ObjectStore(self.objects), PREFIX, workshop=self.folder)
-        place = FolderPlace(self.folder)
-        place.lay_out()
-        return place
+            return ObjectStorage(ObjectStore(self.objects), PREFIX, scratch=self.folder)
+        storage = FolderStorage(self.folder)
+        storage.lay_out()
+        return storage
 
 
 def state_of(learner: Learner) -> dict[str, torch.Tensor]:
@@ -49,6 +49,6 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def random_numbers() -> torch.Tensor:
     """What a rank's generators are about to give; they are left as they were."""
-    before = random_state.captured()
+    before = random_states()
     drawn = torch.cat([before[name].double() for name in sorted(before)])
     return drawn[torch.linspace(0, len(drawn) - 1, 997).long()]

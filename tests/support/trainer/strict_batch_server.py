@@ -4,7 +4,7 @@ never given out again, and an attempt that has a successor gets nothing.
 
 from __future__ import annotations
 
-from tests.support.trainer.batch_server import Answer, Desk
+from tests.support.trainer.batch_server import Answer, BatchServer
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.requests import Reply, Request
 from trimtab.fabric.bus.topology import JobTopology
@@ -14,7 +14,7 @@ from trimtab.fabric.wire.lease import BatchNotReady, BatchRequest, LeaseAck, Lea
 _NOT_YET = BatchNotReady(policy="solver", step=0, reason="too-few-groups", retry_after=0.02)
 
 
-class StrictDesk(Desk):
+class StrictBatchServer(BatchServer):
     """Has rows for `steps` steps. Those from `limit` on do not exist yet, and from `last` on there will be none."""
 
     def __init__(self, bus: Bus, topology: JobTopology, *, steps: int) -> None:

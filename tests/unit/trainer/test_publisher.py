@@ -13,10 +13,8 @@ import pytest
 from tests.support.polling import within
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
-from trimtab.trainer.background import Background
-from trimtab.trainer.outbox import Outbox
-from trimtab.trainer.persistence import persistently
-from trimtab.trainer.weight_outbox import WeightOutbox
+from trimtab.trainer.background import Background, Outbox, persistently
+from trimtab.trainer.publisher import WeightOutbox
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.source import WeightSource
 

@@ -33,11 +33,11 @@ from trimtab.fabric.pod import (
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.registry import open_place
+from trimtab.trainer.checkpoints.registry import open_storage
 from trimtab.trainer.checkpoints.resume import resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -137,12 +137,12 @@ def _train(
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     learner = _learner(policy, folder=pod.folder, device=device)
-    place = background.run(
-        open_place(
+    storage = background.run(
+        open_storage(
             policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
         )
     )
-    checkpoints = CheckpointStore(place, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
     publisher = None
     epoch = 0
     if rank == 0:

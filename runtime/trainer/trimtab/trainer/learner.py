@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,12 @@ from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch, Row, micro_batches, pack
 from trimtab.trainer.losses.averaging import Denominator
-from trimtab.trainer.measures import StepMeasures, TokenSums
+from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.network.policy_network import PolicyNetwork
 from trimtab.trainer.network.sharding import held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
-from trimtab.trainer.schedule import rate_factor
-from trimtab.trainer.step_rules import normalized_advantages, parts, second_moment_limit
+from trimtab.trainer.step_rules import normalized_advantages, parts, rate_factor, second_moment_limit
 
 _TINY = 1e-6
 _NO_ROW = Row(
@@ -45,16 +43,6 @@ class TrainingDiverged(RuntimeError):
 
 class RowsMissing(RuntimeError):
     """The ranks together have trained on another number of samples than the step has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepOutcome:
-    """What a step looked like: of its last update where it made several."""
-
-    loss: float
-    grad_norm: float
-    skipped: bool
-    measures: StepMeasures
 
 
 class Learner:

@@ -14,7 +14,7 @@ from trimtab.trainer.losses.m2po import kept
 from trimtab.trainer.losses.recipe import RatioTo
 from trimtab.trainer.losses.registry import correction_of, recipe_of
 from trimtab.trainer.losses.tokens import LossTokens
-from trimtab.trainer.measures import TokenSums
+from trimtab.trainer.metrics import TokenSums
 from trimtab.trainer.network.chosen_logprobs import TokenScores
 
 

@@ -1,4 +1,4 @@
-"""What is decided over a whole step, on all ranks alike: no result depends on micro-batches or on who got a row."""
+"""What is decided over a whole step, alike on all ranks: no result depends on micro-batches or on where a row is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from trimtab.api.algorithm import Schedule
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch, Row
 from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
@@ -29,10 +30,10 @@ def parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
     if count == 1:
         return [list(rows)]
     keys = ranks.gathered(torch.tensor([row.key for row in rows], dtype=torch.int64))
-    place = {key: number for number, key in enumerate(keys.sort().values.tolist())}
+    position = {key: number for number, key in enumerate(keys.sort().values.tolist())}
     dealt: list[list[Row]] = [[] for _ in range(count)]
     for row in rows:
-        dealt[place[row.key] * count // len(place)].append(row)
+        dealt[position[row.key] * count // len(position)].append(row)
     return dealt
 
 
@@ -43,3 +44,14 @@ def second_moment_limit(packs: Sequence[PackedBatch], logprobs: Sequence[torch.T
         for batch, now in zip(packs, logprobs, strict=True)
     ]
     return furthest_kept(ranks.gathered(torch.cat(squares)), bound=bound)
+
+
+def rate_factor(schedule: Schedule, step: int) -> float:
+    """What the peak rate is multiplied with at a step, counted from 0."""
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    if schedule.type == "Constant" or schedule.decay_steps is None:
+        return 1.0
+    progress = min(1.0, (step - schedule.warmup_steps) / schedule.decay_steps)
+    remaining = 1.0 - progress if schedule.type == "Linear" else (1.0 + math.cos(math.pi * progress)) / 2.0
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * remaining

@@ -66,13 +66,13 @@ async def test_it_is_laid_at_the_line_of_the_users_own_code() -> None:
     with pytest.raises(json.JSONDecodeError) as raised:
         await workflow.run()
     failure = failure_of(raised.value, WorkflowSource(workflow))
-    assert failure.where == f"test_failure.py, line {line_of(Sloppy.run, 1)}, in run"
+    assert failure.where == f"test_failures.py, line {line_of(Sloppy.run, 1)}, in run"
     assert failure.text.startswith("JSONDecodeError: Expecting property name")
 
 
 def test_what_run_returned_is_laid_at_the_door_of_run() -> None:
     failure = failure_of(WorkflowError("a reward is not a finite number: nan"), WorkflowSource(Sloppy()))
-    assert failure.where == f"test_failure.py, line {line_of(Sloppy.run, 0)}, in run"
+    assert failure.where == f"test_failures.py, line {line_of(Sloppy.run, 0)}, in run"
 
 
 async def test_of_what_hangs_the_line_is_told_at_which_it_waits() -> None:
@@ -80,7 +80,7 @@ async def test_of_what_hangs_the_line_is_told_at_which_it_waits() -> None:
     with pytest.raises(WorkflowHung, match="not finished within 0.01 s") as raised:
         await Containment().run(workflow.run(), name="episode", timeout_s=0.01)
     failure = failure_of(raised.value, WorkflowSource(workflow))
-    assert failure.where == f"test_failure.py, line {line_of(Waiting._tool, 1)}, in _tool"
+    assert failure.where == f"test_failures.py, line {line_of(Waiting._tool, 1)}, in _tool"
 
 
 def test_a_workflow_that_comes_from_nowhere_has_no_line() -> None:

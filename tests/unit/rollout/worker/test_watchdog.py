@@ -35,7 +35,7 @@ async def test_a_blocked_loop_is_named_with_task_and_place_and_its_time_is_count
         await eventually(lambda: len(blocked) > 0, timeout_s=10.0)
     assert line["task"] == "episode task-1.0"
     assert "blocking_workflow" in line["where"][-1]
-    assert "test_loop_watch.py" in line["where"][-1]
+    assert "test_watchdog.py" in line["where"][-1]
     assert blocked[0] >= 1.0
 
 

@@ -20,8 +20,7 @@ from typing import TypeVar
 
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
-from trimtab.trainer.checkpoints.retention import CHECKPOINTS
-from trimtab.trainer.checkpoints.storage import FileMissing, PointerMoved, SeenPointer, abandoned_folders
+from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 Result = TypeVar("Result")
 _CALL_DEADLINE_S = 60.0
@@ -29,11 +28,11 @@ _TRANSFER_DEADLINE_S = 3600.0
 _SPENT_KEPT = 100
 _SURELY_ABANDONED_S = 86_400.0
 _READ_ATTEMPTS = 5
-# A server of files that is away, or a volume that is full until someone clears it.
+# A file server that is away, or a volume that is full until it is cleared.
 _PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.ENOSPC, errno.EDQUOT}
 
 
-class FolderPlace:
+class FolderStorage:
     """The folder of one policy."""
 
     def __init__(self, root: Path) -> None:
@@ -41,7 +40,7 @@ class FolderPlace:
         self._pointers = root / "latest"
 
     @property
-    def workshop(self) -> Path:
+    def scratch(self) -> Path:
         """In the folder itself: a file is put under its name by renaming, which does not work between volumes."""
         return self._root / "unfinished"
 
@@ -54,9 +53,9 @@ class FolderPlace:
 
     def lay_out(self) -> None:
         """Make the folders, and prove that links are refused where there is a file. Raises OSError."""
-        for folder in (self._root / CHECKPOINTS, self.workshop, self._pointers):
+        for folder in (self._root / CHECKPOINTS, self.scratch, self._pointers):
             folder.mkdir(parents=True, exist_ok=True)
-        probe = self.workshop / f"probe-{uuid.uuid4().hex}"
+        probe = self.scratch / f"probe-{uuid.uuid4().hex}"
         second = probe.with_suffix(".link")
         try:
             _write_durably(probe, b"probe")
@@ -86,7 +85,7 @@ class FolderPlace:
 
     async def put(self, name: str, body: bytes) -> None:
         def prepare() -> Path:
-            source = self.workshop / uuid.uuid4().hex
+            source = self.scratch / uuid.uuid4().hex
             _write_durably(source, body)
             return source
 
@@ -134,10 +133,10 @@ class FolderPlace:
 
     async def clear_unfinished(self, *, before_epoch: int) -> None:
         def clear() -> None:
-            for folder in abandoned_folders(self.workshop, before_epoch=before_epoch):
+            for folder in abandoned_folders(self.scratch, before_epoch=before_epoch):
                 shutil.rmtree(folder, ignore_errors=True)
             # Small ones are there for a moment and say nothing of their epoch.
-            for file in self.workshop.iterdir():
+            for file in self.scratch.iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if file.is_file() and time.time() - file.stat().st_mtime > _SURELY_ABANDONED_S:
                         file.unlink()
@@ -162,7 +161,7 @@ class FolderPlace:
 
     def _swap(self, body: bytes, *, generation: int) -> None:
         target = self._pointer(generation)
-        prepared = self.workshop / uuid.uuid4().hex
+        prepared = self.scratch / uuid.uuid4().hex
         _write_durably(prepared, body)
         try:
             try:
@@ -175,7 +174,7 @@ class FolderPlace:
             prepared.unlink(missing_ok=True)
         _sync_folder(self._pointers)
         # Spent numbers are deleted, so a trainer that slept through a hundred moves finds its number free. It is not
-        # the highest then, and nobody reads it. A listing after one's own link is never older than the link.
+        # the highest then, and it is never read. A listing after one's own link is never older than the link.
         if self._generation() != generation:
             target.unlink(missing_ok=True)
             raise PointerMoved(str(target))
@@ -193,7 +192,7 @@ class FolderPlace:
         return self._pointers / f"{generation:012d}.json"
 
     async def _call(self, action: Callable[[], Result], *, deadline_s: float = _CALL_DEADLINE_S) -> Result:
-        """In a thread: a volume whose server is away stops whoever touches it."""
+        """In a thread: a volume whose server is away stops the thread that touches it."""
         try:
             async with asyncio.timeout(deadline_s):
                 return await asyncio.to_thread(action)

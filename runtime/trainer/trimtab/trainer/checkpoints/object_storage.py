@@ -19,8 +19,7 @@ from trimtab.fabric.objects.errors import (
 )
 from trimtab.fabric.objects.upload import upload
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
-from trimtab.trainer.checkpoints.retention import CHECKPOINTS
-from trimtab.trainer.checkpoints.storage import FileMissing, PointerMoved, SeenPointer, abandoned_folders
+from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 _POINTER = "latest.json"
 _MAX_POINTER_BYTES = 1 << 20
@@ -29,17 +28,17 @@ _TRANSFER_DEADLINE_S = 3600.0
 _EPOCH = re.compile(rf"/{CHECKPOINTS}/\d{{12}}-(\d{{12}})/")
 
 
-class ObjectPlace:
-    """`prefix` is the folder of one policy in the store; `workshop` lies on a local disk."""
+class ObjectStorage:
+    """`prefix` is the folder of one policy in the store; `scratch` lies on a local disk."""
 
-    def __init__(self, store: ObjectStore, prefix: str, *, workshop: Path) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, *, scratch: Path) -> None:
         self._store = store
         self._prefix = prefix
-        self._workshop = workshop
+        self._scratch = scratch
 
     @property
-    def workshop(self) -> Path:
-        return self._workshop
+    def scratch(self) -> Path:
+        return self._scratch
 
     def where(self, name: str) -> str:
         return self._store.where(self._key(name))
@@ -94,8 +93,8 @@ class ObjectPlace:
         await self._store.delete(self._key(name), deadline_s=_CALL_DEADLINE_S)
 
     async def clear_unfinished(self, *, before_epoch: int) -> None:
-        """Uploads in parts that nobody completed are listed by no scan, and cost as much as objects."""
-        for folder in await asyncio.to_thread(abandoned_folders, self._workshop, before_epoch=before_epoch):
+        """Uploads in parts that were never completed are listed by no scan, and cost as much as objects."""
+        for folder in await asyncio.to_thread(abandoned_folders, self._scratch, before_epoch=before_epoch):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         bucket, prefix = self._store.bucket, f"{self._store.full_key(self._prefix)}/"
 

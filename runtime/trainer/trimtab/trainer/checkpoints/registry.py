@@ -1,4 +1,4 @@
-"""The place that a manifest names for a policy's checkpoints: the job's object store, another bucket, or a folder."""
+"""From `trainer.checkpoint.uri` of the manifest to the storage: the job's object store, another bucket, or a folder."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from trimtab.fabric.objects.errors import (
 from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
-from trimtab.trainer.checkpoints.folder_storage import FolderPlace
-from trimtab.trainer.checkpoints.object_storage import ObjectPlace
-from trimtab.trainer.checkpoints.storage import CheckpointPlace
+from trimtab.trainer.checkpoints.folder_storage import FolderStorage
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.storage import CheckpointStorage
 
 _BUCKET = re.compile(r"^s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^?#]*))?$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-async def open_place(
+async def open_storage(
     policy: Policy, settings: Settings, *, store: ObjectStore, job_folder: Path, scratch: Path, stack: AsyncExitStack
-) -> CheckpointPlace:
-    """`store` is the job's own. A place that the manifest names may be shared, so the job's name is in its paths."""
+) -> CheckpointStorage:
+    """`store` is the job's own. A storage that the manifest names may be shared, so the job's name is in its paths."""
     uri = policy.trainer.checkpoint.uri
-    workshop = scratch / "checkpoints"
+    files = scratch / "checkpoints"
     if uri is None:
-        return ObjectPlace(store, f"checkpoints/{policy.name}", workshop=workshop)
+        return ObjectStorage(store, f"checkpoints/{policy.name}", scratch=files)
     field = f"policies[{policy.name}].trainer.checkpoint.uri: {uri}"
     below = f"{settings.pod.namespace}/{settings.pod.job}/{policy.name}"
     if not _SCHEME.match(uri):
@@ -51,16 +51,16 @@ async def open_place(
         raise JobMisconfigured(
             f"{field}: {error}; make the bucket, or let the job's credentials (TRIMTAB_OBJECT_STORE__…) write to it"
         ) from None
-    return ObjectPlace(opened, below, workshop=workshop)
+    return ObjectStorage(opened, below, scratch=files)
 
 
-async def _folder(root: Path, *, field: str) -> FolderPlace:
-    place = FolderPlace(root)
+async def _folder(root: Path, *, field: str) -> FolderStorage:
+    storage = FolderStorage(root)
     try:
-        await asyncio.to_thread(place.lay_out)
+        await asyncio.to_thread(storage.lay_out)
     except OSError as error:
         raise JobMisconfigured(
             f"{field}: checkpoints cannot be written there ({error.strerror}: {error.filename}); name a folder that"
             " every rank can write to, on a volume with hard links, or s3://bucket/prefix"
         ) from None
-    return place
+    return storage

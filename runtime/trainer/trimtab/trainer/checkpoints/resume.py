@@ -22,7 +22,9 @@ _log = structlog.get_logger(__name__)
 
 
 def resume(learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int, scratch: Path) -> None:
-    """All ranks call it together, rank 0 after it has claimed the checkpoints: from then on nobody else moves them."""
+    """All ranks call it together, rank 0 after it has claimed the checkpoints: from then on no other trainer moves
+    them.
+    """
     index = _agreed_index(checkpoints, background, rank=rank)
     if index is None:
         return
@@ -65,7 +67,7 @@ def _read(
         for name in sorted(names):
             background.run(checkpoints.fetch(files[name], folder / name))
 
-    # With another number of ranks there is nobody whose random numbers this rank could go on with.
+    # With another number of ranks there are no random numbers that this rank could go on with.
     same_ranks = index.world_size == ranks.world_size()
     randoms = random_tensors_for(rank=rank) if same_ranks else {}
     tensors = tensors_for(learner, optimizer_steps=index.optimizer_steps)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.api.algorithm import Overlong
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Group
-from trimtab.trainer.advantages.group import GroupBaseline
-from trimtab.trainer.advantages.overlong import overlong_penalty
 from trimtab.trainer.losses.registry import recipe_of
+
+_DEVIATION_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +63,33 @@ class GroupAdvantages:
 
     def of(self, reward: float, *, tokens: int) -> float:
         return self.baseline.advantage(self.rule.shaped(reward, tokens))
+
+
+class GroupBaseline:
+    """What the rewards of one prompt are compared with: a reward less the mean of the group, or of the others in it,
+    divided by the group's (unbiased) deviation when asked to. A group of one has nothing to compare with: its advantage
+    is its reward.
+    """
+
+    def __init__(self, rewards: Sequence[float], *, normalize: bool, leave_one_out: bool = False) -> None:
+        self._mean, self._scale = 0.0, 1.0
+        if len(rewards) == 1:
+            return
+        self._mean = math.fsum(rewards) / len(rewards)
+        if normalize:
+            variance = math.fsum((reward - self._mean) ** 2 for reward in rewards) / (len(rewards) - 1)
+            self._scale = math.sqrt(variance) + _DEVIATION_EPSILON
+        if leave_one_out:
+            # A reward less the mean of the others is n/(n-1) times what it is above the mean of all.
+            self._scale *= (len(rewards) - 1) / len(rewards)
+
+    def advantage(self, reward: float) -> float:
+        return (reward - self._mean) / self._scale
+
+
+def overlong_penalty(tokens: int, *, longest_answer: int, overlong: Overlong) -> float:
+    """What is taken off the reward: nothing below the buffer zone, all of the penalty at the limit, linear between."""
+    if overlong.buffer_tokens == 0:
+        return 0.0
+    beyond = tokens - (longest_answer - overlong.buffer_tokens)
+    return overlong.penalty * min(1.0, max(0.0, beyond / overlong.buffer_tokens))
