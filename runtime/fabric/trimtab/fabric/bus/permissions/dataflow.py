@@ -6,7 +6,7 @@ The operator makes them.
 
 from __future__ import annotations
 
-from trimtab.fabric.bus.permissions.rights import (
+from trimtab.fabric.bus.rights import (
     Rights,
     bells,
     following,

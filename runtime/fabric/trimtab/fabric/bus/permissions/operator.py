@@ -4,7 +4,7 @@ issue a task, forge a trajectory or move a pointer to weights.
 
 from __future__ import annotations
 
-from trimtab.fabric.bus.permissions.rights import Rights, own_inbox
+from trimtab.fabric.bus.rights import Rights, own_inbox
 from trimtab.fabric.bus.topology import TASK_CONSUMER
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trimtab.fabric.bus.permissions.dataflow import dataflow_rights
-from trimtab.fabric.bus.permissions.rights import Rights
 from trimtab.fabric.bus.permissions.rollout import rollout_rights
 from trimtab.fabric.bus.permissions.trainer import trainer_rights
+from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.topology import JobTopology
 
 

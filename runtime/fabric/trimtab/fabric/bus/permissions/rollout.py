@@ -6,7 +6,7 @@ whoever makes one may have the server deliver to any subject of the account, ano
 
 from __future__ import annotations
 
-from trimtab.fabric.bus.permissions.rights import (
+from trimtab.fabric.bus.rights import (
     Rights,
     bells,
     following,

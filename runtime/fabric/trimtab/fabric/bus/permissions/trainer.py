@@ -5,7 +5,7 @@ They take no tasks, store no trajectories, and neither read nor write the ledger
 
 from __future__ import annotations
 
-from trimtab.fabric.bus.permissions.rights import Rights, looking_up, own_inbox, reading_keys, writing_keys
+from trimtab.fabric.bus.rights import Rights, looking_up, own_inbox, reading_keys, writing_keys
 from trimtab.fabric.bus.topology import JobTopology
 
 

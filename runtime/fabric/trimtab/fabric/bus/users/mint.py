@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.fabric.bus.permissions.operator import operator_rights
-from trimtab.fabric.bus.permissions.rights import Rights
 from trimtab.fabric.bus.permissions.roles import rights_of
+from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair, checked_public_key
 from trimtab.fabric.bus.users.tokens import credentials_text, user_token
