@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.fabric.bus.topology import BucketSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
 
-_EVERYBODYS = NatsSettings.model_fields["inbox_prefix"].default
+_SHARED_INBOX = NatsSettings.model_fields["inbox_prefix"].default
 # An answer may come this long after its question: above what the slowest responder takes.
 _ANSWER_WITHIN_S = 300
 
@@ -43,39 +43,37 @@ class Rights:
 
 
 def own_inbox(inbox_prefix: str) -> str:
-    """The subscription for answers to this user and nobody else."""
-    if inbox_prefix == _EVERYBODYS:
-        raise ValueError(
-            f"inbox_prefix: {_EVERYBODYS} is where everybody's answers arrive; give the user one of its own"
-        )
+    """The subscription for answers to this user alone."""
+    if inbox_prefix == _SHARED_INBOX:
+        raise ValueError(f"inbox_prefix: {_SHARED_INBOX} is where all answers arrive; give the user one of its own")
     return f"{inbox_prefix}.>"
 
 
-def looking_up(topology: JobTopology) -> list[str]:
+def stream_lookups(topology: JobTopology) -> list[str]:
     """What every pod begins with: whether the job's streams and buckets are there, and as they should be."""
     names = [*(spec.name for spec in topology.streams), *(spec.stream for spec in topology.buckets)]
     return [f"$JS.API.STREAM.INFO.{name}" for name in names]
 
 
-def reading_keys(*buckets: BucketSpec) -> list[str]:
+def key_reads(*buckets: BucketSpec) -> list[str]:
     return [f"$JS.API.DIRECT.GET.{bucket.stream}.$KV.{bucket.name}.>" for bucket in buckets]
 
 
-def writing_keys(*buckets: BucketSpec) -> list[str]:
+def key_writes(*buckets: BucketSpec) -> list[str]:
     return [f"$KV.{bucket.name}.>" for bucket in buckets]
 
 
-def following(*buckets: BucketSpec) -> list[str]:
+def direct_reads(*buckets: BucketSpec) -> list[str]:
     """Reading them message by message, without a consumer; see direct_reader.py."""
     return [f"$JS.API.DIRECT.GET.{bucket.stream}" for bucket in buckets]
 
 
-def bells(*buckets: BucketSpec) -> list[str]:
-    """Subscriptions by which whoever follows a bucket hears that there is something new."""
+def change_subscriptions(*buckets: BucketSpec) -> list[str]:
+    """Subscriptions that tell a reader of the bucket that there is something new."""
     return [f"$KV.{bucket.name}.>" for bucket in buckets]
 
 
-def reading_streams(*streams: str) -> list[str]:
+def stream_reads(*streams: str) -> list[str]:
     """The whole of each, by a throw-away consumer."""
     operations = ("CREATE", "MSG.NEXT", "DELETE")
     return [f"$JS.API.CONSUMER.{operation}.{stream}.*" for stream in streams for operation in operations]

@@ -12,8 +12,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.fabric.bus.permissions.operator import operator_rights
-from trimtab.fabric.bus.permissions.roles import rights_of
+from trimtab.fabric.bus.permissions import operator_rights, rights_of
 from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair, checked_public_key
