@@ -20,7 +20,7 @@ from tests.support.sizes import Sizes
 from tests.support.weights.copy_states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
 from tests.support.weights.host_copy_worker import model, run_updates, weights_at
 from tests.support.weights.killing import dies_at_line
-from trimtab.weights.apply.places import CopyPlaces
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.layout import StateLayout
 

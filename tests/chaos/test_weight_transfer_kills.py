@@ -27,8 +27,8 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.host_copy import HostCopy
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules, collect
 from trimtab.weights.store.in_flight import InFlight

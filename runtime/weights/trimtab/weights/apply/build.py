@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.durable import SharedFile, remove, rename
 from trimtab.weights.apply.errors import DamagedCopy, InvalidUpdate
 from trimtab.weights.apply.held import CopyState, Held, write_state
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.digests import block_digest
 from trimtab.weights.layout import StateLayout
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.durable import rename
 from trimtab.weights.apply.errors import DamagedCopy, InvalidUpdate
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.digests import root_digest
 from trimtab.weights.layout import StateLayout
 

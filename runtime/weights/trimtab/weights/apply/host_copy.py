@@ -17,11 +17,11 @@ import numpy.typing as npt
 import structlog
 
 from trimtab.weights.apply.build import CopyBuilder
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
 from trimtab.weights.apply.held import Held
 from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, JournalHeader, JournalWriter
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.apply.recovery import recover, redo
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.digests import block_digest

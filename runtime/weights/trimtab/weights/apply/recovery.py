@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from trimtab.weights.apply.copy_files import CopyPlaces
 from trimtab.weights.apply.durable import remove
 from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
 from trimtab.weights.apply.held import CopyState, Held, read_state, write_state
 from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, Record
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 
 _log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.fabric.pod import JobMisconfigured
-from trimtab.rollout.engines.sglang.sparse_request import LOADERS
+from trimtab.rollout.engines.sglang.sparse_update import LOADERS
 
 HOST = "127.0.0.1"
 BASE_VERSION = "0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import EngineRefused, WeightUpdate
-from trimtab.rollout.engines.sglang.sparse_request import (
+from trimtab.rollout.engines.sglang.sparse_update import (
     COMMIT,
     PREPARE,
     check_outcome,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trimtab.rollout.engines.responses import server_info
-from trimtab.rollout.engines.sglang.sparse_request import (
+from trimtab.rollout.engines.sglang.sparse_update import (
     LOADERS,
     SparseUpdateRefused,
     check_outcome,
