@@ -45,7 +45,7 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job, delete_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.announcement import announce
+from trimtab.weights.publisher import announce
 
 NAMESPACE = "default"
 STEPS = 9

@@ -10,7 +10,7 @@ from tests.support.weights.place import D, Place, content
 from tests.support.weights.states import LAYOUT, TrainedState
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.signing import Signer
-from trimtab.weights.apply.errors import CopyInUse
+from trimtab.weights.apply.copy_files import CopyInUse
 from trimtab.weights.puller import PullLimits
 from trimtab.weights.store.manifest import InvalidManifest
 from trimtab.weights.store.position import Position

@@ -26,8 +26,8 @@ from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus, TurnTimings
 from trimtab.rollout.worker.served_policy import PodResources, ServedPolicy, refreshed_policy
 from trimtab.rollout.workflows.team import Role
+from trimtab.weights.baseline import SafetensorsFile
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.source import SafetensorsFile
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 

@@ -14,7 +14,7 @@ from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.state import random_states
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.sharding import whole
+from trimtab.trainer.network.policy_network import whole
 
 PREFIX = "checkpoints/solver"
 

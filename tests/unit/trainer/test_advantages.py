@@ -13,7 +13,7 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import Group
 from trimtab.trainer.advantages import AdvantageRule, GroupBaseline, overlong_penalty
-from trimtab.trainer.step_rules import rate_factor
+from trimtab.trainer.learner import rate_factor
 
 
 def group(*rewards: float, tokens: tuple[int, ...] = ()) -> Group:

@@ -15,8 +15,8 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer.background import Background, Outbox, persistently
 from trimtab.trainer.publisher import WeightOutbox
+from trimtab.weights.baseline import WeightSource
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.source import WeightSource
 
 QUICK = FullJitter(base_s=0.001, cap_s=0.001)
 

@@ -16,7 +16,7 @@ from trimtab.cli.weights.catalogue import route_text
 from trimtab.cli.weights.opening import OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.screen import byte_bar
 from trimtab.cli.weights.units import size
-from trimtab.weights.apply.errors import CopyInUse, DamagedCopy
+from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.latest import Latest

@@ -14,7 +14,7 @@ from trimtab.dataflow.filters import Filter
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup
-from trimtab.dataflow.trajectories import header_of
+from trimtab.dataflow.outcomes import header_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusTimeout
 from trimtab.fabric.bus.reader import StreamReader

@@ -18,10 +18,9 @@ from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
 from trimtab.fabric.signing import Signer
 from trimtab.trainer.background import Background, Outbox, persistently
-from trimtab.weights.baseline import Captured
+from trimtab.weights.baseline import Captured, WeightSource
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.source import WeightSource
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 

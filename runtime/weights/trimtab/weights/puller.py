@@ -19,8 +19,7 @@ from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, Stor
 from trimtab.fabric.objects.upload import Progress
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.apply.copy_files import take_lock
-from trimtab.weights.apply.errors import DamagedCopy
+from trimtab.weights.apply.copy_files import DamagedCopy, take_lock
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.assembly import ChunkFiles, WrongWeights, build, plan_journey, prepare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from trimtab.rollout.engines.builtin.prefix_tree import PrefixTree
+from trimtab.rollout.engines.builtin.prefix_cache import PrefixTree
 
 
 def keep(tree: PrefixTree, slots: dict[int, tuple[int, ...]], tokens: list[int]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
-from trimtab.weights.apply.errors import CopyInUse, DamagedCopy, InvalidUpdate
+from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy, InvalidUpdate
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.layout import InvalidLayout, StateLayout
 

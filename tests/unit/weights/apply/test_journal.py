@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
-from trimtab.weights.apply.errors import DamagedJournal
+from trimtab.weights.apply.copy_files import DamagedJournal
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.journal import Journal
 from trimtab.weights.layout import StateLayout

@@ -19,7 +19,7 @@ from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
-from trimtab.dataflow.trajectories import header_of
+from trimtab.dataflow.outcomes import header_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusConflict, BusError, BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call

@@ -33,8 +33,8 @@ from trimtab.fabric.bus.errors import (
     NoResponders,
     PayloadTooLarge,
 )
-from trimtab.fabric.bus.headers import Headers, encoded_size
 from trimtab.fabric.bus.inbox import CallbackSlot, ReplyInbox, Slot, status_of
+from trimtab.fabric.bus.names import Headers, encoded_size
 from trimtab.fabric.bus.retry import ATTEMPT_TIMEOUT_S
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.tls import TlsUnusable

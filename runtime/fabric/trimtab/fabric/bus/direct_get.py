@@ -16,8 +16,8 @@ from nats.aio.msg import Msg
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, NoResponders
-from trimtab.fabric.bus.headers import Headers
 from trimtab.fabric.bus.inbox import CallbackSlot, description_of, status_of
+from trimtab.fabric.bus.names import Headers
 from trimtab.fabric.bus.retry import until_deadline
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024

@@ -20,8 +20,7 @@ from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
-from trimtab.fabric.objects.errors import ObjectTooLarge, StoreTimeout, StoreUnavailable
-from trimtab.fabric.objects.faults import STORE_FAULTS, translated
+from trimtab.fabric.objects.errors import STORE_FAULTS, ObjectTooLarge, StoreTimeout, StoreUnavailable, translated
 from trimtab.fabric.objects.keys import full_key, relative_key
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.tls import ChangingFile, TlsUnusable

@@ -172,6 +172,6 @@ def _sparse_carrier(engine: str) -> type[SparseFile]:
     if engine == "builtin":
         return SparseFile
     # It brings torch, which no other worker needs and which takes seconds to import.
-    from trimtab.rollout.engines.sglang.sparse_carrier import SglangSparseFile
+    from trimtab.rollout.engines.sglang.sparse_update import SglangSparseFile
 
     return SglangSparseFile

@@ -1,4 +1,5 @@
-"""Where the files of a host copy lie, what each of them means, and the lock that keeps a second writer out.
+"""The files of a host copy: where they lie, what each of them means, the lock that keeps a second writer out, and the
+state file that says which version the copy holds. Replacing that file moves the copy to its next version.
 
 The folder belongs to the engines too: files of other names in it are left alone. The spool belongs to one copy.
 """
@@ -10,11 +11,31 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from trimtab.weights.apply.durable import remove, sync_folder
-from trimtab.weights.apply.errors import CopyInUse
+import msgspec
+
+from trimtab.weights.apply.durable import remove, rename, sync_folder
+from trimtab.weights.digests import root_digest
+from trimtab.weights.layout import StateLayout
 
 _LOCK_NAME = "copy.lock"
+
+
+class CopyInUse(Exception):
+    """Another process, or another object of this one, has the copy open."""
+
+
+class DamagedCopy(Exception):
+    """The copy is not what it says it is. It has to be built again from the store."""
+
+
+class DamagedJournal(Exception):
+    """A journal that cannot be applied. Past its commit point the copy is lost with it."""
+
+
+class InvalidUpdate(ValueError):
+    """An update or a first fill that its caller has put together wrongly. The copy is untouched."""
 
 
 def take_lock(file: Path, locks: ExitStack) -> None:
@@ -29,7 +50,7 @@ def take_lock(file: Path, locks: ExitStack) -> None:
 
 
 @dataclass(frozen=True)
-class CopyPlaces:
+class CopyFiles:
     """A copy exists if and only if there is a state file."""
 
     folder: Path
@@ -88,3 +109,48 @@ class CopyPlaces:
         remove(self.committed)
         remove(self.model)
         self.drop_unfinished()
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One version of the weights: the XXH3 of every block of the layout, and the root over them."""
+
+    epoch: int
+    version: int
+    root: str
+    digests: tuple[bytes, ...]
+
+    def __str__(self) -> str:
+        return f"version {self.version} of epoch {self.epoch}"
+
+    def check(self, layout: StateLayout) -> None:
+        """Raises InvalidUpdate when this cannot be a version of the layout."""
+        if len(self.digests) != len(layout.blocks):
+            raise InvalidUpdate(f"{self} has {len(self.digests)} digests, its layout has {len(layout.blocks)} blocks")
+        if self.root != (root := root_digest(layout, self.digests)):
+            raise InvalidUpdate(f"{self} has the root {self.root}, its digests give {root}")
+
+
+class CopyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the state file."""
+
+    format: Literal[1] = 1
+    layout_digest: str
+    held: Held
+
+
+def write_state(files: CopyFiles, state: CopyState) -> None:
+    with files.next_state.open("wb") as file:
+        file.write(msgspec.json.encode(state))
+        file.flush()
+        os.fsync(file.fileno())
+    rename(files.next_state, files.state)
+
+
+def read_state(files: CopyFiles) -> CopyState | None:
+    """None when there is none; DamagedCopy when it cannot be read."""
+    try:
+        return msgspec.json.decode(files.state.read_bytes(), type=CopyState)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedCopy(f"{files.state} is not the state of a host copy: {error}") from None

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.weights.apply.copy_files import Held, InvalidUpdate
 from trimtab.weights.apply.durable import remove, rename, sync_folder
-from trimtab.weights.apply.errors import InvalidUpdate
-from trimtab.weights.apply.held import Held
 from trimtab.weights.apply.journal import Journal, JournalWriter, Kind
 from trimtab.weights.layout import Block
 
@@ -67,7 +66,7 @@ class Transaction:
             raise InvalidUpdate("the update is prepared or abandoned already, or its copy is closed")
         digests = enumerate(zip(self._copy.held.digests, self._target.digests, strict=True))
         journal = self._writer.seal(required={index for index, (old, new) in digests if old != new})
-        rename(self._copy.places.writing, self._copy.places.prepared)
+        rename(self._copy.files.writing, self._copy.files.prepared)
         self._over = True
         return PreparedUpdate(self._copy, journal)
 
@@ -78,7 +77,7 @@ class Transaction:
         self._over = True
         self._writer.close()
         if not self._copy.closed:  # what lies there now may be another owner's
-            remove(self._copy.places.writing)
+            remove(self._copy.files.writing)
 
     def __enter__(self) -> Self:
         return self
@@ -116,9 +115,9 @@ class PreparedUpdate:
         if self._over or self.copy.closed:
             raise InvalidUpdate("the update is committed or rolled back already, or its copy is closed")
         if not self._past_commit_point:
-            self.copy.places.prepared.replace(self.copy.places.committed)
+            self.copy.files.prepared.replace(self.copy.files.committed)
             self._past_commit_point = True
-        sync_folder(self.copy.places.spool)
+        sync_folder(self.copy.files.spool)
         self.copy.finish_commit(self.journal, threads=threads)
         self._over = True
 
@@ -130,7 +129,7 @@ class PreparedUpdate:
             return
         self._over = True
         if not self.copy.closed:  # what lies there now may be another owner's
-            remove(self.copy.places.prepared)
+            remove(self.copy.files.prepared)
 
     def close(self) -> None:
         """Gives up the journal, whose space on disk is taken until then."""

@@ -16,8 +16,13 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import JobMisconfigured, run_pod
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import LogSettings
-from trimtab.rollout.engines.sglang.command import HOST, child_environment, refuse_owned, server_command
-from trimtab.rollout.engines.sglang.installation import find_installation
+from trimtab.rollout.engines.sglang.command import (
+    HOST,
+    child_environment,
+    find_installation,
+    refuse_owned,
+    server_command,
+)
 from trimtab.rollout.engines.sglang.supervisor import Patience, ServerNotReady, ServerProbe, Supervisor
 
 _log = structlog.get_logger(__name__)

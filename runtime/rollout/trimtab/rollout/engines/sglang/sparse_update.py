@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
-from trimtab.rollout.engines.contract import EngineRefused, ServerInfo
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import EngineRefused, ServerInfo, WeightUpdate
+from trimtab.rollout.engines.sparse_file import SparseFile
 
 PREPARE, COMMIT = "trimtab_sparse_loader.prepare", "trimtab_sparse_loader.commit"
 LOADERS = (PREPARE, COMMIT)
@@ -56,3 +58,27 @@ def check_outcome(file: Path, *, base_version: str) -> None:
         raise SparseUpdateRefused(outcome["refused"])
     if outcome["base_version"] != base_version:
         raise SparseUpdateRefused(f"the update changes version {outcome['base_version']}, served is {base_version}")
+
+
+class SglangSparseFile(SparseFile):
+    """Carries sparse updates to an SGLang that we launched: the file of the built-in engine, through our weight loader.
+    To be given in a pause. A loader that raises takes SGLang's scheduler down, so there are two steps: the first raises
+    nothing and leaves its verdict in a file, and only the second changes weights, and the version with them.
+    """
+
+    async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+        if not takes_sparse_updates(await engine.server_info(timeout_s=timeout_s)):
+            raise EngineRefused("/server_info: it was not launched with our weight loaders, or has several ranks")
+        # SGLang does not tell its loaders what it serves.
+        served = (await engine.model_info(timeout_s=timeout_s)).weight_version
+        path = [serialized_path(self.path)]
+        await engine.begin_weight_update(timeout_s=timeout_s)
+        try:
+            await engine.update_weights_from_tensor(path, load_format=PREPARE, weight_version=None, timeout_s=timeout_s)
+            check_outcome(self.path, base_version=served)
+            return await engine.update_weights_from_tensor(
+                path, load_format=COMMIT, weight_version=weight_version, timeout_s=timeout_s
+            )
+        finally:
+            # Also after a failure: otherwise the next beginning is refused.
+            await engine.end_weight_update(timeout_s=timeout_s)
