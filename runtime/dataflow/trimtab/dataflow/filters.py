@@ -88,18 +88,18 @@ class CheckedFilter:
         self._entrypoint = entrypoint
 
     def kept(self, group: GroupOutcome) -> frozenset[int]:
-        place = f"data.filter.custom: {self._entrypoint} on prompt {group.prompt_id!r} of policy {group.policy!r}"
+        where = f"data.filter.custom: {self._entrypoint} on prompt {group.prompt_id!r} of policy {group.policy!r}"
         # Code of the user's: whatever it raises is about this group, and says so.
         try:
             answer: object = self._inner.kept(group)
         except Exception as error:
-            raise FilterMisbehaved(f"{place} raised {type(error).__name__}: {error}") from error
+            raise FilterMisbehaved(f"{where} raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, frozenset | set):
-            raise FilterMisbehaved(f"{place} answered {answer!r:.60}; return a frozenset of sample indices")
+            raise FilterMisbehaved(f"{where} answered {answer!r:.60}; return a frozenset of sample indices")
         known = {sample.index for sample in group.samples}
         if strangers := answer - known:
             raise FilterMisbehaved(
-                f"{place} kept samples {sorted(strangers, key=repr)}, which the group does not have; "
+                f"{where} kept samples {sorted(strangers, key=repr)}, which the group does not have; "
                 f"it was given {sorted(known)}"
             )
         return frozenset(answer)

@@ -61,7 +61,7 @@ class Issuer:
             ledger = self._books.ledger
             unseen = set(ledger.unseen(ledger.newest_tasks))
             newest = zip(ledger.newest_tasks, ledger.newest_positions, strict=True)
-            await self._publish(publisher, [place for place in newest if place[0] in unseen])
+            await self._publish(publisher, [task for task in newest if task[0] in unseen])
             while True:
                 record = await self._books.record(self._decide)
                 if isinstance(record, TasksIssued):
@@ -98,8 +98,8 @@ class Issuer:
     def _draw(self, position: int) -> float:
         return xxhash.xxh3_64_intdigest(f"{self._job.spec.data.seed}/{position}".encode()) / 2**64
 
-    async def _publish(self, publisher: WindowedPublisher, places: Iterable[tuple[int, int]]) -> None:
-        for number, position in places:
+    async def _publish(self, publisher: WindowedPublisher, tasks: Iterable[tuple[int, int]]) -> None:
+        for number, position in tasks:
             task = self._task(number, position)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
         await publisher.flush()

@@ -21,7 +21,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.parent_death import die_with_who_asked_for_it
+from trimtab.fabric.parent_death import die_with_launcher
 from trimtab.fabric.pod import (
     EXIT_MISCONFIGURED,
     JobMisconfigured,
@@ -80,7 +80,7 @@ async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Conne
 
 
 def main() -> None:
-    die_with_who_asked_for_it()
+    die_with_launcher()
     settings = pod_settings(TrainerPodSettings)
     stop = threading.Event()
 

@@ -1,5 +1,5 @@
-"""Folded deltas from storage alone: one hop over versions that a trainer published one by one, made by whoever has its
-key, at any time later. No more than a few blocks are in memory; what has to be read lies in a folder on disk.
+"""Folded deltas from storage alone: one hop over versions that a trainer published one by one, made by a process that
+has its key, at any time later. No more than a few blocks are in memory; what has to be read lies in a folder on disk.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class WeightPuller:
             self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
         else:
             update = await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
-        # Kept until here: whoever is interrupted before finds them again.
+        # Kept until here: a pull that is interrupted before finds them again.
         await asyncio.to_thread(clear_spool, self._spool)
         return update
 

@@ -30,8 +30,8 @@ def first_arrivals(headers: Sequence[TrajectoryHeader]) -> Groups:
     groups: Groups = defaultdict(list)
     seen = set()
     for header in headers:
-        if header.benchmark is None and place(header) not in seen:
-            seen.add(place(header))
+        if header.benchmark is None and sample_key(header) not in seen:
+            seen.add(sample_key(header))
             groups[header.group_id].append(header)
     return groups
 
@@ -54,7 +54,7 @@ def deadlines(headers: Sequence[TrajectoryHeader]) -> dict[str, dict[str, tuple[
     return found
 
 
-def place(header: TrajectoryHeader) -> tuple[str, str, int]:
+def sample_key(header: TrajectoryHeader) -> tuple[str, str, int]:
     return header.policy, header.group_id, header.group_index
 
 

@@ -145,8 +145,8 @@ class Evaluator:
 
     def _begin(self, running: EvaluationStarted) -> None:
         books = self._books.ledger.evaluation
-        places = ((plan.name, number) for plan in running.benchmarks for number in range(plan.prompts))
-        self._unsent = deque(place for place in places if not books.is_done(*place))
+        keys = ((plan.name, number) for plan in running.benchmarks for number in range(plan.prompts))
+        self._unsent = deque(key for key in keys if not books.is_done(*key))
         self._sent = set()
 
     async def _send(self, publisher: WindowedPublisher, running: EvaluationStarted) -> None:
@@ -154,14 +154,14 @@ class Evaluator:
             return
         self._note_answers(self._books.ledger)
         while self._unsent and len(self._sent) < _MAX_OUTSTANDING:
-            place = self._unsent.popleft()
-            task = self._task(running, *place)
+            key = self._unsent.popleft()
+            task = self._task(running, *key)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
-            self._sent.add(place)
+            self._sent.add(key)
         await publisher.flush()
 
     def _note_answers(self, ledger: Ledger) -> None:
-        self._sent = {place for place in self._sent if not ledger.evaluation.is_done(*place)}
+        self._sent = {key for key in self._sent if not ledger.evaluation.is_done(*key)}
 
     def _task(self, running: EvaluationStarted, benchmark: str, number: int) -> Task:
         held_out = self._benchmarks[benchmark]

@@ -64,7 +64,9 @@ class _History:
         self.record_bytes += size
 
     def _add_part(self, part: SnapshotPart) -> None:
-        """Whoever writes a snapshot writes nothing in between. If it dies, what there is of it means nothing."""
+        """The parts of a snapshot are written with nothing in between. If the writer dies, an incomplete one counts for
+        nothing.
+        """
         self._parts = [*self._parts[: part.number], part.body]
         if len(self._parts) == part.count:
             self.snapshot_bytes = sum(map(len, self._parts))

@@ -210,7 +210,7 @@ class Ledger:
         for group_id in named:
             if group_id not in stream.unfiltered:
                 raise LedgerError(f"{stream.policy}: group {group_id} was filtered and is not there")
-        # All at once and whole: whoever learnt only of those left out would take them for the rule.
+        # All at once and whole: a curator that learnt only of those left out would take them for the rule.
         for group_id in named:
             self._observe(stream.unfiltered[group_id])
         for group_id in record.kept:

@@ -30,10 +30,10 @@ class EnduringClient(Client):
 
     async def subscribe_prompt(self, subject: str, deliver: Callable[[Msg], None]) -> Subscription:
         """Messages go to `deliver` as they are read, without a queue and a task in between. It must be quick, and the
-        subject one that nobody writes to before this returns.
+        subject one that is not written to before this returns.
         """
         subscription = await self.subscribe(subject)
-        # Those that were unsubscribed since are forgotten here: the client tells nobody when it drops one.
+        # Those that were unsubscribed since are forgotten here: the client does not say when it drops one.
         self._prompt = {sid: other for sid, other in self._prompt.items() if sid in self._subs}
         self._prompt[subscription._id] = deliver
         return subscription

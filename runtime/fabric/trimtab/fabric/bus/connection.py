@@ -246,7 +246,7 @@ class Bus:
         deadline or use `post`.
         """
         size = len(payload) + (encoded_size(headers) if headers else 0)
-        # The server counts headers too and cuts the connection of whoever exceeds the limit.
+        # The server counts headers too and cuts the connection of a client that exceeds the limit.
         if size > self._client.max_payload:
             raise PayloadTooLarge(
                 f"message of {size} bytes to {subject!r} exceeds the server's max_payload of "
@@ -280,7 +280,7 @@ class Bus:
     async def ask(
         self, subject: str, payload: bytes = b"", *, headers: Headers | None = None, deadline_s: float
     ) -> Msg:
-        """Sends a question and returns the first answer, whatever it says; NoResponders when nobody listens."""
+        """Sends a question and returns the first answer, whatever it says; NoResponders when there is no responder."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg | None] = loop.create_future()
 
@@ -303,7 +303,7 @@ class Bus:
         if message is None:
             raise BusUnavailable(f"the connection was lost while waiting for an answer on {subject!r}")
         if status_of(message) == "503":
-            raise NoResponders(f"nobody listens on {subject!r}")
+            raise NoResponders(f"no responder listens on {subject!r}")
         return message
 
     def register(self, slot: Slot) -> str:
@@ -358,7 +358,7 @@ class Bus:
         finally:
             await self._client.close()
             self._forget_outstanding()
-            # Whoever waits for a connection wakes up to find the bus closed.
+            # A task that waits for a connection wakes up to find the bus closed.
             self._connected.set()
         if task is not None and task.cancelling() > cancellations:
             # nats-py swallows a cancellation while it closes: without this the task would go on.

@@ -48,7 +48,7 @@ class StoredMessage:
 
     @property
     def headers(self) -> Headers:
-        """Those of whoever published it."""
+        """Those of its publisher."""
         return {name: value for name, value in self._all_headers.items() if name not in _SERVER_HEADERS}
 
 

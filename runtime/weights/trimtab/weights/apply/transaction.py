@@ -37,8 +37,8 @@ class Transaction:
         self, block: int, positions: npt.NDArray[np.uint32], values: npt.NDArray[np.unsignedinteger[Any]]
     ) -> None:
         """`positions` are of elements inside the block, increasing; `values` are as wide as its elements."""
-        place = self._place(block)
-        width = place.element.width
+        part = self._block(block)
+        width = part.element.width
         if positions.dtype != np.uint32 or values.dtype != np.dtype(f"u{width}"):
             raise InvalidUpdate(
                 f"block {block} takes uint32 and uint{8 * width}, not {positions.dtype}, {values.dtype}"
@@ -48,16 +48,16 @@ class Transaction:
         positions, values = np.ascontiguousarray(positions), np.ascontiguousarray(values)
         if not np.all(positions[1:] > positions[:-1]):
             raise InvalidUpdate(f"block {block}: its positions do not increase; sort them, each once")
-        elements = place.size // width
+        elements = part.size // width
         if len(positions) and positions[-1] >= elements:
             raise InvalidUpdate(f"block {block} has {elements} elements, position {positions[-1]} is outside")
         self._writer.put(block, Kind.SPARSE, count=len(positions), arrays=(positions, values))
 
     def put_whole(self, block: int, content: npt.NDArray[np.uint8]) -> None:
-        place = self._place(block)
-        if content.dtype != np.uint8 or content.shape != (place.size,):
-            raise InvalidUpdate(f"block {block} is {place.size} bytes, not {content.dtype} of shape {content.shape}")
-        count = place.size // place.element.width
+        part = self._block(block)
+        if content.dtype != np.uint8 or content.shape != (part.size,):
+            raise InvalidUpdate(f"block {block} is {part.size} bytes, not {content.dtype} of shape {content.shape}")
+        count = part.size // part.element.width
         self._writer.put(block, Kind.WHOLE, count=count, arrays=(np.ascontiguousarray(content),))
 
     def prepare(self) -> PreparedUpdate:
@@ -87,7 +87,7 @@ class Transaction:
     ) -> None:
         self.abandon()
 
-    def _place(self, block: int) -> Block:
+    def _block(self, block: int) -> Block:
         blocks = self._copy.layout.blocks
         if not 0 <= block < len(blocks):
             raise InvalidUpdate(f"there is no block {block}; the layout has {len(blocks)}")

@@ -1,7 +1,7 @@
 """Makes the credentials of users from their account's seed, without remembering any of them.
 
 A user's key is derived from the account's, and times are rounded: within one window the same user is minted in the same
-bytes, whoever does it and however often. A user outlives its window by another one, in which the renewed file has time
+bytes, by any process and however often. A user outlives its window by another one, in which the renewed file has time
 to arrive where it is used.
 """
 
