@@ -20,8 +20,6 @@ from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 _log = structlog.get_logger(__name__)
 _STOP_TIMEOUT_S = 10.0
 _BACKOFF = FullJitter(base_s=0.5, cap_s=5.0)
-
-
 Result = TypeVar("Result")
 
 

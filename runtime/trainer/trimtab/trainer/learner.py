@@ -34,7 +34,6 @@ _NO_ROW = Row(
     versions=np.zeros(1, dtype=np.int64),
     advantage=0.0,
 )
-_EPSILON = 1e-6
 
 
 class UnsupportedAlgorithm(ValueError):
@@ -255,7 +254,7 @@ def normalized_advantages(rows: Sequence[Row]) -> list[Row]:
     count, total = ranks.sums(len(rows), math.fsum(row.advantage for row in rows))
     mean = total / max(1.0, count)
     (squares,) = ranks.sums(math.fsum((row.advantage - mean) ** 2 for row in rows))
-    deviation = math.sqrt(squares / max(1.0, count - 1)) + _EPSILON
+    deviation = math.sqrt(squares / max(1.0, count - 1)) + _TINY
     return [replace(row, advantage=(row.advantage - mean) / deviation) for row in rows]
 
 
