@@ -21,6 +21,8 @@ from trimtab.weights.codec.change import Bytes, Change, Whole, apply_change, fin
 from trimtab.weights.digests import block_digest, patched_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
 
+Result = TypeVar("Result")
+
 
 class WeightSource(Protocol):
     """A state in the representation that engines load: their tensor names, their dtype, byte for byte."""
@@ -43,9 +45,6 @@ class SafetensorsFile:
 
     def read(self, block: Block, out: Bytes) -> None:
         np.copyto(out, self._data[block.start : block.end])
-
-
-Result = TypeVar("Result")
 
 
 class LayoutChanged(ValueError):

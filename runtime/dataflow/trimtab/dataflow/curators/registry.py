@@ -14,6 +14,7 @@ from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.fabric.pod import JobMisconfigured
 
 _METHODS = ("admits", "observe", "stepped", "groups_needed", "state", "restore")
+Result = TypeVar("Result")
 
 
 def make_curator(
@@ -48,9 +49,6 @@ def make_curator(
                 )
         return CheckedCurator(cast(Curator, curator), entrypoint=settings.custom.entrypoint)
     return PassThrough()
-
-
-Result = TypeVar("Result")
 
 
 class CheckedCurator:

@@ -13,6 +13,7 @@ from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.pod import JobMisconfigured
 
 _METHODS = ("streams", "needs", "choose")
+Result = TypeVar("Result")
 
 
 def make_selection(data: Data, *, policies: Sequence[str], load: Callable[[Plugin], object]) -> Selection:
@@ -32,9 +33,6 @@ def make_selection(data: Data, *, policies: Sequence[str], load: Callable[[Plugi
     mixed = {mix.policy: {stream.policy: stream.weight for stream in mix.streams} for mix in data.mix}
     fresh = Fresh({policy: mixed.get(policy, {policy: 1.0}) for policy in policies}, seed=data.seed)
     return fresh if data.replay is None else Replay(data.replay, fresh)
-
-
-Result = TypeVar("Result")
 
 
 class SelectionMisbehaved(JobMisconfigured):

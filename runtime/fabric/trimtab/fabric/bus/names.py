@@ -22,6 +22,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PREAMBLE = len(b"NATS/1.0\r\n\r\n")
 _PER_LINE = len(b": \r\n")
 MAX_SUBJECT_CHARS = 1024
+Headers = dict[str, str]
 
 
 def escape_token(text: str) -> str:
@@ -46,9 +47,6 @@ def escape_token(text: str) -> str:
             break
         kept += piece
     return f"{kept}_h{digest}"
-
-
-Headers = dict[str, str]
 
 
 @lru_cache(maxsize=4096)

@@ -1,5 +1,5 @@
-"""What can go wrong with object storage. Every error names bucket and key; nothing from boto3 gets past this
-package.
+"""What can go wrong with object storage, named after what happened. Every error names bucket and key; nothing from
+boto3 gets past this package. Which faults of boto3 become which error decides whether a write can happen twice.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.exceptions import HTTPClientError as BotoTransportError
 from urllib3.exceptions import HTTPError
 
+# Not OSError: a full disk under a download is not the store's.
+StoreFault = ClientError | BotoCoreError | HTTPError | ConnectionError
 STORE_FAULTS = (ClientError, BotoCoreError, HTTPError, ConnectionError)
 _UNAUTHORIZED = frozenset(
     {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
 )
 _BAD_DIGEST = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "ConditionalRequestConflict", "OperationAborted", "TooManyRequests"})
-
-
-# named after what happened, as callers read them in an except clause
 
 
 class ObjectStoreError(Exception):
@@ -77,10 +76,6 @@ class StoreUnfit(ObjectStoreError):
 
 class InvalidKey(ObjectStoreError, ValueError):
     """A key that stores spell, normalise or refuse differently from one another."""
-
-
-# Not OSError: a full disk under a download is not the store's.
-StoreFault = ClientError | BotoCoreError | HTTPError | ConnectionError
 
 
 def translated(fault: StoreFault, *, doing: str) -> ObjectStoreError:

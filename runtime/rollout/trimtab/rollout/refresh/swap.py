@@ -16,6 +16,8 @@ SWAP_DEADLINE_S = 120.0
 _STRAGGLERS_FIRST_S = 0.1
 _STRAGGLERS_MAX_S = 2.0
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
+Give = Callable[[str], Awaitable[WeightUpdate]]
+"""Has the engine take weights, and call them by this label."""
 
 
 class SwapKind(StrEnum):
@@ -40,10 +42,6 @@ class SwapMetrics:
     def swapped(self, *, policy: str, kind: SwapKind, refresh_s: float, pause_s: float) -> None:
         self._refresh.labels(policy, kind.value).observe(refresh_s)
         self._pause.labels(policy, kind.value).observe(pause_s)
-
-
-Give = Callable[[str], Awaitable[WeightUpdate]]
-"""Has the engine take weights, and call them by this label."""
 
 
 class WeightSwap:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 _CUT_CHARACTER_TOKENS = 4
 """A character may take so many tokens of a byte each, and the first few of those looked at may be the end of one."""
+FinishType = Literal["stop", "length", "abort"]
 
 
 class TextCodec:
@@ -54,9 +55,6 @@ class StopStrings:
     @staticmethod
     def trimmed(text: str, matched: str) -> str:
         return text.partition(matched)[0]
-
-
-FinishType = Literal["stop", "length", "abort"]
 
 
 class SamplingParams(BaseModel):

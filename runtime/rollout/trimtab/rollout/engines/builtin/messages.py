@@ -15,6 +15,7 @@ from trimtab.rollout.engines.builtin.generation import SamplingParams
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError
 
 _COMMAND_TIMEOUT_S = 120.0
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class GenerateRequest(BaseModel):
@@ -85,9 +86,6 @@ class UpdateVersionRequest(BaseModel):
 
 class WeightsCheckerRequest(BaseModel):
     action: Literal["checksum"]
-
-
-Body = TypeVar("Body", bound=BaseModel)
 
 
 def error_response(status: int, message: str) -> web.Response:
