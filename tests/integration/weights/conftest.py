@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.weights.place import D, Place
+from tests.support.weights.weight_site import D, Place
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology

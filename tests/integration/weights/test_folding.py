@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.weights.place import RULES, SIGNER, D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import RULES, SIGNER, D, Place, content
 from trimtab.fabric.objects.client import ObjectStore, StoredObject
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.settings import ObjectStoreSettings

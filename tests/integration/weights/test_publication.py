@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.weights.place import D, Place, content
 from tests.support.weights.states import LAYOUT, TrainedState
+from tests.support.weights.weight_site import D, Place, content
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.signing import Signer
 from trimtab.weights.apply.copy_files import CopyInUse

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.support.polling import eventually
-from tests.support.weights.place import D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import D, Place, content
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.weights.baseline import LayoutChanged
 from trimtab.weights.layout import StateLayout

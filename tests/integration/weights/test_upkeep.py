@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.support.weights.place import RULES, D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import RULES, D, Place, content
 from trimtab.fabric.objects.client import DEFAULT_DEADLINE_S, ObjectStore, StoredObject
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.weights.store.collection import CollectionRules

@@ -20,8 +20,8 @@ from click.testing import CliRunner, Result
 from pydantic import BaseModel, SecretStr
 
 from tests.support.polling import eventually, within
-from tests.support.weights.place import RULES, SIGNER, D, Place
 from tests.support.weights.states import LAYOUT, TrainedState
+from tests.support.weights.weight_site import RULES, SIGNER, D, Place
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
