@@ -31,7 +31,7 @@ RULES = UpkeepRules(
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightSite:
     """A part of the store and a bucket that no other test uses, and whatever a test opens there."""
 
     settings: ObjectStoreSettings
