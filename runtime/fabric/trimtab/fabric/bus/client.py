@@ -6,6 +6,7 @@ Each override names what it corrects. They touch private methods, so the integra
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 
@@ -111,3 +112,11 @@ def plain_headers(raw: bytes) -> dict[str, str] | None:
             return None
         found[name] = value.strip()
     return found
+
+
+async def stop_dial(dialling: asyncio.Future[None]) -> None:
+    """Ends a dial that was given up and looks at its outcome, which asyncio would otherwise complain about."""
+    dialling.cancel()
+    await asyncio.wait({dialling}, timeout=1.0)
+    if dialling.done() and not dialling.cancelled():
+        dialling.exception()

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.fabric.bus.client import EnduringClient
+from trimtab.fabric.bus.client import EnduringClient, stop_dial
 from trimtab.fabric.bus.credentials import (
     Credentials,
     CredentialsFile,
@@ -48,8 +48,6 @@ CLOSE_DEADLINE_S = 5.0
 # What may be written ahead of the socket before publishers wait for it. More makes bursts, between which the server
 # idles.
 OUTBOUND_BUFFER_BYTES = 2 * 1024 * 1024
-
-
 _REFUSALS = ("authorization violation", "authentication expired", "certificate_verify_failed")
 
 
@@ -57,14 +55,6 @@ class BusState(StrEnum):
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
     CLOSED = "closed"
-
-
-async def _stopped(dialling: asyncio.Future[None]) -> None:
-    """Ends a dial that was given up and looks at its outcome, which asyncio would otherwise complain about."""
-    dialling.cancel()
-    await asyncio.wait({dialling}, timeout=1.0)
-    if dialling.done() and not dialling.cancelled():
-        dialling.exception()
 
 
 class Bus:
@@ -172,7 +162,7 @@ class Bus:
             raise BusUnavailable(f"cannot connect to NATS at {self._servers}: {message}") from None
         finally:
             self._refused.cancel()
-            await _stopped(dialling)
+            await stop_dial(dialling)
         await self._inbox.open()
         self._connected.set()
 
