@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trimtab.dataflow.audit import reading
+from trimtab.dataflow.audit.streams import read_streams as read_job_streams
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -106,7 +106,7 @@ async def read_streams(folder: Path, topology: JobTopology) -> Streams:
 
 
 async def streams_on(bus: Bus, topology: JobTopology) -> Streams:
-    streams = await reading.read_streams(bus, topology)
+    streams = await read_job_streams(bus, topology)
     return Streams(
         headers=streams.headers,
         grants=[record for record in streams.records if isinstance(record, StepGranted)],

@@ -32,16 +32,16 @@ from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.lease import StepTotals
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import Row, micro_batches, pack
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
-from trimtab.trainer.learner import Learner, StepOutcome
+from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
-from trimtab.trainer.metrics import TrainerMetrics
+from trimtab.trainer.metrics import StepOutcome, TrainerMetrics
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
@@ -302,8 +302,8 @@ async def _connected(
         deadline_s=_DEADLINE_S,
     )
     stack.push_async_callback(publisher.close)
-    place = ObjectPlace(store, f"checkpoints/{POLICY}", workshop=folder / topology.job / "checkpoints")
-    checkpoints = CheckpointStore(place, keep=1)
+    storage = ObjectStorage(store, f"checkpoints/{POLICY}", scratch=folder / topology.job / "checkpoints")
+    checkpoints = CheckpointStore(storage, keep=1)
     await checkpoints.claim(publisher.epoch)
     stream = BatchStream(
         bus,

@@ -19,9 +19,9 @@ from trimtab.fabric.bus.topology import JobTopology, StreamSpec
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, BatchRequest, LeaseRefused, StepTiming
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import StepPortion
-from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, Trained, row_of
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained, row_of
 
 _API_DEADLINE_S = 10.0
 _CONSUMER = "c"
@@ -140,17 +140,17 @@ class _Feed:
         """All portions of a step."""
         portions: list[StepPortion] = []
         while not portions or portions[-1].totals is None:
-            place = Place(step=trained.steps, chunk=len(portions))
+            place = PortionId(step=trained.steps, chunk=len(portions))
             portion = await (self._ahead or self._ask(place, trained))
             assert portion is not None, "the job has no last step"
             portions.append(portion)
-            following = Place(step=place.step, chunk=place.chunk + 1) if portion.totals is None else None
+            following = PortionId(step=place.step, chunk=place.chunk + 1) if portion.totals is None else None
             if following is None and place.step < self._last:
-                following = Place(step=place.step + 1)
+                following = PortionId(step=place.step + 1)
             self._ahead = None if following is None else self._ask(following, trained)
         return portions
 
-    def _ask(self, place: Place, trained: Trained) -> asyncio.Task[StepPortion | None]:
+    def _ask(self, place: PortionId, trained: Trained) -> asyncio.Task[StepPortion | None]:
         return asyncio.create_task(self._stream.portion(place, trained=trained, stopping=lambda: False))
 
 

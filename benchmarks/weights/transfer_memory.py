@@ -29,12 +29,12 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.weights.baseline import SafetensorsFile
 from trimtab.weights.codec.blocks import decode_block, encode_change, encode_whole
 from trimtab.weights.codec.change import find_change
 from trimtab.weights.layout import ELEMENT_TYPES
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import WeightPuller
-from trimtab.weights.source import SafetensorsFile
 
 PARAMETERS = 1 << 29
 THREADS = 2

@@ -22,14 +22,14 @@ from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.pod import JobPodSettings, Pod, pod_settings, run_pod, running_pod
 from trimtab.fabric.wire.lease import StepTiming
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
-from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, Trained
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.opening import open_place
+from trimtab.trainer.checkpoints.registry import open_storage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.publishing import open_publisher
+from trimtab.trainer.publisher import open_publisher
 from trimtab.weights.publisher import WeightPublisher
 
 DEADLINE_S = 120.0
@@ -63,10 +63,10 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
     pointers = KeyValue(pod.bus, pod.topology.weights)
     publisher = await open_publisher(store, pointers, policy, settings, scratch=settings.scratch, stack=stack)
-    place = await open_place(
+    storage = await open_storage(
         policy, settings, store=store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
     )
-    checkpoints = CheckpointStore(place, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
     await checkpoints.claim(publisher.epoch)
 
     model = AutoModelForCausalLM.from_pretrained(pod.folder / policy.model.uri, dtype=torch.float32)
@@ -92,9 +92,9 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
         rows: list[Row] = []
         chunk, lease_id, last = 0, "", False
         while not last:
-            place = Place(step=step, chunk=chunk)
+            portion_id = PortionId(step=step, chunk=chunk)
             trained = Trained(steps=step, previous=timing)
-            portion = await stream.portion(place, trained=trained, stopping=pod.stopping.is_set)
+            portion = await stream.portion(portion_id, trained=trained, stopping=pod.stopping.is_set)
             if portion is None:
                 return
             rows += portion.rows

@@ -36,9 +36,9 @@ from tests.support.dataflow.storm.site import (
 from tests.support.dataflow.storm.storm import Sky, Storm
 from tests.support.sizes import DataflowStorm, Sizes
 from tests.support.template_process import template_process
-from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import AuditReport, judged
-from trimtab.dataflow.ledger.records import GroupsSifted, Record, StepGranted
+from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.ledger.records import GroupsFiltered, Record, StepGranted
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
@@ -203,7 +203,7 @@ def test_good_evidence_has_no_faults() -> None:
         (leased(2, 0, range(8, 9)), granted(2, range(9, 10)), "other samples in step 2 than the ledger"),
         (Stored("solver", "t2.solver", 2, 12), None, "sample 2 of t2.solver was acknowledged and is not there"),
         (Stored("solver", "t9.solver", 0, 37), None, "sample 0 of t9.solver was acknowledged and is not there"),
-        (Durable("solver", 1, 0), GroupsSifted(policy="solver", left_out=("t3.solver",)), "is granted and filtered"),
+        (Durable("solver", 1, 0), GroupsFiltered(policy="solver", left_out=("t3.solver",)), "is granted and filtered"),
     ],
 )  # fmt: skip
 def test_each_fault_in_the_evidence_is_found(note: Note, record: Record | None, expected: str) -> None:

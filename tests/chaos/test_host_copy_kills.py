@@ -20,7 +20,7 @@ from tests.support.sizes import Sizes
 from tests.support.weights.copy_states import Bytes, Site, content_of, held_of, prepared, put_changes, weights
 from tests.support.weights.host_copy_worker import model, run_updates, weights_at
 from tests.support.weights.killing import dies_at_line
-from trimtab.weights.apply.places import CopyPlaces
+from trimtab.weights.apply.copy_files import CopyFiles
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.layout import StateLayout
 
@@ -63,7 +63,7 @@ class Scene:
         """The rename that commits has happened, and nothing after it."""
         copy = self.site.opened()
         update = prepared(copy, self.versions[1], whole=(1,))
-        copy.places.prepared.rename(copy.places.committed)
+        copy.files.prepared.rename(copy.files.committed)
         update.close()
         copy.close()
 
@@ -167,7 +167,7 @@ def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(site: Sit
     site = replace(site, piece_elements=1 << 12)
     layout = model()
     site.build(layout, weights_at(layout, 0), version=0).close()
-    places = CopyPlaces(site.folder, site.spool)
+    files = CopyFiles(site.folder, site.spool)
     moments: Counter[str] = Counter()
     lives = random.Random(20261115)
     longest_life_s = LONGEST_LIFE_S
@@ -176,14 +176,14 @@ def test_updates_killed_at_random_moments_lose_nothing_and_mix_nothing(site: Sit
 
     def hit_enough() -> bool:
         """Kills have hit updates before and after their commit point, and there were updates between them."""
-        hits = (moments[places.writing.name], moments[places.committed.name])
+        hits = (moments[files.writing.name], moments[files.committed.name])
         return rounds >= least and min(hits) >= least // 30 and version > least / 5
 
     while not hit_enough():
         assert rounds < 10 * least, f"this has shown nothing: {dict(moments)} on the way to version {version}"
         rounds += 1
         reported = _live_and_die(site, lives.uniform(0, longest_life_s))
-        moments.update(path.name for path in (places.writing, places.prepared, places.committed) if path.exists())
+        moments.update(path.name for path in (files.writing, files.prepared, files.committed) if path.exists())
         copy = site.opened()
         assert copy.held.version >= max(version, reported or 0)
         # Where updates take long, lives must too, or all end before their first commit.

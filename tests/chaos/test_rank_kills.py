@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.support.polling import eventually
 from tests.support.sizes import FULL, Sizes
 from tests.support.template_process import TemplateProcess, template_process
-from tests.support.trainer.desk import GROUP_SIZE
+from tests.support.trainer.batch_server import GROUP_SIZE
 from tests.support.trainer.killed_rank import (
     MOMENTS,
     RANK_0_ALONE,
@@ -43,7 +43,7 @@ from tests.support.trainer.killed_rank import (
     run_rank,
 )
 from tests.support.trainer.samples import policy
-from tests.support.trainer.strict_desk import StrictDesk
+from tests.support.trainer.strict_batch_server import StrictBatchServer
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -54,7 +54,7 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.trainer.__main__ import TrainerPodSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 
 SEED = 20261115
@@ -202,8 +202,8 @@ class Site:
     async def result(self) -> tuple[CheckpointIndex, dict[str, torch.Tensor]]:
         """What the last checkpoint holds, each rank's shards by name."""
         async with ObjectStore(self.objects) as store:
-            place = ObjectPlace(store, "checkpoints/solver", workshop=self.folder / "reading")
-            checkpoints = CheckpointStore(place, keep=2)
+            storage = ObjectStorage(store, "checkpoints/solver", scratch=self.folder / "reading")
+            checkpoints = CheckpointStore(storage, keep=2)
             index = await checkpoints.newest()
             assert index is not None
             shards: dict[str, torch.Tensor] = {}
@@ -211,7 +211,7 @@ class Site:
                 path = self.folder / f"result-{file.rank}"
                 await checkpoints.fetch(file, path)
                 shards |= {f"{file.rank} {name}": tensor for name, tensor in load_file(path).items()}
-            assert len({name.split("/")[1] for name in await place.names()}) == 2, "kept are two, and no leftovers"
+            assert len({name.split("/")[1] for name in await storage.names()}) == 2, "kept are two, and no leftovers"
         return index, shards
 
     def logs(self) -> str:
@@ -261,10 +261,10 @@ def fates(chances: random.Random, kills: int) -> Iterator[Fate]:
         )
 
 
-async def storm(site: Site, desk: StrictDesk, *, kills: int) -> None:
+async def storm(site: Site, batch_server: StrictBatchServer, *, kills: int) -> None:
     left_over: list[int] = []
     for attempt, fate in enumerate(fates(random.Random(SEED), kills)):
-        desk.limit = desk.acknowledged + STEPS_PER_LIFE
+        batch_server.limit = batch_server.acknowledged + STEPS_PER_LIFE
         pids = site.start(attempt, victim=fate.victim, death=fate.death)
         ending = await site.ending(pids[fate.victim], timeout_s=_LIFE_S)
         assert ending == -signal.SIGKILL, f"attempt {attempt} ended by itself with {ending}\n{site.logs()}"
@@ -279,8 +279,8 @@ async def storm(site: Site, desk: StrictDesk, *, kills: int) -> None:
     site.end_all()
 
 
-async def finish(site: Site, desk: StrictDesk, *, steps: int, attempt: int = 0) -> None:
-    desk.limit = desk.last = steps
+async def finish(site: Site, batch_server: StrictBatchServer, *, steps: int, attempt: int = 0) -> None:
+    batch_server.limit = batch_server.last = steps
     pids = site.start(attempt)
     codes = [await site.ending(pid, timeout_s=_WHOLE_RUN_S) for pid in pids]
     assert codes == [0] * RANKS, site.logs()
@@ -302,9 +302,9 @@ def surviving(taken: list[Note], *, steps: int) -> Counter[int]:
     return rows
 
 
-def check_samples(site: Site, desk: StrictDesk, *, steps: int) -> None:
-    assert desk.acknowledged == steps
-    expected = desk.sequences[: steps * GROUP_SIZE]
+def check_samples(site: Site, batch_server: StrictBatchServer, *, steps: int) -> None:
+    assert batch_server.acknowledged == steps
+    expected = batch_server.sequences[: steps * GROUP_SIZE]
     assert surviving(notes(site.folder), steps=steps) == Counter(expected)
 
 
@@ -320,16 +320,16 @@ async def test_ranks_killed_anywhere_change_nothing(
     whole = Site(template, tmp_path / "whole", model, nats, objects)
     torn = Site(template, tmp_path / "torn", model, nats, objects)
     async with await Bus.connect(nats, name="test") as bus:
-        desk = StrictDesk(bus, torn.topology, steps=MOST_STEPS)
-        async with await desk.open():
+        batch_server = StrictBatchServer(bus, torn.topology, steps=MOST_STEPS)
+        async with await batch_server.open():
             try:
-                await storm(torn, desk, kills=kills)
-                steps = desk.acknowledged + STEPS_AFTERWARDS
-                await finish(torn, desk, steps=steps, attempt=kills)
+                await storm(torn, batch_server, kills=kills)
+                steps = batch_server.acknowledged + STEPS_AFTERWARDS
+                await finish(torn, batch_server, steps=steps, attempt=kills)
             finally:
                 torn.end_all()
-        check_samples(torn, desk, steps=steps)
-        quiet = StrictDesk(bus, whole.topology, steps=steps)
+        check_samples(torn, batch_server, steps=steps)
+        quiet = StrictBatchServer(bus, whole.topology, steps=steps)
         async with await quiet.open():
             try:
                 await finish(whole, quiet, steps=steps)
@@ -344,7 +344,9 @@ async def test_ranks_killed_anywhere_change_nothing(
         assert torch.equal(torn_weights[name], tensor), name
     deaths = [note for note in notes(torn.folder) if isinstance(note, Dying)]
     amid = Counter(moment for death in deaths for moment in death.amid)
-    sys.stderr.write(f"{len(deaths)} kills in {steps} steps, amid {dict(amid)}; {desk.superseded} requests too late\n")
+    sys.stderr.write(
+        f"{len(deaths)} kills in {steps} steps, amid {dict(amid)}; {batch_server.superseded} requests too late\n"
+    )
     assert len(deaths) == kills
     # Kills have hit checkpoints and publications, and steps were made between them, or this test has shown nothing.
     assert amid["writing its file"] + amid["committing"] >= kills // 10

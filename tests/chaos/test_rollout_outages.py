@@ -26,8 +26,8 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.trajectory import Scored
+from trimtab.weights.baseline import SafetensorsFile
 from trimtab.weights.publisher import WeightPublisher
-from trimtab.weights.source import SafetensorsFile
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 

@@ -27,8 +27,8 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer
+from trimtab.weights.apply.copy_files import CopyFiles
 from trimtab.weights.apply.host_copy import HostCopy
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules, collect
 from trimtab.weights.store.in_flight import InFlight
@@ -100,14 +100,14 @@ class Storm:
     def _kill(self, name: str) -> None:
         self.template.kill(self.alive.pop(name))
         if name != TRAINER:
-            self.moments.update(_left_by(CopyPlaces(self.site.copy_of(name), self.site.spool_of(name))))
+            self.moments.update(_left_by(CopyFiles(self.site.copy_of(name), self.site.spool_of(name))))
             check_copy(self.site, name)
 
 
-def _left_by(places: CopyPlaces) -> set[str]:
+def _left_by(files: CopyFiles) -> set[str]:
     """In the midst of what a puller was killed."""
-    applying = (places.writing, places.prepared, places.committed, places.building)
-    fetched = [path for path in places.spool.glob("*") if len(path.name) >= _SHA256_DIGITS]
+    applying = (files.writing, files.prepared, files.committed, files.building)
+    fetched = [path for path in files.spool.glob("*") if len(path.name) >= _SHA256_DIGITS]
     return {what for what, files in (("apply", [p for p in applying if p.exists()]), ("fetch", fetched)) if files}
 
 

@@ -18,7 +18,7 @@ from tests.support.sglang.launched import START_S
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.pod import read_job
 from trimtab.operator.local.job import LocalJob
-from trimtab.rollout.weight_labels import position_of
+from trimtab.rollout.policy.version_gate import position_of
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "sglang" / "job.yaml"
 _STEPS = 3

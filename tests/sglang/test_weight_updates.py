@@ -17,7 +17,7 @@ from tests.support.rollout.sparse_changes import sparse_changes_between
 from tests.support.sglang.launched import LaunchedSGLang
 from tests.support.sglang.updates import load_whole, make_changed, said, update_sparsely
 from trimtab.rollout.engines.builtin.sparse_update import write_sparse_update
-from trimtab.rollout.engines.sglang.sparse_request import SparseUpdateRefused
+from trimtab.rollout.engines.sglang.sparse_update import SparseUpdateRefused
 
 _SMALL: dict[str, Any] = {
     "vocab_size": len(CHARACTERS),

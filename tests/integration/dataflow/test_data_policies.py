@@ -11,9 +11,9 @@ import pytest
 from tests.support.dataflow.books import BATCH
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually, patiently
-from trimtab.dataflow.audit.reading import Streams, read_streams
 from trimtab.dataflow.audit.report import audit
-from trimtab.dataflow.ledger.records import GroupsSifted, StepGranted, TasksIssued
+from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.ledger.records import GroupsFiltered, StepGranted, TasksIssued
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.task import Task
@@ -51,7 +51,7 @@ async def test_groups_without_advantage_are_left_out_through_any_number_of_kills
         assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data)).violations == []
         streams = await read_streams(sim.bus, sim.topology)
         left_out = [
-            group for record in streams.records if isinstance(record, GroupsSifted) for group in record.left_out
+            group for record in streams.records if isinstance(record, GroupsFiltered) for group in record.left_out
         ]
         assert len(trained(streams)) == steps * BATCH // 2
         assert all(len(rewards_of(streams, group)) == 2 for group in trained(streams))
@@ -94,7 +94,7 @@ async def test_filters_may_come_and_go_with_the_manifest(nats_settings: NatsSett
                 assert await sim.train(steps=range(4 * turn, 4 * turn + 4), attempt=turn, seen=seen) == 4 * turn + 4
         streams = await read_streams(sim.bus, sim.topology)
         assert len(set(trained(streams))) == len(trained(streams)) == 16 * BATCH // 2
-        assert any(isinstance(record, GroupsSifted) for record in streams.records)
+        assert any(isinstance(record, GroupsFiltered) for record in streams.records)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ async def test_a_broken_plug_in_ends_the_job_with_its_name(
 async def test_a_curator_that_rests_is_asked_again(nats_settings: NatsSettings, tmp_path: Path) -> None:
     """It admits nothing before it was asked a few times, which a quiet service must go on doing."""
     (tmp_path / "sleepy.py").write_text(
-        "from trimtab.dataflow.curators.passing import PassThrough\n"
+        "from trimtab.dataflow.curators.contract import PassThrough\n"
         "class Sleepy(PassThrough):\n"
         "    asked = 0\n"
         "    def admits(self, prompt_id, content, *, draw):\n"

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually
-from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.audit.report import audit
+from trimtab.dataflow.audit.streams import read_streams
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
 from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.keyvalue import KeyValue

@@ -30,11 +30,11 @@ from tests.support.dataflow.prompt_sources import (
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import patiently
 from trimtab.dataflow.__main__ import DataflowPodSettings
-from trimtab.dataflow.audit.reading import read_streams
+from trimtab.dataflow.audit.streams import read_streams
 from trimtab.dataflow.ledger.task_ids import parse_group_id
 from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.dataflow.prompts.prompt import PromptSourceError
-from trimtab.dataflow.prompts.reading import read_prompts
+from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.metrics import Metrics

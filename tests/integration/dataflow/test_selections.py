@@ -14,8 +14,8 @@ from tests.support.dataflow.books import GROUP
 from tests.support.dataflow.jobs import job
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually, patiently
-from trimtab.dataflow.audit.judging import violations
-from trimtab.dataflow.audit.reading import Streams, read_streams
+from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.audit.violations import violations
 from trimtab.dataflow.ledger.records import StepDurable, StepGranted, StepTimed, StepTrained, StreamsRouted
 from trimtab.dataflow.mixing import MixingSchedule
 from trimtab.fabric.bus.direct_get import get_messages

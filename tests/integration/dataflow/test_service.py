@@ -15,8 +15,8 @@ from tests.support.dataflow.books import BATCH, GROUP, STALENESS
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.polling import eventually, patiently
 from trimtab.cli.main import main
-from trimtab.dataflow.audit.reading import read_streams
 from trimtab.dataflow.audit.report import AuditReport, audit
+from trimtab.dataflow.audit.streams import read_streams
 from trimtab.dataflow.ledger.records import StepGranted, TasksIssued
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish

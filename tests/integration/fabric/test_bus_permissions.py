@@ -40,8 +40,7 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.names import escape_token
-from trimtab.fabric.bus.permissions.__main__ import main
-from trimtab.fabric.bus.permissions.rollout import rollout_rights
+from trimtab.fabric.bus.permissions import main, rollout_rights
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology

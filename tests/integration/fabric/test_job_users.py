@@ -40,12 +40,12 @@ from trimtab.fabric.bus.errors import BusNotFound, BusUnauthenticated
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
-from trimtab.fabric.bus.permissions.roles import RIGHTS_OF
+from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job, delete_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.announcement import announce
+from trimtab.weights.publisher import announce
 
 NAMESPACE = "default"
 STEPS = 9

@@ -21,10 +21,10 @@ import asyncio, io, json, os, sys
 from contextlib import redirect_stderr
 from pathlib import Path
 import torch
-from trimtab.dataflow.prompts.reading import read_prompts
+from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.fabric.pod import JobMisconfigured, read_job
 from trimtab.rollout.engines.builtin.__main__ import run as engine
-from trimtab.rollout.policy_seat import read_tokenizer
+from trimtab.rollout.worker.served_policy import read_tokenizer
 from trimtab.trainer.__main__ import _learner as learner
 
 file = Path(sys.argv[1])

@@ -16,8 +16,13 @@ from examples.quickstart.make import CHARACTERS
 from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import Generated, SamplingSettings
-from trimtab.rollout.engines.errors import EngineRefused, EngineTimeout, EngineUnavailable
+from trimtab.rollout.engines.contract import (
+    EngineRefused,
+    EngineTimeout,
+    EngineUnavailable,
+    Generated,
+    SamplingSettings,
+)
 
 D = 60.0
 LONG = SamplingSettings(max_new_tokens=50, seed=5)

@@ -18,11 +18,9 @@ from tests.support.polling import eventually, patiently, within
 from tests.support.rollout.engine_process import EngineProcess
 from trimtab.fabric.wire.spans import total_length
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import Generated, SamplingSettings, WeightRun
-from trimtab.rollout.engines.errors import EngineOverloaded, EngineRefused
-from trimtab.rollout.sampler import Completion, PolicySampler
-from trimtab.rollout.version_gate import VersionGate
-from trimtab.rollout.weight_labels import label_of
+from trimtab.rollout.engines.contract import EngineOverloaded, EngineRefused, Generated, SamplingSettings, WeightRun
+from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate, label_of
 from trimtab.weights.store.position import Position
 
 PROMPTS = [[1, 2, 3], [4, 10, 5, 10, 6, 11], [9], [7, 10, 7, 10, 7, 11, 2, 3]]

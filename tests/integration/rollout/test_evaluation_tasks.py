@@ -18,8 +18,8 @@ from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.fabric.wire.trajectory import Scored
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.sampler import PolicySampler
-from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.policy.sampler import PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role, Tokenizer
 

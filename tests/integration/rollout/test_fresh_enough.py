@@ -11,7 +11,7 @@ from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
 from tests.support.rollout.job import GROUP_SIZE, QUICK, Job, at, line, working
 from tests.support.rollout.speakers import EchoSampler, role
-from trimtab.rollout.freshness import Freshness
+from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role
 

@@ -21,13 +21,14 @@ from transformers import AutoTokenizer
 from tests.support.rollout.engine_process import EngineProcess
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import Generated, SamplingSettings
-from trimtab.rollout.engines.errors import (
+from trimtab.rollout.engines.contract import (
     EngineError,
     EngineOverloaded,
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
+    Generated,
+    SamplingSettings,
 )
 from trimtab.rollout.engines.openai import EngineUnauthorized, OpenAIClient
 from trimtab.rollout.workflows.team import Tokenizer

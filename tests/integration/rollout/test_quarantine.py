@@ -23,9 +23,9 @@ from trimtab.fabric.logs import REDACTOR
 from trimtab.fabric.settings import NatsSettings, environment_for
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout.episodes import Origin
-from trimtab.rollout.failure import EpisodeFailed
-from trimtab.rollout.quarantine import Quarantine
+from trimtab.rollout.worker.episodes import Origin
+from trimtab.rollout.worker.failures import EpisodeFailed
+from trimtab.rollout.worker.quarantine import Quarantine
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Role
 

@@ -15,7 +15,7 @@ from tests.support.polling import eventually
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job
 from tests.support.rollout.refresh_worker import Refresher, Step
-from tests.support.rollout.seats import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.served_policies import SIGNER, D, WeightsOfJob, own_part, reset, weights_of
 from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
@@ -48,9 +48,9 @@ async def test_killed_at_a_step_of_a_swap(
     checksums = {f"1.{version}": await weighed.checksum_of(steps[version]) for version in (1, 2)}
     await reset(engine_process, models)
     publisher = await weights.publisher()
-    async with weights.worker_seat(url) as seat:
+    async with weights.worker_policy(url) as served_policy:
         await weights.publish(publisher, 1, model=steps[1])
-        await eventually(lambda: seat.gate.version == 1, timeout_s=D)
+        await eventually(lambda: served_policy.gate.version == 1, timeout_s=D)
     await weights.publish(publisher, 2, model=steps[2])
 
     refresher = Refresher(
@@ -79,9 +79,9 @@ async def test_killed_at_a_step_of_a_swap(
         assert label == ("1.2" if step is Step.GIVEN else "1.1")
     assert checksum == checksums[label]
 
-    async with weights.worker_seat(url) as seat:
-        await eventually(lambda: seat.gate.version == 2 and seat.refresh.ready.is_set(), timeout_s=D)
+    async with weights.worker_policy(url) as served_policy:
+        await eventually(lambda: served_policy.gate.version == 2 and served_policy.refresh.ready.is_set(), timeout_s=D)
         assert await weighed.checksum() == checksums["1.2"]
         settings = SamplingSettings(max_new_tokens=5, seed=1)
-        completion = await seat.sampler.complete([1, 2], settings, request_id="after", deadline_s=D)
+        completion = await served_policy.sampler.complete([1, 2], settings, request_id="after", deadline_s=D)
         assert {span.version for span in completion.spans} == {2}

@@ -20,7 +20,7 @@ from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
-from tests.support.rollout.seats import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
+from tests.support.rollout.served_policies import POOL, D, WeightsOfJob, own_part, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.members import beat
@@ -28,9 +28,9 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.policy_seat import PolicySeat
-from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.refresh.turns import PoolCensus
+from trimtab.rollout.worker.served_policy import ServedPolicy
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.weights.store.position import Position
 
@@ -56,14 +56,14 @@ class Pool:
     """Four workers with their engines and heartbeats, and what they are given to do."""
 
     weights: WeightsOfJob
-    seats: list[PolicySeat[EngineClient]] = field(default_factory=list)
+    served_policies: list[ServedPolicy[EngineClient]] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
     issued: int = 0
 
     async def join(self, url: str, name: str, stack: AsyncExitStack) -> None:
-        seat = await stack.enter_async_context(self.weights.worker_seat(url, name=name))
-        worker = self.weights.job.worker(SingleTurn(), roles_of(seat), name=name, max_tasks=1)
-        self.seats.append(seat)
+        served_policy = await stack.enter_async_context(self.weights.worker_policy(url, name=name))
+        worker = self.weights.job.worker(SingleTurn(), roles_of(served_policy), name=name, max_tasks=1)
+        self.served_policies.append(served_policy)
         self.workers.append(worker)
 
         def sign() -> MemberHeartbeat:
@@ -72,7 +72,7 @@ class Pool:
                 job=self.weights.job.topology.job,
                 role=Role.ROLLOUT,
                 pool=POOL.name,
-                state=State.READY if seat.refresh.ready.is_set() else State.STARTING,
+                state=State.READY if served_policy.refresh.ready.is_set() else State.STARTING,
                 started_at=1.0,
                 sent_at=1.0,
             )
@@ -96,7 +96,10 @@ class Pool:
 
     async def all_serve(self, position: Position) -> None:
         await eventually(
-            lambda: all(seat.gate.position == position and not seat.gate.swapping for seat in self.seats),
+            lambda: all(
+                served_policy.gate.position == position and not served_policy.gate.swapping
+                for served_policy in self.served_policies
+            ),
             timeout_s=60.0,
             interval_s=0.01,
         )
@@ -169,8 +172,8 @@ async def pool_of(weights: WeightsOfJob, engines: list[EngineProcess], swaps: Sw
             await engine.serves()
             url = await stack.enter_async_context(engine_behind(engine.url, swaps.of(engine)))
             await pool.join(url, f"w{number}", stack)
-        for seat in pool.seats:
-            await within(seat.refresh.ready.wait(), 120.0)
+        for served_policy in pool.served_policies:
+            await within(served_policy.refresh.ready.wait(), 120.0)
 
         async def all_known() -> bool:
             census = PoolCensus(weights.members, pool=POOL.name, clock=time.monotonic, deadline_s=D)

@@ -18,7 +18,7 @@ from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, OnTheWay, engine_behind
 from tests.support.rollout.job import Job
-from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, weights_of
+from tests.support.rollout.served_policies import D, WeightsOfJob, own_part, reset, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from tests.support.rollout.weighed import Weighed
 from trimtab.fabric.bus.connection import Bus
@@ -26,9 +26,9 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy_seat import PolicySeat
-from trimtab.rollout.sampler import Completion
-from trimtab.rollout.weight_labels import label_of
+from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.version_gate import label_of
+from trimtab.rollout.worker.served_policy import ServedPolicy
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.position import Position
 
@@ -65,14 +65,18 @@ def weighed(engine_process: EngineProcess) -> Weighed:
 
 
 async def brought(
-    weights: WeightsOfJob, seat: PolicySeat[EngineClient], publisher: WeightPublisher, version: int, model: Path
+    weights: WeightsOfJob,
+    served_policy: ServedPolicy[EngineClient],
+    publisher: WeightPublisher,
+    version: int,
+    model: Path,
 ) -> None:
     before = swaps(weights)
     await weights.publish(publisher, version, model=model)
     await eventually(lambda: swaps(weights) != before, timeout_s=20.0, interval_s=0.01)
     wanted = Position(publisher.epoch, version)
-    assert seat.gate.position == wanted
-    served = await seat.engine.model_info(timeout_s=D)
+    assert served_policy.gate.position == wanted
+    served = await served_policy.engine.model_info(timeout_s=D)
     assert served.weight_version == label_of(wanted)
 
 
@@ -80,10 +84,10 @@ async def test_what_changed_gives_the_very_weights_of_the_whole_file(
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:
     seen = {}
-    async with weights.worker_seat(engine_process.url) as seat:
+    async with weights.worker_policy(engine_process.url) as served_policy:
         publisher = await weights.publisher()
         for version in range(1, 5):
-            await brought(weights, seat, publisher, version, steps[version])
+            await brought(weights, served_policy, publisher, version, steps[version])
             seen[version] = await weighed.checksum()
     assert swaps(weights) == {"whole": 1, "sparse": 3}
     assert seen == {version: await weighed.checksum_of(steps[version]) for version in seen}
@@ -94,20 +98,22 @@ async def test_a_worker_that_starts_again_asks_the_engine_and_hops_from_what_it_
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:
     publisher = await weights.publisher()
-    async with weights.worker_seat(engine_process.url) as seat:
-        await brought(weights, seat, publisher, 1, steps[1])
-        await seat.engine.pause("in_place", timeout_s=D)  # as one that dies in the middle of a swap leaves it
+    async with weights.worker_policy(engine_process.url) as served_policy:
+        await brought(weights, served_policy, publisher, 1, steps[1])
+        await served_policy.engine.pause("in_place", timeout_s=D)  # as one that dies in the middle of a swap leaves it
     before = swaps(weights)
-    async with weights.worker_seat(engine_process.url) as seat:
-        await within(seat.refresh.ready.wait(), D)
-        assert seat.gate.position == Position(publisher.epoch, 1)
-        completion = await seat.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
+    async with weights.worker_policy(engine_process.url) as served_policy:
+        await within(served_policy.refresh.ready.wait(), D)
+        assert served_policy.gate.position == Position(publisher.epoch, 1)
+        completion = await served_policy.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
         assert {span.version for span in completion.spans} == {1}
     assert swaps(weights) == before
     await weights.publish(publisher, 2, model=steps[2])
     await weights.publish(publisher, 3, model=steps[3])
-    async with weights.worker_seat(engine_process.url) as seat:
-        await eventually(lambda: seat.gate.version == 3 and seat.refresh.ready.is_set(), timeout_s=20.0)
+    async with weights.worker_policy(engine_process.url) as served_policy:
+        await eventually(
+            lambda: served_policy.gate.version == 3 and served_policy.refresh.ready.is_set(), timeout_s=20.0
+        )
     assert swaps(weights) == {"whole": 1, "sparse": 1}
     assert await weighed.checksum() == await weighed.checksum_of(steps[3])
 
@@ -115,13 +121,13 @@ async def test_a_worker_that_starts_again_asks_the_engine_and_hops_from_what_it_
 async def test_an_engine_that_was_restarted_gets_the_whole_weights(
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:
-    async with weights.worker_seat(engine_process.url) as seat:
+    async with weights.worker_policy(engine_process.url) as served_policy:
         publisher = await weights.publisher()
-        await brought(weights, seat, publisher, 1, steps[1])
+        await brought(weights, served_policy, publisher, 1, steps[1])
         engine_process.kill()
         engine_process.start()
         await engine_process.serves()
-        await brought(weights, seat, publisher, 2, steps[2])
+        await brought(weights, served_policy, publisher, 2, steps[2])
         assert swaps(weights) == {"whole": 2}
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])
 
@@ -129,11 +135,11 @@ async def test_an_engine_that_was_restarted_gets_the_whole_weights(
 async def test_an_engine_with_other_weights_than_we_think_refuses_the_changes_and_gets_the_whole(
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:
-    async with weights.worker_seat(engine_process.url) as seat:
+    async with weights.worker_policy(engine_process.url) as served_policy:
         publisher = await weights.publisher()
-        await brought(weights, seat, publisher, 1, steps[1])
+        await brought(weights, served_policy, publisher, 1, steps[1])
         await weighed.checksum_of(steps[5])
-        await brought(weights, seat, publisher, 2, steps[2])
+        await brought(weights, served_policy, publisher, 2, steps[2])
         assert swaps(weights) == {"whole": 2}
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])
 
@@ -141,16 +147,16 @@ async def test_an_engine_with_other_weights_than_we_think_refuses_the_changes_an
 async def test_a_trainer_that_went_back_repeats_versions_with_other_weights(
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:
-    async with weights.worker_seat(engine_process.url) as seat:
+    async with weights.worker_policy(engine_process.url) as served_policy:
         first = await weights.publisher()
         for version in (1, 2, 3):
-            await brought(weights, seat, first, version, steps[version])
+            await brought(weights, served_policy, first, version, steps[version])
         again = await weights.publisher()
-        await brought(weights, seat, again, 2, steps[6])
-        completion = await seat.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
+        await brought(weights, served_policy, again, 2, steps[6])
+        completion = await served_policy.sampler.complete(PROMPT, LONG, request_id="again", deadline_s=D)
         assert {span.version for span in completion.spans} == {2}
         TokenReference({2: steps[6]}).check_tokens(*spoken(completion))
-        await brought(weights, seat, again, 3, steps[7])
+        await brought(weights, served_policy, again, 3, steps[7])
         assert await weighed.checksum() == await weighed.checksum_of(steps[7])
 
 
@@ -164,7 +170,7 @@ def spoken(completion: Completion) -> tuple[list[int], list[float], list[Span]]:
 
 
 async def completions_during(
-    seat: PolicySeat[EngineClient], publishing: Awaitable[None], *, at_once: int = 4
+    served_policy: ServedPolicy[EngineClient], publishing: Awaitable[None], *, at_once: int = 4
 ) -> list[Completion]:
     """What is sampled, one after another on several lines, until all is published and served."""
     done = asyncio.Event()
@@ -175,7 +181,9 @@ async def completions_during(
         while not done.is_set():
             settings = replace(LONG, seed=1000 * line + number)
             request_id = f"{line}-{number}"
-            completed.append(await seat.sampler.complete(PROMPT, settings, request_id=request_id, deadline_s=D))
+            completed.append(
+                await served_policy.sampler.complete(PROMPT, settings, request_id=request_id, deadline_s=D)
+            )
             number += 1
 
     async with asyncio.TaskGroup() as lines:
@@ -234,17 +242,17 @@ async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
     if paused:
         on_the_way.append(hiding("pause_seconds", path="/update_weights_from_disk"))
     folders = steps if kind == "sparse" else {version: models / str(version % 3) for version in range(9)}
-    async with engine_behind(engine_process.url, *on_the_way) as url, weights.worker_seat(url) as seat:
+    async with engine_behind(engine_process.url, *on_the_way) as url, weights.worker_policy(url) as served_policy:
         publisher = await weights.publisher()
-        await brought(weights, seat, publisher, 1, folders[1])
+        await brought(weights, served_policy, publisher, 1, folders[1])
 
         async def publish() -> None:
             # The first answers show that the engine may be swapped under running requests.
-            await eventually(lambda: seat.sampler.accounts_for_tokens, timeout_s=20.0)
+            await eventually(lambda: served_policy.sampler.accounts_for_tokens, timeout_s=20.0)
             for version in range(2, 8):
-                await brought(weights, seat, publisher, version, folders[version])
+                await brought(weights, served_policy, publisher, version, folders[version])
 
-        completions = await completions_during(seat, publish())
+        completions = await completions_during(served_policy, publish())
     check(completions, TokenReference(folders))
     assert pauses["in_place"] == (6 if paused else 0)
     assert swaps(weights) == ({"whole": 1, "sparse": 6} if kind == "sparse" else {"whole": 7})
@@ -255,16 +263,16 @@ async def test_an_engine_that_does_not_account_for_tokens_is_swapped_between_req
 ) -> None:
     async with (
         engine_behind(engine_process.url, hiding("weight_versions", path="/generate")) as url,
-        weights.worker_seat(url) as seat,
+        weights.worker_policy(url) as served_policy,
     ):
         publisher = await weights.publisher()
-        await brought(weights, seat, publisher, 1, steps[1])
+        await brought(weights, served_policy, publisher, 1, steps[1])
 
         async def publish() -> None:
             for version in range(2, 6):
-                await brought(weights, seat, publisher, version, steps[version])
+                await brought(weights, served_policy, publisher, version, steps[version])
 
-        completions = await completions_during(seat, publish())
-        assert not seat.sampler.accounts_for_tokens
-        assert not seat.sampler.lost.is_set()
+        completions = await completions_during(served_policy, publish())
+        assert not served_policy.sampler.accounts_for_tokens
+        assert not served_policy.sampler.lost.is_set()
     check(completions, TokenReference(steps))

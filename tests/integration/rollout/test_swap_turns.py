@@ -20,8 +20,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
-from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.swap_turns import SwapTurns, TurnTimings
+from trimtab.rollout.refresh.turns import PoolCensus, SwapTurns, TurnTimings
 
 Turns = Callable[[str], SwapTurns]
 PATIENT = TurnTimings(patience_s=600.0, deadline_s=60.0)

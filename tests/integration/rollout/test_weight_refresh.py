@@ -18,7 +18,7 @@ from tests.support.polling import eventually, within
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.engine_proxy import Forward, engine_behind
 from tests.support.rollout.job import GROUP_SIZE, Job, working
-from tests.support.rollout.seats import D, WeightsOfJob, own_part, reset, roles_of, weights_of
+from tests.support.rollout.served_policies import D, WeightsOfJob, own_part, reset, roles_of, weights_of
 from tests.support.rollout.token_reference import TokenReference
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -27,19 +27,19 @@ from trimtab.fabric.wire.trajectory import Scored
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy_seat import PolicySeat
-from trimtab.rollout.version_gate import VersionGate
+from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.worker.served_policy import ServedPolicy
 from trimtab.rollout.workflows.single_turn import SingleTurn
 
-Sit = Callable[[str], AbstractAsyncContextManager["Seat"]]
+Serve = Callable[[str], AbstractAsyncContextManager["ServedJob"]]
 
 
 @dataclass
-class Seat:
+class ServedJob:
     """A policy on an engine, with the weights of its job."""
 
     weights: WeightsOfJob
-    policy: PolicySeat[EngineClient]
+    policy: ServedPolicy[EngineClient]
 
     @property
     def job(self) -> Job:
@@ -55,19 +55,19 @@ class Seat:
 
 
 @pytest.fixture
-def seats(
+def served_policies(
     bus: Bus, object_store_settings: ObjectStoreSettings, engine_process: EngineProcess, models: Path, tmp_path: Path
-) -> Sit:
+) -> Serve:
     @asynccontextmanager
-    async def sit(url: str) -> AsyncIterator[Seat]:
+    async def serve(url: str) -> AsyncIterator[ServedJob]:
         await reset(engine_process, models)
         async with (
             weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights,
-            weights.worker_seat(url) as policy,
+            weights.worker_policy(url) as policy,
         ):
-            yield Seat(weights, policy)
+            yield ServedJob(weights, policy)
 
-    return sit
+    return serve
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +75,28 @@ def reference(models: Path) -> TokenReference:
     return TokenReference({version: models / str(version % 3) for version in range(10)})
 
 
-def _serves(seat: Seat, version: int) -> bool:
-    return seat.gate.version == version
+def _serves(served_policy: ServedJob, version: int) -> bool:
+    return served_policy.gate.version == version
 
 
 async def test_the_newest_version_is_served_from_the_start_and_followed(
-    seats: Sit, engine_process: EngineProcess, reference: TokenReference
+    served_policies: Serve, engine_process: EngineProcess, reference: TokenReference
 ) -> None:
-    async with seats(engine_process.url) as seat:
-        await within(seat.ready.wait(), 60.0)
-        assert seat.gate.version == 0
-        publisher = await seat.weights.publisher()
-        await seat.weights.publish(publisher, 0)  # a process compiles its codec with the first version
-        await seat.job.issue(6)
-        worker = seat.job.worker(SingleTurn(), roles_of(seat.policy), max_tasks=2)
+    async with served_policies(engine_process.url) as served_policy:
+        await within(served_policy.ready.wait(), 60.0)
+        assert served_policy.gate.version == 0
+        publisher = await served_policy.weights.publisher()
+        await served_policy.weights.publish(publisher, 0)  # a process compiles its codec with the first version
+        await served_policy.job.issue(6)
+        worker = served_policy.job.worker(SingleTurn(), roles_of(served_policy.policy), max_tasks=2)
         async with working(worker):
             for version in range(1, 6):
-                await seat.weights.publish(publisher, version)
-                await eventually(partial(_serves, seat, version), timeout_s=20.0, interval_s=0.01)
+                await served_policy.weights.publish(publisher, version)
+                await eventually(partial(_serves, served_policy, version), timeout_s=20.0, interval_s=0.01)
             # A quick engine may have been through with the others before the first swap.
-            await seat.job.issue(1, task_id="last", prompt_id="last")
+            await served_policy.job.issue(1, task_id="last", prompt_id="last")
             await eventually(lambda: worker.completed == 7 * GROUP_SIZE, timeout_s=40.0)
-        trajectories = await seat.job.trajectories()
+        trajectories = await served_policy.job.trajectories()
         assert len(trajectories) == 7 * GROUP_SIZE
         for trajectory in trajectories:
             assert isinstance(trajectory.outcome, Scored)
@@ -106,21 +106,21 @@ async def test_the_newest_version_is_served_from_the_start_and_followed(
 
 
 async def test_an_engine_that_is_killed_and_restarted_gets_the_present_weights_before_it_counts_again(
-    seats: Sit, engine_process: EngineProcess, reference: TokenReference
+    served_policies: Serve, engine_process: EngineProcess, reference: TokenReference
 ) -> None:
-    async with seats(engine_process.url) as seat:
-        publisher = await seat.weights.publisher()
-        await seat.weights.publish(publisher, 4)
-        await eventually(lambda: seat.gate.version == 4 and seat.ready.is_set(), timeout_s=60.0)
-        await seat.job.issue(8)
-        worker = seat.job.worker(SingleTurn(), roles_of(seat.policy), max_tasks=2)
+    async with served_policies(engine_process.url) as served_policy:
+        publisher = await served_policy.weights.publisher()
+        await served_policy.weights.publish(publisher, 4)
+        await eventually(lambda: served_policy.gate.version == 4 and served_policy.ready.is_set(), timeout_s=60.0)
+        await served_policy.job.issue(8)
+        worker = served_policy.job.worker(SingleTurn(), roles_of(served_policy.policy), max_tasks=2)
         async with working(worker):
-            await eventually(lambda: seat.gate.in_flight > 0, timeout_s=20.0, interval_s=0.002)
+            await eventually(lambda: served_policy.gate.in_flight > 0, timeout_s=20.0, interval_s=0.002)
             engine_process.kill()
-            await eventually(lambda: seat.policy.sampler.lost.is_set() or worker.completed > 0, timeout_s=20.0)
+            await eventually(lambda: served_policy.policy.sampler.lost.is_set() or worker.completed > 0, timeout_s=20.0)
             engine_process.start()  # with the weights it was started with, which are version 0
             await eventually(lambda: worker.completed == 8 * GROUP_SIZE, timeout_s=90.0)
-        trajectories = await seat.job.trajectories()
+        trajectories = await served_policy.job.trajectories()
         assert len(trajectories) == 8 * GROUP_SIZE
         for trajectory in trajectories:
             assert isinstance(trajectory.outcome, Scored)
@@ -129,24 +129,26 @@ async def test_an_engine_that_is_killed_and_restarted_gets_the_present_weights_b
 
 
 async def test_an_engine_that_is_killed_while_the_next_version_comes_goes_on_with_that_one(
-    seats: Sit, engine_process: EngineProcess, reference: TokenReference
+    served_policies: Serve, engine_process: EngineProcess, reference: TokenReference
 ) -> None:
-    async with seats(engine_process.url) as seat:
-        publisher = await seat.weights.publisher()
-        await seat.weights.publish(publisher, 4)
-        await eventually(lambda: seat.gate.version == 4 and seat.ready.is_set(), timeout_s=60.0)
-        await seat.job.issue(8)
-        worker = seat.job.worker(SingleTurn(), roles_of(seat.policy), max_tasks=2)
+    async with served_policies(engine_process.url) as served_policy:
+        publisher = await served_policy.weights.publisher()
+        await served_policy.weights.publish(publisher, 4)
+        await eventually(lambda: served_policy.gate.version == 4 and served_policy.ready.is_set(), timeout_s=60.0)
+        await served_policy.job.issue(8)
+        worker = served_policy.job.worker(SingleTurn(), roles_of(served_policy.policy), max_tasks=2)
         async with working(worker):
             # Aborted first, so that there are tokens of version 4 to be continued with version 5.
-            await eventually(lambda: worker.completed > 0 and seat.gate.in_flight > 0, timeout_s=20.0, interval_s=0.002)
-            await seat.policy.engine.pause("abort", timeout_s=D)
+            await eventually(
+                lambda: worker.completed > 0 and served_policy.gate.in_flight > 0, timeout_s=20.0, interval_s=0.002
+            )
+            await served_policy.policy.engine.pause("abort", timeout_s=D)
             engine_process.kill()
-            await seat.weights.publish(publisher, 5)
-            await eventually(lambda: seat.policy.announcements.newest == 5, timeout_s=20.0)
+            await served_policy.weights.publish(publisher, 5)
+            await eventually(lambda: served_policy.policy.announcements.newest == 5, timeout_s=20.0)
             engine_process.start()
             await eventually(lambda: worker.completed == 8 * GROUP_SIZE, timeout_s=90.0)
-        trajectories = await seat.job.trajectories()
+        trajectories = await served_policy.job.trajectories()
         assert len(trajectories) == 8 * GROUP_SIZE
         for trajectory in trajectories:
             assert isinstance(trajectory.outcome, Scored)
@@ -156,45 +158,49 @@ async def test_an_engine_that_is_killed_while_the_next_version_comes_goes_on_wit
 
 
 async def test_a_word_of_a_superseded_trainer_and_a_damaged_pointer_are_not_followed(
-    seats: Sit, engine_process: EngineProcess
+    served_policies: Serve, engine_process: EngineProcess
 ) -> None:
-    async with seats(engine_process.url) as seat:
-        older, newer = await seat.weights.publisher(), await seat.weights.publisher()
-        await seat.weights.publish(newer, 2)
-        await eventually(lambda: seat.gate.version == 2 and seat.ready.is_set(), timeout_s=60.0)
-        present = decode((await seat.weights.pointers.get("solver", deadline_s=D)).value, WeightPointer)
+    async with served_policies(engine_process.url) as served_policy:
+        older, newer = await served_policy.weights.publisher(), await served_policy.weights.publisher()
+        await served_policy.weights.publish(newer, 2)
+        await eventually(lambda: served_policy.gate.version == 2 and served_policy.ready.is_set(), timeout_s=60.0)
+        present = decode((await served_policy.weights.pointers.get("solver", deadline_s=D)).value, WeightPointer)
         stale = WeightPointer(
             job=present.job, policy="solver", version=9, epoch=older.epoch, manifest_key=present.manifest_key,
             manifest_digest=present.manifest_digest, size_bytes=1, published_at=1.0,
         )  # fmt: skip
-        await seat.weights.pointers.put("solver", encode(stale), deadline_s=D)
-        await seat.weights.pointers.put("solver", b"damaged", deadline_s=D)
-        await seat.weights.pointers.put("solver", encode(present), deadline_s=D)
-        await seat.weights.publish(newer, 3)
-        await eventually(lambda: seat.gate.version != 2, timeout_s=20.0)
-        assert seat.gate.version == 3
+        await served_policy.weights.pointers.put("solver", encode(stale), deadline_s=D)
+        await served_policy.weights.pointers.put("solver", b"damaged", deadline_s=D)
+        await served_policy.weights.pointers.put("solver", encode(present), deadline_s=D)
+        await served_policy.weights.publish(newer, 3)
+        await eventually(lambda: served_policy.gate.version != 2, timeout_s=20.0)
+        assert served_policy.gate.version == 3
 
 
 async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving_until_a_good_one_comes(
-    seats: Sit, engine_process: EngineProcess, reference: TokenReference
+    served_policies: Serve, engine_process: EngineProcess, reference: TokenReference
 ) -> None:
-    async with seats(engine_process.url) as seat:
-        await seat.weights.publish(await seat.weights.publisher(), 1)
-        await eventually(lambda: seat.gate.version == 1 and seat.ready.is_set(), timeout_s=60.0)
-        (seat.weights.scratch / "other").mkdir()
-        save_file({"of_another_model": torch.zeros(3)}, seat.weights.scratch / "other" / "model.safetensors")
-        await seat.weights.publish(await seat.weights.publisher(), 2, model=seat.weights.scratch / "other")
-        await eventually(lambda: seat.policy.announcements.newest == 2, timeout_s=20.0)
+    async with served_policies(engine_process.url) as served_policy:
+        await served_policy.weights.publish(await served_policy.weights.publisher(), 1)
+        await eventually(lambda: served_policy.gate.version == 1 and served_policy.ready.is_set(), timeout_s=60.0)
+        (served_policy.weights.scratch / "other").mkdir()
+        save_file({"of_another_model": torch.zeros(3)}, served_policy.weights.scratch / "other" / "model.safetensors")
+        await served_policy.weights.publish(
+            await served_policy.weights.publisher(), 2, model=served_policy.weights.scratch / "other"
+        )
+        await eventually(lambda: served_policy.policy.announcements.newest == 2, timeout_s=20.0)
         settings = SamplingSettings(max_new_tokens=30, seed=1)
         for number in range(5):
-            completion = await seat.policy.sampler.complete([1, 2, 3], settings, request_id=f"x{number}", deadline_s=D)
+            completion = await served_policy.policy.sampler.complete(
+                [1, 2, 3], settings, request_id=f"x{number}", deadline_s=D
+            )
             assert {span.version for span in completion.spans} == {1}
-        await seat.weights.publish(await seat.weights.publisher(), 3)
-        await eventually(lambda: seat.gate.version == 3, timeout_s=20.0)
+        await served_policy.weights.publish(await served_policy.weights.publisher(), 3)
+        await eventually(lambda: served_policy.gate.version == 3, timeout_s=20.0)
 
 
 async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_up_the_swap(
-    seats: Sit, engine_process: EngineProcess
+    served_policies: Serve, engine_process: EngineProcess
 ) -> None:
     paused = asyncio.Event()
 
@@ -207,14 +213,14 @@ async def test_a_request_that_reaches_the_engine_after_the_pause_does_not_hold_u
             paused.set()
         return answer
 
-    async with engine_behind(engine_process.url, late) as url, seats(url) as seat:
-        await within(seat.ready.wait(), 60.0)
+    async with engine_behind(engine_process.url, late) as url, served_policies(url) as served_policy:
+        await within(served_policy.ready.wait(), 60.0)
         paused.clear()
         settings = SamplingSettings(max_new_tokens=40, seed=1)
         completion = asyncio.create_task(
-            seat.policy.sampler.complete([1, 2], settings, request_id="late", deadline_s=D)
+            served_policy.policy.sampler.complete([1, 2], settings, request_id="late", deadline_s=D)
         )
-        await eventually(lambda: seat.gate.in_flight == 1, timeout_s=10.0)
-        await seat.weights.publish(await seat.weights.publisher(), 1)
-        await eventually(lambda: seat.gate.version == 1, timeout_s=10.0)
+        await eventually(lambda: served_policy.gate.in_flight == 1, timeout_s=10.0)
+        await served_policy.weights.publish(await served_policy.weights.publisher(), 1)
+        await eventually(lambda: served_policy.gate.version == 1, timeout_s=10.0)
         assert len((await completion).token_ids) == 40

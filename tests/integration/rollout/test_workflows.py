@@ -19,9 +19,8 @@ from tests.support.rollout.speakers import chat_tokenizer, role
 from trimtab.fabric.wire.spans import Producer, model_mask
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.sampler import PolicySampler
-from trimtab.rollout.version_gate import VersionGate
-from trimtab.rollout.weight_labels import label_of
+from trimtab.rollout.policy.sampler import PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate, label_of
 from trimtab.rollout.workflows.number_guessing import NumberGuessing
 from trimtab.rollout.workflows.solver_verifier import SolverVerifier
 from trimtab.rollout.workflows.team import Role, Tokenizer

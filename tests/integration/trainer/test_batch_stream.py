@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.polling import eventually, within
-from tests.support.trainer.desk import NOT_READY, Desk
+from tests.support.trainer.batch_server import NOT_READY, BatchServer
 from tests.support.trainer.samples import trajectory
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
@@ -18,10 +18,10 @@ from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.streams import delete_message
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseRefused, Refusal, StepTiming
-from trimtab.trainer.advantages.shaping import AdvantageRule
-from trimtab.trainer.batch_stream import BatchStream, Place, RankIdentity, RowMismatch, StepRefused, Trained
+from trimtab.trainer.advantages import AdvantageRule
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, RowMismatch, StepRefused, Trained
 
-FIRST = Place(step=0)
+FIRST = PortionId(step=0)
 UNTRAINED = Trained(steps=0)
 
 
@@ -41,11 +41,11 @@ def never() -> bool:
 
 
 async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus: Bus, topology: JobTopology) -> None:
-    desk = Desk(bus, topology, steps=2)
-    async with await desk.open():
+    batch_server = BatchServer(bus, topology, steps=2)
+    async with await batch_server.open():
         stream = stream_of(bus, topology)
         timing = StepTiming(wait_seconds=1.0, step_seconds=2.0)
-        batch = await stream.portion(Place(step=1), trained=Trained(steps=1, previous=timing), stopping=never)
+        batch = await stream.portion(PortionId(step=1), trained=Trained(steps=1, previous=timing), stopping=never)
         assert batch is not None
         assert batch.totals is not None
         assert (batch.step, batch.lease_id, batch.totals.samples) == (1, "solver.1.0", 2)
@@ -55,15 +55,15 @@ async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus:
             assert row.token_ids.tolist() == source.token_ids.tolist()
             assert row.mask.tolist() == [False] * 4 + [True] * 2
             np.testing.assert_array_equal(row.logprobs[4:], source.logprobs)
-        (asked,) = desk.requests
+        (asked,) = batch_server.requests
         assert (asked.attempt, asked.previous) == (3, timing)
-        assert await stream.portion(Place(step=2), trained=Trained(steps=2), stopping=never) is None
+        assert await stream.portion(PortionId(step=2), trained=Trained(steps=2), stopping=never) is None
         await stream.acknowledge(1, lease_id="solver.1.0", weight_version=2)
-        assert [(ack.step, ack.weight_version, ack.attempt) for ack in desk.acks] == [(1, 2, 3)]
+        assert [(ack.step, ack.weight_version, ack.attempt) for ack in batch_server.acks] == [(1, 2, 3)]
 
 
 async def test_a_rank_may_have_no_rows(bus: Bus, topology: JobTopology) -> None:
-    async with await Desk(bus, topology, steps=1).open():
+    async with await BatchServer(bus, topology, steps=1).open():
         batch = await stream_of(bus, topology, rank=2, world_size=3).portion(FIRST, trained=UNTRAINED, stopping=never)
         assert batch is not None
         assert batch.totals is not None
@@ -71,19 +71,19 @@ async def test_a_rank_may_have_no_rows(bus: Bus, topology: JobTopology) -> None:
 
 
 async def test_it_asks_until_there_are_rows(bus: Bus, topology: JobTopology) -> None:
-    desk = Desk(bus, topology, steps=1)
-    desk.instead = lambda _: NOT_READY if len(desk.requests) < 4 else None
-    async with await desk.open():
+    batch_server = BatchServer(bus, topology, steps=1)
+    batch_server.instead = lambda _: NOT_READY if len(batch_server.requests) < 4 else None
+    async with await batch_server.open():
         assert await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never) is not None
-    assert len(desk.requests) == 4
+    assert len(batch_server.requests) == 4
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["desk not ready", "no desk"])
+@pytest.mark.parametrize("there", [True, False], ids=["batch server not ready", "no batch server"])
 async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopology, there: bool) -> None:
-    desk = Desk(bus, topology, steps=1)
-    desk.instead = lambda _: NOT_READY
+    batch_server = BatchServer(bus, topology, steps=1)
+    batch_server.instead = lambda _: NOT_READY
     stop = asyncio.Event()
-    responder = await desk.open()
+    responder = await batch_server.open()
     if not there:
         await responder.close()
     waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=stop.is_set))
@@ -94,9 +94,9 @@ async def test_told_to_stop_while_it_waits_it_stops(bus: Bus, topology: JobTopol
     await responder.close()
 
 
-async def test_a_desk_that_comes_late_is_waited_for(bus: Bus, topology: JobTopology) -> None:
+async def test_a_batch_server_that_comes_late_is_waited_for(bus: Bus, topology: JobTopology) -> None:
     waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))
-    async with await Desk(bus, topology, steps=1).open():
+    async with await BatchServer(bus, topology, steps=1).open():
         batch = await within(waiting, 20.0)
     assert batch is not None
     assert len(batch.rows) == 2
@@ -106,32 +106,32 @@ async def test_a_desk_that_comes_late_is_waited_for(bus: Bus, topology: JobTopol
 async def test_a_refusal_is_raised_with_what_would_be_granted(
     bus: Bus, topology: JobTopology, refusal: Refusal
 ) -> None:
-    desk = Desk(bus, topology, steps=1)
-    desk.instead = lambda _: LeaseRefused(refusal=refusal, message="no", next_step=7)
-    async with await desk.open():
+    batch_server = BatchServer(bus, topology, steps=1)
+    batch_server.instead = lambda _: LeaseRefused(refusal=refusal, message="no", next_step=7)
+    async with await batch_server.open():
         with pytest.raises(StepRefused) as caught:
             await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
     assert (caught.value.refusal, caught.value.next_step) == (refusal, 7)
 
 
 async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: Bus, topology: JobTopology) -> None:
-    desk = Desk(bus, topology, steps=2)
+    batch_server = BatchServer(bus, topology, steps=2)
 
     def swapped(request: BatchRequest) -> BatchLease:
-        lease = desk.lease(request)
+        lease = batch_server.lease(request)
         assert isinstance(lease, BatchLease)
         first, second = lease.samples
         wrong = msgspec.structs.replace(first, sequence=second.sequence)
         return msgspec.structs.replace(lease, samples=(wrong, second))
 
-    desk.instead = swapped
-    async with await desk.open():
+    batch_server.instead = swapped
+    async with await batch_server.open():
         with pytest.raises(RowMismatch, match="holds t1, leased was t0"):
             await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
 
 
 async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus, topology: JobTopology) -> None:
-    async with await Desk(bus, topology, steps=1).open():
+    async with await BatchServer(bus, topology, steps=1).open():
         await delete_message(bus, topology.trajectories.name, 2, deadline_s=60.0)
         with pytest.raises(BusNotFound) as caught:
             await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
@@ -141,9 +141,9 @@ async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus
 async def test_a_broker_that_restarts_delays_it_only(own_nats: EmbeddedNats, topology: JobTopology) -> None:
     settings = own_nats.settings
     async with (
-        await Bus.connect(settings, name="desk") as desk_bus,
+        await Bus.connect(settings, name="batch_server") as server_bus,
         await Bus.connect(settings, name="rank") as bus,
-        await Desk(desk_bus, topology, steps=1).open(),
+        await BatchServer(server_bus, topology, steps=1).open(),
     ):
         own_nats.kill()
         waiting = asyncio.create_task(stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never))

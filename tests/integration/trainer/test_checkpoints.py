@@ -10,22 +10,22 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support.trainer.places import PlaceSpec
+from tests.support.trainer.storages import StorageSpec
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex
-from trimtab.trainer.checkpoints.place import CheckpointPlace, PointerMoved, SeenPointer
+from trimtab.trainer.checkpoints.storage import CheckpointStorage, PointerMoved, SeenPointer
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.weights.store.latest import SupersededTrainer
 
 
 @pytest.fixture(params=["objects", "folder"])
-def place(request: pytest.FixtureRequest, store_settings: ObjectStoreSettings, tmp_path: Path) -> CheckpointPlace:
-    return PlaceSpec(tmp_path / "place", store_settings if request.param == "objects" else None).open()
+def storage(request: pytest.FixtureRequest, store_settings: ObjectStoreSettings, tmp_path: Path) -> CheckpointStorage:
+    return StorageSpec(tmp_path / "storage", store_settings if request.param == "objects" else None).open()
 
 
-async def claimed(place: CheckpointPlace, epoch: int, *, keep: int = 3) -> CheckpointStore:
-    checkpoints = CheckpointStore(place, keep=keep)
+async def claimed(storage: CheckpointStorage, epoch: int, *, keep: int = 3) -> CheckpointStore:
+    checkpoints = CheckpointStore(storage, keep=keep)
     await checkpoints.claim(epoch)
     return checkpoints
 
@@ -55,21 +55,21 @@ async def write(checkpoints: CheckpointStore, step: int) -> CheckpointIndex:
     return index
 
 
-async def newest_step(place: CheckpointPlace) -> int | None:
-    newest = await CheckpointStore(place, keep=3).newest()
+async def newest_step(storage: CheckpointStorage) -> int | None:
+    newest = await CheckpointStore(storage, keep=3).newest()
     return None if newest is None else newest.step
 
 
-async def steps_there(place: CheckpointPlace) -> list[int]:
-    return sorted({int(name.split("/")[1].split("-")[0]) for name in await place.names()})
+async def steps_there(storage: CheckpointStorage) -> list[int]:
+    return sorted({int(name.split("/")[1].split("-")[0]) for name in await storage.names()})
 
 
-async def test_nothing_then_the_newest_with_all_that_it_says(place: CheckpointPlace, tmp_path: Path) -> None:
-    checkpoints = await claimed(place, 1)
+async def test_nothing_then_the_newest_with_all_that_it_says(storage: CheckpointStorage, tmp_path: Path) -> None:
+    checkpoints = await claimed(storage, 1)
     assert await checkpoints.newest() is None
     await write(checkpoints, 5)
     index = await write(checkpoints, 10)
-    other = CheckpointStore(place, keep=3)
+    other = CheckpointStore(storage, keep=3)
     assert await other.newest() == index
     await other.fetch(index.files[0], tmp_path / "fetched")
     body = (tmp_path / "fetched").read_bytes()
@@ -78,44 +78,44 @@ async def test_nothing_then_the_newest_with_all_that_it_says(place: CheckpointPl
     assert await other.header(index.files[0]) == body[: index.files[0].header_size]
 
 
-async def test_a_file_alone_is_not_a_checkpoint(place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_alone_is_not_a_checkpoint(storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash before the index, and one before the pointer."""
-    checkpoints = await claimed(place, 1)
+    checkpoints = await claimed(storage, 1)
     await write(checkpoints, 5)
     file = await put(checkpoints, 10)
-    assert await newest_step(place) == 5
+    assert await newest_step(storage) == 5
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable("gone in the middle of it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(place, "swap_pointer", fails)
+        patched.setattr(storage, "swap_pointer", fails)
         with pytest.raises(StoreUnavailable):
             await checkpoints.commit(index_of(checkpoints, 10, file))
-    assert await newest_step(place) == 5
-    assert await steps_there(place) == [5, 10]
+    assert await newest_step(storage) == 5
+    assert await steps_there(storage) == [5, 10]
     # The next attempt gets no further than the step after, and what the first left goes all the same.
-    await write(await claimed(place, 2), 6)
-    assert await steps_there(place) == [5, 6]
+    await write(await claimed(storage, 2), 6)
+    assert await steps_there(storage) == [5, 6]
 
 
 async def test_the_pointer_always_names_files_that_are_there(
-    place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = await claimed(place, 1)
-    swap = place.swap_pointer
+    checkpoints = await claimed(storage, 1)
+    swap = storage.swap_pointer
     counts: list[int] = []
 
     async def checked(body: bytes, *, seen: SeenPointer | None) -> None:
-        names = set(await place.names())
+        names = set(await storage.names())
         for reference in msgspec.json.decode(body)["checkpoints"]:
             assert reference["name"] in names
-            index = msgspec.json.decode(await place.get(reference["name"], max_bytes=10_000), type=CheckpointIndex)
+            index = msgspec.json.decode(await storage.get(reference["name"], max_bytes=10_000), type=CheckpointIndex)
             assert {file.name for file in index.files} <= names
         counts.append(len(names))
         await swap(body, seen=seen)
 
-    monkeypatch.setattr(place, "swap_pointer", checked)
+    monkeypatch.setattr(storage, "swap_pointer", checked)
     await write(checkpoints, 5)
     await write(checkpoints, 6)
     assert counts == [2, 4]
@@ -124,55 +124,55 @@ async def test_the_pointer_always_names_files_that_are_there(
 @pytest.mark.parametrize("what", ["file", "index"])
 @pytest.mark.parametrize("how", ["damaged", "longer", "missing"])
 async def test_what_is_damaged_or_missing_is_named_with_the_way_out(
-    place: CheckpointPlace, tmp_path: Path, what: str, how: str
+    storage: CheckpointStorage, tmp_path: Path, what: str, how: str
 ) -> None:
-    checkpoints = await claimed(place, 1)
+    checkpoints = await claimed(storage, 1)
     await write(checkpoints, 4)
     index = await write(checkpoints, 5)
     (name,) = [
-        name for name in await place.names() if "000000000005-" in name and ("index-" in name) == (what == "index")
+        name for name in await storage.names() if "000000000005-" in name and ("index-" in name) == (what == "index")
     ]
-    body = await place.get(name, max_bytes=10_000)
-    await place.delete(name)
+    body = await storage.get(name, max_bytes=10_000)
+    await storage.delete(name)
     if how != "missing":
-        await place.put(name, body[:-1] + b"?" if how == "damaged" else body + b"?")
+        await storage.put(name, body[:-1] + b"?" if how == "damaged" else body + b"?")
     attempt = checkpoints.newest() if what == "index" else checkpoints.fetch(index.files[0], tmp_path / "fetched")
     with pytest.raises(CheckpointDamaged, match="start a new job") as refused:
         await attempt
     assert name in str(refused.value)
 
 
-async def test_a_pointer_that_is_not_one_is_refused(place: CheckpointPlace) -> None:
-    await place.swap_pointer(b'{"format":1,"epoch":1,"writer":"w","checkpoints":[],"more":1}', seen=None)
+async def test_a_pointer_that_is_not_one_is_refused(storage: CheckpointStorage) -> None:
+    await storage.swap_pointer(b'{"format":1,"epoch":1,"writer":"w","checkpoints":[],"more":1}', seen=None)
     with pytest.raises(CheckpointDamaged, match="more"):
-        await CheckpointStore(place, keep=3).newest()
+        await CheckpointStore(storage, keep=3).newest()
     with pytest.raises(CheckpointDamaged):
-        await claimed(place, 2)
+        await claimed(storage, 2)
 
 
-async def test_of_two_that_replace_the_same_pointer_one_wins(place: CheckpointPlace) -> None:
-    assert await place.read_pointer() is None
-    await place.swap_pointer(b"first", seen=None)
+async def test_of_two_that_replace_the_same_pointer_one_wins(storage: CheckpointStorage) -> None:
+    assert await storage.read_pointer() is None
+    await storage.swap_pointer(b"first", seen=None)
     with pytest.raises(PointerMoved):
-        await place.swap_pointer(b"second", seen=None)
-    seen = await place.read_pointer()
+        await storage.swap_pointer(b"second", seen=None)
+    seen = await storage.read_pointer()
     assert seen is not None
-    await place.swap_pointer(b"third", seen=seen)
+    await storage.swap_pointer(b"third", seen=seen)
     with pytest.raises(PointerMoved):
-        await place.swap_pointer(b"fourth", seen=seen)
-    present = await place.read_pointer()
+        await storage.swap_pointer(b"fourth", seen=seen)
+    present = await storage.read_pointer()
     assert present is not None
     assert present.body == b"third"
 
 
-async def test_a_trainer_with_a_successor_cannot_move_the_pointer(place: CheckpointPlace) -> None:
-    older = await claimed(place, 1)
+async def test_a_trainer_with_a_successor_cannot_move_the_pointer(storage: CheckpointStorage) -> None:
+    older = await claimed(storage, 1)
     await write(older, 5)
     put_before = index_of(older, 10, await put(older, 10))
-    newer = await claimed(place, 2)
+    newer = await claimed(storage, 2)
     with pytest.raises(SupersededTrainer):
         await older.commit(put_before)
-    assert await newest_step(place) == 5
+    assert await newest_step(storage) == 5
     await write(newer, 6)
     with pytest.raises(SupersededTrainer):
         await older.commit(put_before)
@@ -180,76 +180,76 @@ async def test_a_trainer_with_a_successor_cannot_move_the_pointer(place: Checkpo
         await write(older, 11)
     with pytest.raises(SupersededTrainer):
         await older.claim(1)
-    assert await newest_step(place) == 6
+    assert await newest_step(storage) == 6
 
 
-async def test_a_trainer_with_a_successor_cannot_make_the_first_checkpoint(place: CheckpointPlace) -> None:
+async def test_a_trainer_with_a_successor_cannot_make_the_first_checkpoint(storage: CheckpointStorage) -> None:
     """Its steps would be acknowledged, and the successor would begin before them."""
-    older = await claimed(place, 1)
+    older = await claimed(storage, 1)
     put_before = index_of(older, 5, await put(older, 5))
-    await claimed(place, 2)
+    await claimed(storage, 2)
     with pytest.raises(SupersededTrainer):
         await older.commit(put_before)
-    assert await newest_step(place) is None
+    assert await newest_step(storage) is None
 
 
-async def test_the_files_that_a_successor_is_writing_are_left_alone(place: CheckpointPlace) -> None:
-    older = await claimed(place, 1, keep=1)
+async def test_the_files_that_a_successor_is_writing_are_left_alone(storage: CheckpointStorage) -> None:
+    older = await claimed(storage, 1, keep=1)
     index = index_of(older, 5, await put(older, 5))
-    newer = CheckpointStore(place, keep=1)
+    newer = CheckpointStore(storage, keep=1)
     await newer.follow(2, rank=0)
     file = await put(newer, 5)
     await older.commit(index)
     await newer.claim(2)
     await newer.commit(index_of(newer, 5, file))
     await newer.fetch(file, newer.new_file())
-    assert await newest_step(place) == 5
+    assert await newest_step(storage) == 5
 
 
-async def test_only_so_many_stay_over_restarts_too(place: CheckpointPlace) -> None:
-    first = await claimed(place, 1, keep=2)
+async def test_only_so_many_stay_over_restarts_too(storage: CheckpointStorage) -> None:
+    first = await claimed(storage, 1, keep=2)
     for step in (1, 2, 3):
         await write(first, step)
-    assert await steps_there(place) == [2, 3]
-    await write(await claimed(place, 2, keep=2), 4)
-    assert await steps_there(place) == [3, 4]
-    await write(await claimed(place, 3, keep=1), 5)
-    assert await steps_there(place) == [5]
-    assert await newest_step(place) == 5
+    assert await steps_there(storage) == [2, 3]
+    await write(await claimed(storage, 2, keep=2), 4)
+    assert await steps_there(storage) == [3, 4]
+    await write(await claimed(storage, 3, keep=1), 5)
+    assert await steps_there(storage) == [5]
+    assert await newest_step(storage) == 5
 
 
 async def test_what_cannot_be_deleted_does_not_fail_the_checkpoint(
-    place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = await claimed(place, 1, keep=1)
+    checkpoints = await claimed(storage, 1, keep=1)
     await write(checkpoints, 1)
 
     async def fails(*_: object, **__: object) -> None:
         raise ObjectStoreError("not now")
 
     with monkeypatch.context() as patched:
-        patched.setattr(place, "delete", fails)
+        patched.setattr(storage, "delete", fails)
         await write(checkpoints, 2)
-    assert await steps_there(place) == [1, 2]
+    assert await steps_there(storage) == [1, 2]
     await write(checkpoints, 3)
-    assert await steps_there(place) == [3]
+    assert await steps_there(storage) == [3]
 
 
-async def test_a_commit_can_be_repeated(place: CheckpointPlace) -> None:
+async def test_a_commit_can_be_repeated(storage: CheckpointStorage) -> None:
     """As after an outage, when nobody knows how far it came."""
-    checkpoints = await claimed(place, 1, keep=2)
+    checkpoints = await claimed(storage, 1, keep=2)
     await write(checkpoints, 4)
     index = index_of(checkpoints, 5, await put(checkpoints, 5))
     await checkpoints.commit(index)
     await checkpoints.commit(index)
-    assert await steps_there(place) == [4, 5]
+    assert await steps_there(storage) == [4, 5]
 
 
-async def test_files_that_were_never_finished_go_with_the_next_trainer(place: CheckpointPlace) -> None:
-    first = await claimed(place, 1)
+async def test_files_that_were_never_finished_go_with_the_next_trainer(storage: CheckpointStorage) -> None:
+    first = await claimed(storage, 1)
     left = first.new_file()
     left.write_bytes(b"half of a file")
-    second = await claimed(place, 2)
+    second = await claimed(storage, 2)
     own = second.new_file()
     own.write_bytes(b"half of a file")
     assert not left.exists()
@@ -260,8 +260,8 @@ async def test_files_that_were_never_finished_go_with_the_next_trainer(place: Ch
 async def test_uploads_that_were_never_finished_are_aborted(
     store_settings: ObjectStoreSettings, tmp_path: Path
 ) -> None:
-    place = PlaceSpec(tmp_path, store_settings).open()
-    store = place._store  # type: ignore[attr-defined]
+    storage = StorageSpec(tmp_path, store_settings).open()
+    store = storage._store  # type: ignore[attr-defined]
     begun = {
         epoch: store.s3.create_multipart_upload(
             Bucket=store.bucket,
@@ -269,17 +269,17 @@ async def test_uploads_that_were_never_finished_are_aborted(
         )["UploadId"]
         for epoch in (1, 2)
     }
-    await place.clear_unfinished(before_epoch=2)
+    await storage.clear_unfinished(before_epoch=2)
     left = store.s3.list_multipart_uploads(Bucket=store.bucket, Prefix=store.full_key("checkpoints/solver"))
     assert [upload["UploadId"] for upload in left.get("Uploads", [])] == [begun[2]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> CheckpointPlace:
-    return PlaceSpec(tmp_path / "place").open()
+def folder(tmp_path: Path) -> CheckpointStorage:
+    return StorageSpec(tmp_path / "storage").open()
 
 
-async def test_a_trainer_that_slept_through_many_moves_gets_no_free_number(folder: CheckpointPlace) -> None:
+async def test_a_trainer_that_slept_through_many_moves_gets_no_free_number(folder: CheckpointStorage) -> None:
     await folder.swap_pointer(b"0", seen=None)
     slept = await folder.read_pointer()
     for number in range(150):

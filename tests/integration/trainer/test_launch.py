@@ -28,8 +28,8 @@ async def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path) -> Non
     script, told = tmp_path / "rank.py", tmp_path / "rank"
     script.write_text(
         "import os, pathlib, time\n"
-        "from trimtab.fabric.parent_death import die_with_who_asked_for_it\n"
-        "die_with_who_asked_for_it()\n"
+        "from trimtab.fabric.parent_death import die_with_launcher\n"
+        "die_with_launcher()\n"
         f"pathlib.Path({str(told)!r}).write_text(str(os.getpid()))\n"
         "time.sleep(600)\n"
     )

@@ -13,18 +13,18 @@ from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tests.support.trainer.places import PlaceSpec, same, state_of
 from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.storages import StorageSpec, same, state_of
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.shards import Staging, write_shards
 from trimtab.trainer.checkpoints.state import tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
-from trimtab.trainer.resuming import resume
 
 STEPS = 3
 
@@ -68,7 +68,7 @@ class Shelf:
     """Checkpoints in a folder, and who was told of them."""
 
     def __init__(self, folder: Path) -> None:
-        self._place = PlaceSpec(folder).open()
+        self._place = StorageSpec(folder).open()
         self._folder = folder
         self._epoch = 0
         self.acknowledged: list[int] = []

@@ -13,17 +13,18 @@ import pytest
 import torch
 
 from tests.support.polling import within
-from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.batch_server import NOT_READY, Answer, BatchServer
 from tests.support.trainer.one_trainer import Parts, Trainer, announced, eventually_while, newest, saved_step
-from tests.support.trainer.places import same, state_of
+from tests.support.trainer.storages import same, state_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseAck, StepTotals
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.trainer.batch import Row
-from trimtab.trainer.learner import Learner, StepOutcome
+from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.metrics import StepOutcome
 from trimtab.weights.baseline import Captured
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.latest import SupersededTrainer
@@ -40,27 +41,27 @@ def poll_until(condition: Callable[[], bool]) -> None:
 async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
-    desk = Desk(bus, topology, steps=5)
+    batch_server = BatchServer(bus, topology, steps=5)
 
     async def checkpoint_is_there(ack: LeaseAck) -> None:
         assert await saved_step(store) == ack.step + 1
 
-    desk.before_ack = checkpoint_is_there
+    batch_server.before_ack = checkpoint_is_there
 
     class UpdatesOnceTheNextIsAskedFor(Learner):
         def update(self, totals: StepTotals) -> StepOutcome:
-            poll_until(lambda: any(request.step == self.step + 1 for request in desk.requests))
+            poll_until(lambda: any(request.step == self.step + 1 for request in batch_server.requests))
             return super().update(totals)
 
     trainer = make(parts=Parts(learner=UpdatesOnceTheNextIsAskedFor))
-    async with await desk.open():
+    async with await batch_server.open():
         await within(asyncio.to_thread(trainer.run), 60.0)
-    acknowledged = [ack.step for ack in desk.acks]
+    acknowledged = [ack.step for ack in batch_server.acks]
     assert acknowledged[0] == 1
     assert acknowledged[-1] == 4
     assert acknowledged == sorted(set(acknowledged))
     # One that was not answered by the end of its step is asked for again.
-    first = {request.step: request for request in reversed(desk.requests)}
+    first = {request.step: request for request in reversed(batch_server.requests)}
     assert sorted(first) == [0, 1, 2, 3, 4, 5]
     ahead = [first[step].trained for step in sorted(first)]
     assert ahead == [0, 0, 1, 2, 3, 4], "each is asked for one step ahead"
@@ -73,7 +74,7 @@ async def test_what_its_steps_were_like_can_be_read_from_its_metrics(
     bus: Bus, topology: JobTopology, make: Callable[[], Trainer]
 ) -> None:
     trainer = make()
-    async with await Desk(bus, topology, steps=2).open():
+    async with await BatchServer(bus, topology, steps=2).open():
         await within(asyncio.to_thread(trainer.run), 60.0)
 
     def value(name: str) -> float:
@@ -86,7 +87,7 @@ async def test_what_its_steps_were_like_can_be_read_from_its_metrics(
     assert value("grad_norm") > 0
     assert value("skipped_steps_total") == 0
     assert value("sampling_drift") > 0
-    assert 0 < value("logprob_mismatch") < 20, "the desk's logprobs are made up"
+    assert 0 < value("logprob_mismatch") < 20, "the batch_server's logprobs are made up"
     assert 0 <= value("wait_seconds_total") <= value("step_seconds_total")
 
 
@@ -94,22 +95,22 @@ async def test_rows_that_wait_for_the_news_of_a_step_are_asked_for_again_when_it
     bus: Bus, topology: JobTopology, make: Callable[[], Trainer]
 ) -> None:
     """As when rollout may be no version behind: the rows of a step exist only after the dataflow knows of the last."""
-    desk = Desk(bus, topology, steps=3)
-    desk.instead = lambda request: NOT_READY if request.trained_steps < request.step else None
-    async with await desk.open():
+    batch_server = BatchServer(bus, topology, steps=3)
+    batch_server.instead = lambda request: NOT_READY if request.trained_steps < request.step else None
+    async with await batch_server.open():
         await within(asyncio.to_thread(make().run), 60.0)
-    assert {request.step for request in desk.requests if request.trained == request.step} == {0, 1, 2, 3}
-    assert {request.step for request in desk.requests if request.previous is not None} >= {1, 2, 3}
+    assert {request.step for request in batch_server.requests if request.trained == request.step} == {0, 1, 2, 3}
+    assert {request.step for request in batch_server.requests if request.previous is not None} >= {1, 2, 3}
 
 
 async def test_a_rank_computes_on_the_portions_that_exist(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
 ) -> None:
     """A step of two rows in two portions: the second one comes only after the first was fetched."""
-    desk = Desk(bus, topology, steps=2)
+    batch_server = BatchServer(bus, topology, steps=2)
 
     def in_portions(request: BatchRequest) -> Answer:
-        lease = desk.lease(request)
+        lease = batch_server.lease(request)
         if not isinstance(lease, BatchLease):
             return lease
         samples = lease.samples[request.chunk : request.chunk + 1]
@@ -118,15 +119,15 @@ async def test_a_rank_computes_on_the_portions_that_exist(
         )
 
     whole, cut = make(), make()
-    async with await desk.open():
+    async with await batch_server.open():
         await within(asyncio.to_thread(whole.run), 60.0)
-    desk.instead = in_portions
-    desk.requests.clear()
-    async with await desk.open():
+    batch_server.instead = in_portions
+    batch_server.requests.clear()
+    async with await batch_server.open():
         await store.delete("checkpoints/solver/latest.json")
         await within(asyncio.to_thread(cut.run), 60.0)
     # One that was not answered in time is asked for again.
-    asked = list(dict.fromkeys((request.step, request.chunk) for request in desk.requests))
+    asked = list(dict.fromkeys((request.step, request.chunk) for request in batch_server.requests))
     assert asked == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     for one, other in zip(whole.learner.model.parameters(), cut.learner.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -135,25 +136,25 @@ async def test_a_rank_computes_on_the_portions_that_exist(
 async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_would_have(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:
-    desk = Desk(bus, topology, steps=5)
+    batch_server = BatchServer(bus, topology, steps=5)
 
     class CrashesInStep3(Learner):
         def accumulate(self, rows: Sequence[Row]) -> None:
             if self.step == 3:
-                poll_until(lambda: bool(desk.acks))
+                poll_until(lambda: bool(batch_server.acks))
                 raise MemoryError("no memory left")
             super().accumulate(rows)
 
     first, second = make(parts=Parts(learner=CrashesInStep3)), make()
-    async with await desk.open():
+    async with await batch_server.open():
         with pytest.raises(MemoryError):
             await within(asyncio.to_thread(first.run), 60.0)
         assert await saved_step(store) == 2
-        desk.requests.clear()
+        batch_server.requests.clear()
         await within(asyncio.to_thread(second.run), 60.0)
-    assert min(request.step for request in desk.requests) == 2
+    assert min(request.step for request in batch_server.requests) == 2
     whole = make()
-    async with await desk.open():
+    async with await batch_server.open():
         await store.delete("checkpoints/solver/latest.json")
         await within(asyncio.to_thread(whole.run), 60.0)
     assert same(state_of(whole.learner), state_of(second.learner))
@@ -162,25 +163,27 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
 async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
 ) -> None:
-    desk = Desk(bus, topology, steps=9)
-    desk.instead = lambda request: NOT_READY if request.step == 3 else None
+    batch_server = BatchServer(bus, topology, steps=9)
+    batch_server.instead = lambda request: NOT_READY if request.step == 3 else None
     trainer = make()
-    async with await desk.open():
+    async with await batch_server.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
-        await eventually_while(run, lambda: any(request.trained == 3 for request in desk.requests), timeout_s=30.0)
+        await eventually_while(
+            run, lambda: any(request.trained == 3 for request in batch_server.requests), timeout_s=30.0
+        )
         trainer.stop.set()
         await within(run, 20.0)
     assert await saved_step(store) == 3
-    assert [ack.step for ack in desk.acks] == [1, 2]
+    assert [ack.step for ack in batch_server.acks] == [1, 2]
     assert (await announced(bus, topology)).version == 3
 
 
 async def test_a_trainer_with_a_successor_ends_and_leaves_everything_to_it(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer]
 ) -> None:
-    desk = Desk(bus, topology, steps=4)
+    batch_server = BatchServer(bus, topology, steps=4)
     older, newer = make(), make()
-    async with await desk.open():
+    async with await batch_server.open():
 
         def successor() -> None:
             newer.run()
@@ -218,9 +221,9 @@ async def test_no_step_is_further_from_the_newest_published_weights_than_samples
                 await asyncio.to_thread(stored.wait, 600.0)
             return await super().publish(version, captured, deadline_s=deadline_s)
 
-    desk = Desk(bus, topology, steps=9)
+    batch_server = BatchServer(bus, topology, steps=9)
     trainer = make(max_staleness=max_staleness, parts=Parts(publisher=SlowPublisher, loop=OneOfSeveral))
-    async with await desk.open():
+    async with await batch_server.open():
         run = asyncio.create_task(asyncio.to_thread(trainer.run))
         try:
             # One version is on its way, and up to here steps may do with it.

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.support.template_process import TemplateProcess
 from tests.support.trainer.checkpointing_ranks import Scene, run_rank
 from tests.support.trainer.forked_ranks import run_ranks
-from tests.support.trainer.places import PlaceSpec, same
+from tests.support.trainer.storages import StorageSpec, same
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -24,16 +24,16 @@ State = dict[str, torch.Tensor]
 class Groups:
     """One group of ranks after the other on the same checkpoints."""
 
-    def __init__(self, template: TemplateProcess, model: Path, place: PlaceSpec, folder: Path) -> None:
+    def __init__(self, template: TemplateProcess, model: Path, storage: StorageSpec, folder: Path) -> None:
         self._template = template
         self._model = model
-        self._place = place
+        self._storage = storage
         self._folder = folder
         self._epoch = 0
         self.failures: list[str] = []
 
     async def newest(self) -> CheckpointIndex:
-        index = await CheckpointStore(self._place.open(), keep=1).newest()
+        index = await CheckpointStore(self._storage.open(), keep=1).newest()
         assert index is not None
         return index
 
@@ -46,7 +46,7 @@ class Groups:
         target.mkdir()
         scene = Scene(
             model=self._model,
-            place=self._place,
+            storage=self._storage,
             epoch=self._epoch,
             world_size=world_size,
             steps=steps,
@@ -68,7 +68,7 @@ def groups(
     store_settings: ObjectStoreSettings,
 ) -> Groups:
     objects = store_settings if request.param == "objects" else None
-    return Groups(rank_template, model, PlaceSpec(tmp_path / "place", objects), tmp_path)
+    return Groups(rank_template, model, StorageSpec(tmp_path / "storage", objects), tmp_path)
 
 
 def without_random(state: State) -> State:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.polling import eventually
-from tests.support.trainer.desk import NOT_READY, Answer, Desk
+from tests.support.trainer.batch_server import NOT_READY, Answer, BatchServer
 from tests.support.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
 from tests.support.trainer.samples import policy
 from trimtab.fabric.bus.connection import Bus
@@ -91,7 +91,7 @@ async def test_ranks_leave_together(
     ending: str,
 ) -> None:
     """Rank 1 is refused while rank 0 has rows, or both are told to stop: nobody hangs, what was trained is kept."""
-    desk = Desk(bus, topology, steps=9)
+    batch_server = BatchServer(bus, topology, steps=9)
 
     def answer(request: BatchRequest) -> Answer | None:
         if request.step < 3:
@@ -102,11 +102,11 @@ async def test_ranks_leave_together(
 
     def asked() -> set[int]:
         """Ranks that wait for step 3; one that is refused does not ask again when step 2 is done."""
-        waiting = [request for request in desk.requests if request.step == 3]
+        waiting = [request for request in batch_server.requests if request.step == 3]
         return {request.rank for request in waiting if request.trained == 3 or ending == "refusal"}
 
-    desk.instead = answer
-    async with await desk.open():
+    batch_server.instead = answer
+    async with await batch_server.open():
         ranks = Ranks(tmp_path, model, nats_settings, store_settings, topology)
         try:
             await eventually(

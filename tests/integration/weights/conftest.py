@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.weights.place import D, Place
+from tests.support.weights.weight_site import D, WeightSite
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
@@ -18,12 +18,12 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 
 
 @pytest.fixture
-async def place(
+async def site(
     nats_settings: NatsSettings, object_store_settings: ObjectStoreSettings, tmp_path: Path
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[WeightSite]:
     name = f"w{uuid.uuid4().hex[:12]}"
     settings = object_store_settings.model_copy(update={"prefix": f"t/{name}"})
     async with await Bus.connect(nats_settings, name="test") as bus, ObjectStore(settings) as store:
         pointers = await KeyValue.declare(bus, JobTopology("t", name).weights, deadline_s=D)
         async with AsyncExitStack() as closing:
-            yield Place(settings, store, pointers, tmp_path, closing)
+            yield WeightSite(settings, store, pointers, tmp_path, closing)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.weights.place import RULES, SIGNER, D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import RULES, SIGNER, D, WeightSite, content
 from trimtab.fabric.objects.client import ObjectStore, StoredObject
 from trimtab.fabric.objects.errors import ObjectNotFound
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -36,8 +36,8 @@ class StoreWithRival(ObjectStore):
 
 
 @pytest.fixture
-async def own_store(place: Place, object_store_settings: ObjectStoreSettings) -> AsyncIterator[StoreWithRival]:
-    prefix = place.store.full_key("x").removesuffix("/x")
+async def own_store(site: WeightSite, object_store_settings: ObjectStoreSettings) -> AsyncIterator[StoreWithRival]:
+    prefix = site.store.full_key("x").removesuffix("/x")
     async with StoreWithRival(object_store_settings.model_copy(update={"prefix": prefix})) as store:
         yield store
 
@@ -49,28 +49,28 @@ def fold_writer(store: ObjectStore, scratch: Path) -> FoldWriter:
     )  # fmt: skip
 
 
-async def planned(place: Place, start: int, end: int, *, epoch: int = 1) -> FoldPlan:
-    return plan_fold(await place.latest(), Position(epoch, start), Position(epoch, end))
+async def planned(site: WeightSite, start: int, end: int, *, epoch: int = 1) -> FoldPlan:
+    return plan_fold(await site.latest(), Position(epoch, start), Position(epoch, end))
 
 
 def edges(catalogue: tuple[Entry, ...]) -> set[tuple[int | None, int]]:
     return {(entry.base.version if entry.base else None, entry.target.version) for entry in catalogue}
 
 
-async def test_one_who_was_away_takes_the_fold(place: Place, tmp_path: Path) -> None:
-    publisher, away = await place.publisher(), await place.puller("away")
-    await place.publish(publisher, 0, 1)
+async def test_one_who_was_away_takes_the_fold(site: WeightSite, tmp_path: Path) -> None:
+    publisher, away = await site.publisher(), await site.puller("away")
+    await site.publish(publisher, 0, 1)
     await away.pull(deadline_s=D)
-    await place.publish(publisher, 2, 3, 4, 5)
+    await site.publish(publisher, 2, 3, 4, 5)
     fetched: list[tuple[int, int]] = []
     encoded: list[tuple[int, int]] = []
-    entry = await fold_writer(place.store, tmp_path).fold(
-        await planned(place, 1, 5),
+    entry = await fold_writer(site.store, tmp_path).fold(
+        await planned(site, 1, 5),
         deadline_s=D,
         fetched=lambda done, total: fetched.append((done, total)),
         encoded=lambda done, total: encoded.append((done, total)),
     )
-    latest = await place.latest()
+    latest = await site.latest()
     singles = sum(other.bytes for other in latest.catalogue if other.base and other.base.version in (1, 2, 3, 4))
     assert entry in latest.catalogue
     assert entry.bytes < singles - entry.bytes
@@ -80,49 +80,47 @@ async def test_one_who_was_away_takes_the_fold(place: Place, tmp_path: Path) -> 
     assert await away.pull(deadline_s=D, progress=lambda _, total: seen.append(total)) == Position(1, 5)
     assert content(away) == TrainedState(5).file()
     assert seen[-1] < entry.bytes
-    assert set(await place.sizes("lease")) == {"weights/p/lease/away"}
+    assert set(await site.sizes("lease")) == {"weights/p/lease/away"}
     assert not list(tmp_path.glob("chunks"))
 
 
-async def test_a_fold_is_the_one_that_the_trainer_would_have_made(place: Place, tmp_path: Path) -> None:
+async def test_a_fold_is_the_one_that_the_trainer_would_have_made(site: WeightSite, tmp_path: Path) -> None:
     """Same start, same end, same codec: the same bytes, although one had the states in memory and one had not."""
     rules = UpkeepRules(anchor_every=1000, fold_every=4, collection=RULES.collection)
-    publisher = await place.publisher(rules=rules)
-    await place.publish(publisher, 0)
+    publisher = await site.publisher(rules=rules)
+    await site.publish(publisher, 0)
     for version in range(1, 5):
-        await place.publish(publisher, version)
+        await site.publish(publisher, version)
         await publisher.flush()
     theirs = next(
-        entry
-        for entry in (await place.latest()).catalogue
-        if entry.base == Position(1, 0) and entry.target.version == 4
+        entry for entry in (await site.latest()).catalogue if entry.base == Position(1, 0) and entry.target.version == 4
     )
-    other = await place.publisher()
-    await place.publish(other, 0, 1, 2, 3, 4)
-    ours = await fold_writer(place.store, tmp_path).fold(await planned(place, 0, 4, epoch=2), deadline_s=D)
-    reader = ManifestReader(place.store, "p", Verifier([SIGNER.public_text]))
+    other = await site.publisher()
+    await site.publish(other, 0, 1, 2, 3, 4)
+    ours = await fold_writer(site.store, tmp_path).fold(await planned(site, 0, 4, epoch=2), deadline_s=D)
+    reader = ManifestReader(site.store, "p", Verifier([SIGNER.public_text]))
     pieces = [(await reader.read(entry, deadline_s=D)).pieces for entry in (theirs, ours)]
     assert pieces[0] == pieces[1]
 
 
 async def test_a_publisher_goes_on_before_during_and_after(
-    place: Place, own_store: StoreWithRival, tmp_path: Path
+    site: WeightSite, own_store: StoreWithRival, tmp_path: Path
 ) -> None:
-    publisher, away = await place.publisher(), await place.puller("away")
-    await place.publish(publisher, 0)
+    publisher, away = await site.publisher(), await site.puller("away")
+    await site.publish(publisher, 0)
     await away.pull(deadline_s=D)
-    await place.publish(publisher, 1, 2, 3)
-    plan = await planned(place, 0, 3)
-    await place.publish(publisher, 4)
+    await site.publish(publisher, 1, 2, 3)
+    plan = await planned(site, 0, 3)
+    await site.publish(publisher, 4)
 
     async def publish_in_between() -> None:
-        await place.publish(publisher, 5)
+        await site.publish(publisher, 5)
 
     own_store.rival = publish_in_between
     entry = await fold_writer(own_store, tmp_path).fold(plan, deadline_s=D)
     assert own_store.rival is None
-    await place.publish(publisher, 6)
-    latest = await place.latest()
+    await site.publish(publisher, 6)
+    latest = await site.latest()
     assert latest.newest == Position(1, 6)
     assert latest.epoch == publisher.epoch
     assert edges(latest.catalogue) == {(None, 0), (0, 3), *((version, version + 1) for version in range(6))}
@@ -132,35 +130,35 @@ async def test_a_publisher_goes_on_before_during_and_after(
 
 
 async def test_a_trainer_that_starts_meanwhile_ends_the_fold(
-    place: Place, own_store: StoreWithRival, tmp_path: Path
+    site: WeightSite, own_store: StoreWithRival, tmp_path: Path
 ) -> None:
-    await place.publish(await place.publisher(), 0, 1, 2)
-    before = (await place.latest()).catalogue
-    plan = await planned(place, 0, 2)
-    await place.publisher()
+    await site.publish(await site.publisher(), 0, 1, 2)
+    before = (await site.latest()).catalogue
+    plan = await planned(site, 0, 2)
+    await site.publisher()
     with pytest.raises(SupersededTrainer):
         await fold_writer(own_store, tmp_path).fold(plan, deadline_s=D)
-    assert (await place.latest()).catalogue == before
-    assert not await place.sizes("lease")
+    assert (await site.latest()).catalogue == before
+    assert not await site.sizes("lease")
 
 
-async def test_versions_of_an_earlier_epoch_can_be_a_start_but_no_end(place: Place, tmp_path: Path) -> None:
-    await place.publish(await place.publisher(), 0, 1, 2)
-    away = await place.puller("away")
+async def test_versions_of_an_earlier_epoch_can_be_a_start_but_no_end(site: WeightSite, tmp_path: Path) -> None:
+    await site.publish(await site.publisher(), 0, 1, 2)
+    away = await site.puller("away")
     await away.pull(deadline_s=D)
-    await place.publish(await place.publisher(), 2, 3, 4)
-    latest = await place.latest()
+    await site.publish(await site.publisher(), 2, 3, 4)
+    latest = await site.latest()
     with pytest.raises(FoldRefused, match="earlier epoch"):
         plan_fold(latest, Position(1, 0), Position(1, 2))
-    await fold_writer(place.store, tmp_path).fold(plan_fold(latest, Position(1, 2), Position(2, 4)), deadline_s=D)
+    await fold_writer(site.store, tmp_path).fold(plan_fold(latest, Position(1, 2), Position(2, 4)), deadline_s=D)
     assert await away.pull(deadline_s=D) == Position(2, 4)
     assert content(away) == TrainedState(4).file()
 
 
-async def test_what_cannot_be_folded_is_refused_with_the_reason(place: Place) -> None:
-    await place.publish(await place.publisher(), 0, 1, 2)
-    await place.publish(await place.publisher(), 1, 2, run=7)
-    latest = await place.latest()
+async def test_what_cannot_be_folded_is_refused_with_the_reason(site: WeightSite) -> None:
+    await site.publish(await site.publisher(), 0, 1, 2)
+    await site.publish(await site.publisher(), 1, 2, run=7)
+    latest = await site.latest()
     for start, end, reason in [
         (Position(2, 2), Position(2, 1), "does not come after"),
         (Position(2, 1), Position(2, 9), "version 9 of epoch 2 is not in the catalogue"),
@@ -173,17 +171,17 @@ async def test_what_cannot_be_folded_is_refused_with_the_reason(place: Place) ->
 
 
 async def test_a_lost_chunk_and_a_lost_manifest_end_a_fold_before_anything_is_written(
-    place: Place, tmp_path: Path
+    site: WeightSite, tmp_path: Path
 ) -> None:
-    await place.publish(await place.publisher(), 0, 1, 2)
-    plan = await planned(place, 0, 2)
-    before = await place.latest()
-    reader = ManifestReader(place.store, "p", Verifier([SIGNER.public_text]))
+    await site.publish(await site.publisher(), 0, 1, 2)
+    plan = await planned(site, 0, 2)
+    before = await site.latest()
+    reader = ManifestReader(site.store, "p", Verifier([SIGNER.public_text]))
     manifest = await reader.read(plan.between[1], deadline_s=D)
-    await place.store.delete(next(iter(manifest.chunk_keys())))
+    await site.store.delete(next(iter(manifest.chunk_keys())))
     with pytest.raises(MissingChunk):
-        await fold_writer(place.store, tmp_path).fold(plan, deadline_s=D)
-    await place.store.delete(plan.between[0].key("p"))
+        await fold_writer(site.store, tmp_path).fold(plan, deadline_s=D)
+    await site.store.delete(plan.between[0].key("p"))
     with pytest.raises(ObjectNotFound):
-        await fold_writer(place.store, tmp_path).fold(plan, deadline_s=D)
-    assert await place.latest() == before
+        await fold_writer(site.store, tmp_path).fold(plan, deadline_s=D)
+    assert await site.latest() == before

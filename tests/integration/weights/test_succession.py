@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.support.polling import eventually
-from tests.support.weights.place import D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import D, WeightSite, content
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.weights.baseline import LayoutChanged
 from trimtab.weights.layout import StateLayout
@@ -17,65 +17,65 @@ from trimtab.weights.store.latest import LatestPointer, SupersededTrainer
 from trimtab.weights.store.position import Position
 
 
-async def test_a_trainer_that_resumes_from_a_published_version_ships_nothing_for_it(place: Place) -> None:
-    first, puller = await place.publisher(), await place.puller()
-    await place.publish(first, 5, 6, 7)
+async def test_a_trainer_that_resumes_from_a_published_version_ships_nothing_for_it(site: WeightSite) -> None:
+    first, puller = await site.publisher(), await site.puller()
+    await site.publish(first, 5, 6, 7)
     await puller.pull(deadline_s=D)
-    second = await place.publisher()
-    pointer = await place.publish(second, 6)
+    second = await site.publisher()
+    pointer = await site.publish(second, 6)
     assert pointer.size_bytes < 1000
     # Version 7 of the first trainer is of a lineage that is no more: its holder goes back over the anchor.
     for version in (6, 7):
         if version == 7:
-            await place.publish(second, 7, run=0)
+            await site.publish(second, 7, run=0)
         assert await puller.pull(deadline_s=D) == Position(2, version)
         assert content(puller) == TrainedState(version).file()
 
 
-async def test_a_trainer_with_other_weights_begins_with_an_anchor(place: Place) -> None:
-    puller = await place.puller()
-    await place.publish(await place.publisher(), 0, 1)
+async def test_a_trainer_with_other_weights_begins_with_an_anchor(site: WeightSite) -> None:
+    puller = await site.puller()
+    await site.publish(await site.publisher(), 0, 1)
     await puller.pull(deadline_s=D)
-    pointer = await place.publish(await place.publisher(), 0, run=9)
+    pointer = await site.publish(await site.publisher(), 0, run=9)
     assert pointer.base_version is None
     await puller.pull(pointer, deadline_s=D)
     assert content(puller) == TrainedState(0, run=9).file()
 
 
-async def test_another_model_replaces_the_copy(place: Place) -> None:
-    puller = await place.puller()
-    await place.publish(await place.publisher(), 0)
+async def test_another_model_replaces_the_copy(site: WeightSite) -> None:
+    puller = await site.puller()
+    await site.publish(await site.publisher(), 0)
     await puller.pull(deadline_s=D)
     other = TrainedState(0, layout=StateLayout.of({"w": ("BF16", (10, 10))}))
-    publisher = await place.publisher()
+    publisher = await site.publisher()
     await publisher.publish(0, publisher.capture(other), deadline_s=D)
     await puller.pull(deadline_s=D)
     assert content(puller) == other.file()
 
 
-async def test_a_model_that_changes_under_a_publisher_is_refused(place: Place) -> None:
-    publisher = await place.publisher()
-    await place.publish(publisher, 0)
+async def test_a_model_that_changes_under_a_publisher_is_refused(site: WeightSite) -> None:
+    publisher = await site.publisher()
+    await site.publish(publisher, 0)
     with pytest.raises(LayoutChanged):
         publisher.capture(TrainedState(1, layout=StateLayout.of({"w": ("BF16", (10, 10))})))
 
 
-async def test_a_superseded_trainer_can_publish_nothing_more(place: Place) -> None:
-    old, puller = await place.publisher(), await place.puller()
-    await place.publish(old, 0)
-    new = await place.publisher()
+async def test_a_superseded_trainer_can_publish_nothing_more(site: WeightSite) -> None:
+    old, puller = await site.publisher(), await site.puller()
+    await site.publish(old, 0)
+    new = await site.publisher()
     captured = old.capture(TrainedState(1))
     with pytest.raises(SupersededTrainer):
         await old.publish(1, captured, deadline_s=D)
-    await place.publish(new, 0, run=3)
+    await site.publish(new, 0, run=3)
     await puller.pull(deadline_s=D)
     assert content(puller) == TrainedState(0, run=3).file()
 
 
-async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
+async def test_two_trainers_at_once_never_interleave(site: WeightSite) -> None:
     """Both publish as fast as they can; what a pool sees at any time is a version of one of them, whole."""
-    trainers = [await place.publisher(), await place.publisher()]
-    puller = await place.puller()
+    trainers = [await site.publisher(), await site.publisher()]
+    puller = await site.puller()
 
     async def train(run: int, publisher: WeightPublisher) -> int:
         try:
@@ -87,7 +87,7 @@ async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
         return 6
 
     async def something_is_published() -> bool:
-        latest = await LatestPointer(place.store, "p").read(deadline_s=D)
+        latest = await LatestPointer(site.store, "p").read(deadline_s=D)
         return latest is not None and latest.newest is not None
 
     async def follow() -> None:
@@ -107,8 +107,8 @@ async def test_two_trainers_at_once_never_interleave(place: Place) -> None:
     assert done == [0, 6]
 
 
-async def test_a_first_version_that_never_got_out_is_passed_over(place: Place) -> None:
-    publisher, puller = await place.publisher(), await place.puller()
+async def test_a_first_version_that_never_got_out_is_passed_over(site: WeightSite) -> None:
+    publisher, puller = await site.publisher(), await site.puller()
     captured = publisher.capture(TrainedState(1))
     with pytest.raises(StoreTimeout):
         await publisher.publish(1, captured, deadline_s=0.000001)

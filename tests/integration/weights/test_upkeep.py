@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.support.weights.place import RULES, D, Place, content
 from tests.support.weights.states import TrainedState
+from tests.support.weights.weight_site import RULES, D, WeightSite, content
 from trimtab.fabric.objects.client import DEFAULT_DEADLINE_S, ObjectStore, StoredObject
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.weights.store.collection import CollectionRules
@@ -15,15 +15,15 @@ from trimtab.weights.store.position import Position
 from trimtab.weights.upkeep import UpkeepRules
 
 
-async def test_folds_and_anchors_shorten_the_way(place: Place) -> None:
+async def test_folds_and_anchors_shorten_the_way(site: WeightSite) -> None:
     rules = UpkeepRules(anchor_every=6, fold_every=4, collection=RULES.collection)
-    publisher, away = await place.publisher(rules=rules), await place.puller("away")
-    await place.publish(publisher, 0)
+    publisher, away = await site.publisher(rules=rules), await site.puller("away")
+    await site.publish(publisher, 0)
     await away.pull(deadline_s=D)
     for version in range(1, 9):
-        await place.publish(publisher, version)
+        await site.publish(publisher, version)
         await publisher.flush()
-    entries = (await place.latest()).catalogue
+    entries = (await site.latest()).catalogue
     edges = {(entry.base and entry.base.version, entry.target.version) for entry in entries}
     assert {(None, 0), (None, 6), (0, 4), (4, 8)} <= edges
     folded = next(entry.bytes for entry in entries if entry.base == Position(1, 0) and entry.target.version == 4)
@@ -34,55 +34,55 @@ async def test_folds_and_anchors_shorten_the_way(place: Place) -> None:
     seen: list[tuple[int, int]] = []
     await away.pull(deadline_s=D, progress=lambda done, total: seen.append((done, total)))
     assert content(away) == TrainedState(8).file()
-    manifests = sum((await place.sizes("fold")).values())
+    manifests = sum((await site.sizes("fold")).values())
     both = sum(e.bytes for e in entries if e.base and (e.base.version, e.target.version) in {(0, 4), (4, 8)})
     assert seen[-1] == (both - manifests, both - manifests)
-    joiner = await place.puller("joiner")
+    joiner = await site.puller("joiner")
     await joiner.pull(deadline_s=D)
     assert content(joiner) == TrainedState(8).file()
 
 
-async def test_old_versions_go_when_nobody_holds_them(place: Place) -> None:
+async def test_old_versions_go_when_nobody_holds_them(site: WeightSite) -> None:
     rules = UpkeepRules(
         anchor_every=3,
         fold_every=None,
         collection=CollectionRules(keep_versions=2, lease_ttl_s=600.0, grace_s=0.0),
         collect_every_s=0.0,
     )
-    publisher = await place.publisher(rules=rules)
-    away, gone = await place.puller("away"), await place.puller("gone")
-    await place.publish(publisher, 0, 1)
+    publisher = await site.publisher(rules=rules)
+    away, gone = await site.puller("away"), await site.puller("gone")
+    await site.publish(publisher, 0, 1)
     await away.pull(deadline_s=D)
     await gone.pull(deadline_s=D)
     await gone.give_up_lease(deadline_s=D)
 
     async def publish_and_collect(*versions: int) -> set[int]:
         for version in versions:
-            await place.publish(publisher, version)
+            await site.publish(publisher, version)
             await publisher.flush()
-        return {entry.target.version for entry in (await place.latest()).catalogue}
+        return {entry.target.version for entry in (await site.latest()).catalogue}
 
     assert await publish_and_collect(*range(2, 9)) >= {2, 3, 4, 5, 6, 7, 8}  # all that leads on from version 1
     assert await away.pull(deadline_s=D) == Position(1, 8)
     kept = await publish_and_collect(9, 10, 11)
     assert kept == {8, 9, 10, 11} or kept == {9, 10, 11}  # the anchor of 9, and what leads on from 8
-    objects = await place.sizes("obj")
-    referenced = {entry.target.version for entry in (await place.latest()).catalogue}
+    objects = await site.sizes("obj")
+    referenced = {entry.target.version for entry in (await site.latest()).catalogue}
     assert len(objects) <= len(referenced) + 2
-    for puller in (away, gone, await place.puller("joiner")):
+    for puller in (away, gone, await site.puller("joiner")):
         assert await puller.pull(deadline_s=D) == Position(1, 11)
         assert content(puller) == TrainedState(11).file()
 
 
-async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place) -> None:
+async def test_upkeep_that_fails_does_not_stop_the_versions(site: WeightSite) -> None:
     rules = UpkeepRules(anchor_every=1, fold_every=2, collection=RULES.collection)
-    scratch, away = place.folder / "scratch", place.folder / "away"
-    publisher, puller = await place.publisher(rules=rules, scratch=scratch), await place.puller()
-    await place.publish(publisher, 0)
+    scratch, away = site.folder / "scratch", site.folder / "away"
+    publisher, puller = await site.publisher(rules=rules, scratch=scratch), await site.puller()
+    await site.publish(publisher, 0)
     scratch.rename(away)
-    await place.publish(publisher, 1, 2, 3)
+    await site.publish(publisher, 1, 2, 3)
     await publisher.flush()
-    entries = (await place.latest()).catalogue
+    entries = (await site.latest()).catalogue
     assert [(e.base.version if e.base else None, e.target.version) for e in entries] == [
         (None, 0),
         (0, 1),
@@ -90,9 +90,9 @@ async def test_upkeep_that_fails_does_not_stop_the_versions(place: Place) -> Non
         (2, 3),
     ]
     away.rename(scratch)
-    await place.publish(publisher, 4, 5, 6, 7)
+    await site.publish(publisher, 4, 5, 6, 7)
     await publisher.flush()
-    edges = {(e.base.version if e.base else None, e.target.version) for e in (await place.latest()).catalogue}
+    edges = {(e.base.version if e.base else None, e.target.version) for e in (await site.latest()).catalogue}
     assert (None, 4) in edges
     assert any(base is not None and target - base > 1 for base, target in edges)
     await puller.pull(deadline_s=D)
@@ -112,12 +112,12 @@ class WatchedStore(ObjectStore):
         return await super().get(key, max_bytes=max_bytes, deadline_s=deadline_s)
 
 
-async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: Place) -> None:
-    publisher = await place.publisher()
-    await place.publish(publisher, 0, 1)
+async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(site: WeightSite) -> None:
+    publisher = await site.publisher()
+    await site.publish(publisher, 0, 1)
 
     async def lease() -> Lease:
-        (found,) = await read_leases(place.store, "p", ttl_s=600.0, deadline_s=D)
+        (found,) = await read_leases(site.store, "p", ttl_s=600.0, deadline_s=D)
         return found
 
     pinned: list[Lease] = []
@@ -126,9 +126,9 @@ async def test_a_lease_tells_what_is_held_and_during_a_pull_what_is_read(place: 
         await puller.renew_lease(deadline_s=D)  # the worker's own renewal must not take the pins away
         pinned.append(await lease())
 
-    async with WatchedStore(place.settings, look) as store:
-        puller = await place.puller(store=store)
+    async with WatchedStore(site.settings, look) as store:
+        puller = await site.puller(store=store)
         await puller.pull(deadline_s=D)
-    entries = (await place.latest()).catalogue
+    entries = (await site.latest()).catalogue
     assert pinned[0].pins == tuple(entry.manifest for entry in entries)
     assert await lease() == Lease(member="pulled", held=Position(1, 1))

@@ -20,8 +20,8 @@ from click.testing import CliRunner, Result
 from pydantic import BaseModel, SecretStr
 
 from tests.support.polling import eventually, within
-from tests.support.weights.place import RULES, SIGNER, D, Place
 from tests.support.weights.states import LAYOUT, TrainedState
+from tests.support.weights.weight_site import RULES, SIGNER, D, WeightSite
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
@@ -42,10 +42,10 @@ class Surroundings(BaseModel):
 
 
 class Shell:
-    """Runs commands with the settings of a place, which a test may change."""
+    """Runs commands with the settings of a site, which a test may change."""
 
-    def __init__(self, place: Place, store: ObjectStoreSettings) -> None:
-        prefix = place.store.full_key("x").removesuffix("/x")
+    def __init__(self, site: WeightSite, store: ObjectStoreSettings) -> None:
+        prefix = site.store.full_key("x").removesuffix("/x")
         keys = WeightSettings(signing_seed=SecretStr(SIGNER.reveal_seed()), public_keys=(SIGNER.public_text,))
         settings = Surroundings(object_store=store.model_copy(update={"prefix": prefix}), weights=keys)
         self.secrets = [SIGNER.reveal_seed()]
@@ -66,12 +66,12 @@ class Shell:
 
 
 @pytest.fixture
-def shell(place: Place, object_store_settings: ObjectStoreSettings) -> Iterator[Shell]:
+def shell(site: WeightSite, object_store_settings: ObjectStoreSettings) -> Iterator[Shell]:
     """Commands configure the logs of their process, which is ours; they are put back."""
     root = logging.getLogger()
     before = (root.level, sys.excepthook, threading.excepthook)
     handlers, config = list(root.handlers), structlog.get_config()
-    yield Shell(place, object_store_settings)
+    yield Shell(site, object_store_settings)
     root.level, sys.excepthook, threading.excepthook = before
     root.handlers[:] = handlers
     logging.captureWarnings(capture=False)
@@ -79,36 +79,36 @@ def shell(place: Place, object_store_settings: ObjectStoreSettings) -> Iterator[
 
 
 @pytest.fixture
-async def filled(place: Place, shell: Shell) -> Place:
+async def filled(site: WeightSite, shell: Shell) -> WeightSite:
     """An anchor, four deltas and a fold over three of them."""
-    await place.publish(await place.publisher(), 0, 1, 2, 3, 4)
+    await site.publish(await site.publisher(), 0, 1, 2, 3, 4)
     await shell("fold", "1", "4")
-    return place
+    return site
 
 
-def reader(place: Place) -> ManifestReader:
-    return ManifestReader(place.store, "p", Verifier([SIGNER.public_text]))
+def reader(site: WeightSite) -> ManifestReader:
+    return ManifestReader(site.store, "p", Verifier([SIGNER.public_text]))
 
 
-async def entry_of(place: Place, base: int | None, target: int) -> Entry:
+async def entry_of(site: WeightSite, base: int | None, target: int) -> Entry:
     begin = None if base is None else Position(1, base)
-    return next(e for e in (await place.latest()).catalogue if (e.base, e.target.version) == (begin, target))
+    return next(e for e in (await site.latest()).catalogue if (e.base, e.target.version) == (begin, target))
 
 
-async def add(place: Place, manifest: WeightManifest, *, signer: Signer = SIGNER) -> Entry:
+async def add(site: WeightSite, manifest: WeightManifest, *, signer: Signer = SIGNER) -> Entry:
     """A manifest of our own in the catalogue."""
     with InFlight().publication() as claimed:
-        entry = await write_manifest(place.store, manifest, signer, publication=claimed, deadline_s=D)
-        pointer = LatestPointer(place.store, "p")
+        entry = await write_manifest(site.store, manifest, signer, publication=claimed, deadline_s=D)
+        pointer = LatestPointer(site.store, "p")
         await pointer.update(lambda latest: latest.adding(entry), epoch=manifest.target.epoch, deadline_s=D)
     return entry
 
 
-async def snapshot(place: Place) -> dict[str, tuple[str, float | None]]:
-    return {info.key: (info.etag, info.modified_at) async for info in place.store.scan("weights/")}
+async def snapshot(site: WeightSite) -> dict[str, tuple[str, float | None]]:
+    return {info.key: (info.etag, info.modified_at) async for info in site.store.scan("weights/")}
 
 
-async def test_inspect_shows_the_catalogue_the_leases_and_the_costs(filled: Place, shell: Shell) -> None:
+async def test_inspect_shows_the_catalogue_the_leases_and_the_costs(filled: WeightSite, shell: Shell) -> None:
     await write_lease(filled.store, "p", Lease(member="pool-0", held=Position(1, 2)), deadline_s=D)
     before = await snapshot(filled)
     found = await shell.json("inspect")
@@ -130,7 +130,7 @@ async def test_inspect_shows_the_catalogue_the_leases_and_the_costs(filled: Plac
     assert await snapshot(filled) == before
 
 
-async def test_inspect_works_without_keys_and_says_what_that_means(filled: Place, shell: Shell) -> None:
+async def test_inspect_works_without_keys_and_says_what_that_means(filled: WeightSite, shell: Shell) -> None:
     shell.environment |= {"TRIMTAB_WEIGHTS__PUBLIC_KEYS": None, "TRIMTAB_WEIGHTS__SIGNING_SEED": None}
     found = await shell.json("inspect")
     assert found["signatures_checked"] is False
@@ -142,7 +142,7 @@ async def test_inspect_works_without_keys_and_says_what_that_means(filled: Place
     assert "TRIMTAB_WEIGHTS__SIGNING_SEED" in (await shell("fold", "0", "4", code=1)).stderr
 
 
-async def test_inspect_shows_what_a_version_changed(filled: Place, shell: Shell) -> None:
+async def test_inspect_shows_what_a_version_changed(filled: WeightSite, shell: Shell) -> None:
     ways = await shell.json("inspect", "--version", "4")
     assert [way["kind"] for way in ways] == ["delta", "fold"]
     manifest = await reader(filled).read(await entry_of(filled, 3, 4), deadline_s=D)
@@ -152,11 +152,11 @@ async def test_inspect_shows_what_a_version_changed(filled: Place, shell: Shell)
     assert "version 9 of epoch 1 is not" in (await shell("inspect", "--version", "9", code=1)).stderr
 
 
-async def test_the_policy_is_found_or_has_to_be_chosen(place: Place, shell: Shell) -> None:
+async def test_the_policy_is_found_or_has_to_be_chosen(site: WeightSite, shell: Shell) -> None:
     assert "TRIMTAB_OBJECT_STORE__PREFIX" in (await shell("inspect", code=1)).stderr
-    await LatestPointer(place.store, "p").claim_epoch(deadline_s=D)
+    await LatestPointer(site.store, "p").claim_epoch(deadline_s=D)
     assert (await shell.json("inspect"))["policy"] == "p"
-    await LatestPointer(place.store, "q").claim_epoch(deadline_s=D)
+    await LatestPointer(site.store, "q").claim_epoch(deadline_s=D)
     refusal = (await shell("inspect", code=1)).stderr
     assert "weights of p, q" in refusal
     assert "--policy" in refusal
@@ -164,13 +164,13 @@ async def test_the_policy_is_found_or_has_to_be_chosen(place: Place, shell: Shel
     assert "there are those of p, q" in (await shell("inspect", "--policy", "r", code=1)).stderr
 
 
-async def test_wrong_credentials_are_told_by_their_variables(filled: Place, shell: Shell) -> None:
+async def test_wrong_credentials_are_told_by_their_variables(filled: WeightSite, shell: Shell) -> None:
     shell.environment["TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY"] = "wrong-secret-of-ours"
     shell.secrets.append("wrong-secret-of-ours")
     assert "TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY" in (await shell("inspect", code=1)).stderr
 
 
-async def test_a_sound_store_is_found_sound_without_writing(filled: Place, shell: Shell) -> None:
+async def test_a_sound_store_is_found_sound_without_writing(filled: WeightSite, shell: Shell) -> None:
     before = await snapshot(filled)
     assert "6 manifests" in (await shell("verify")).stdout
     verdict = await shell.json("verify", "--deep")
@@ -182,7 +182,7 @@ async def test_a_sound_store_is_found_sound_without_writing(filled: Place, shell
     assert await snapshot(filled) == before
 
 
-async def test_verify_lists_damaged_and_missing_chunks_and_foreign_signatures(filled: Place, shell: Shell) -> None:
+async def test_verify_lists_damaged_and_missing_chunks_and_foreign_signatures(filled: WeightSite, shell: Shell) -> None:
     damaged, missing, lost = [await entry_of(filled, version, version + 1) for version in range(3)]
     key = next(iter((await reader(filled).read(damaged, deadline_s=D)).chunk_keys()))
     body = bytearray((await filled.store.get(key, max_bytes=1 << 20)).body)
@@ -208,7 +208,7 @@ async def test_verify_lists_damaged_and_missing_chunks_and_foreign_signatures(fi
     assert "4 faults" in text
 
 
-async def test_only_a_deep_look_finds_a_signed_lie(filled: Place, shell: Shell) -> None:
+async def test_only_a_deep_look_finds_a_signed_lie(filled: WeightSite, shell: Shell) -> None:
     genuine = await reader(filled).read(await entry_of(filled, 3, 4), deadline_s=D)
     wrong_root = msgspec.structs.replace(genuine, target=Position(1, 5), root="f" * 64)
     await add(filled, wrong_root)
@@ -229,22 +229,22 @@ async def test_only_a_deep_look_finds_a_signed_lie(filled: Place, shell: Shell) 
     assert "something else than promised" in verdict["faults"][1]["reason"]
 
 
-async def _digests(place: Place, block: int, digest: str) -> list[str]:
+async def _digests(site: WeightSite, block: int, digest: str) -> list[str]:
     """Those of version 4, with another one for a block."""
     digests: dict[int, str] = {}
     for base, target in [(None, 0), (0, 1), (1, 2), (2, 3), (3, 4)]:
-        manifest = await reader(place).read(await entry_of(place, base, target), deadline_s=D)
+        manifest = await reader(site).read(await entry_of(site, base, target), deadline_s=D)
         digests |= {piece.block: piece.digest for piece in manifest.pieces}
     return list((digests | {block: digest}).values())
 
 
 async def test_after_a_collection_what_is_left_is_decoded_as_far_as_its_anchors_reach(
-    place: Place, shell: Shell
+    site: WeightSite, shell: Shell
 ) -> None:
     rules = UpkeepRules(anchor_every=4, fold_every=None, collection=RULES.collection)
-    publisher = await place.publisher(rules=rules)
+    publisher = await site.publisher(rules=rules)
     for version in range(6):
-        await place.publish(publisher, version)
+        await site.publish(publisher, version)
         await publisher.flush()
     await shell("gc", "--keep-versions", "3")
     verdict = await shell.json("verify", "--deep")
@@ -255,7 +255,7 @@ async def test_after_a_collection_what_is_left_is_decoded_as_far_as_its_anchors_
     ]
 
 
-async def test_a_dry_run_changes_nothing_and_says_what_gc_then_does(filled: Place, shell: Shell) -> None:
+async def test_a_dry_run_changes_nothing_and_says_what_gc_then_does(filled: WeightSite, shell: Shell) -> None:
     await write_lease(filled.store, "p", Lease(member="pool-0", held=Position(1, 3)), deadline_s=D)
     await filled.store.put("weights/p/notes.txt", b"not ours")
     arguments = ("gc", "--keep-versions", "1", "--grace", "0s")
@@ -282,7 +282,7 @@ async def test_a_dry_run_changes_nothing_and_says_what_gc_then_does(filled: Plac
     await shell("verify", "--deep")
 
 
-async def test_gc_explains_itself(filled: Place, shell: Shell) -> None:
+async def test_gc_explains_itself(filled: WeightSite, shell: Shell) -> None:
     text = (await shell("gc", "--keep-versions", "1", "--dry-run")).stdout
     assert "dry run: nothing was written" in text
     assert "the delta from version 1 of epoch 1 to version 2 of epoch 1" in text
@@ -290,7 +290,7 @@ async def test_gc_explains_itself(filled: Place, shell: Shell) -> None:
     assert "10m later" in text
 
 
-async def test_a_fold_is_refused_with_the_reason(filled: Place, shell: Shell) -> None:
+async def test_a_fold_is_refused_with_the_reason(filled: WeightSite, shell: Shell) -> None:
     assert "is there already" in (await shell("fold", "1", "4", code=1)).stderr
     assert "version 9 of epoch 1 is not" in (await shell("fold", "1", "9", code=1)).stderr
     shell.environment["TRIMTAB_WEIGHTS__PUBLIC_KEYS"] = Signer.generate().public_text
@@ -301,32 +301,34 @@ async def test_a_fold_is_refused_with_the_reason(filled: Place, shell: Shell) ->
     assert "has 9 bytes instead of 32" in (await shell("fold", "0", "4", code=1)).stderr
 
 
-async def test_pull_fetches_everything_once_and_then_only_the_delta(place: Place, shell: Shell, tmp_path: Path) -> None:
-    publisher, folder = await place.publisher(), tmp_path / "pulled"
-    await place.publish(publisher, 0, 1)
+async def test_pull_fetches_everything_once_and_then_only_the_delta(
+    site: WeightSite, shell: Shell, tmp_path: Path
+) -> None:
+    publisher, folder = await site.publisher(), tmp_path / "pulled"
+    await site.publish(publisher, 0, 1)
     first = (await shell("pull", str(folder), "--rate", "50MB")).stdout
     assert "version 1 of epoch 1" in first
     assert "the anchor of version 0 of epoch 1, 1 delta" in first
     assert (folder / "model.safetensors").read_bytes() == TrainedState(1).file()
-    await place.publish(publisher, 2)
+    await site.publish(publisher, 2)
     second = (await shell("pull", str(folder))).stdout
     assert "(1 delta)" in second
     assert (folder / "model.safetensors").read_bytes() == TrainedState(2).file()
     assert "already, the newest" in (await shell("pull", str(folder))).stdout
-    assert not await place.sizes("lease")
+    assert not await site.sizes("lease")
 
 
-async def test_one_who_was_away_pulls_the_fold(place: Place, shell: Shell, tmp_path: Path) -> None:
-    publisher = await place.publisher()
-    await place.publish(publisher, 0, 1)
+async def test_one_who_was_away_pulls_the_fold(site: WeightSite, shell: Shell, tmp_path: Path) -> None:
+    publisher = await site.publisher()
+    await site.publish(publisher, 0, 1)
     await shell("pull", str(tmp_path))
-    await place.publish(publisher, 2, 3, 4)
+    await site.publish(publisher, 2, 3, 4)
     assert "instead of" in (await shell("fold", "1", "4")).stdout
     assert "(1 fold)" in (await shell("pull", str(tmp_path))).stdout
     assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(4).file()
 
 
-async def test_pull_keeps_to_its_budget_and_to_its_keys(filled: Place, shell: Shell, tmp_path: Path) -> None:
+async def test_pull_keeps_to_its_budget_and_to_its_keys(filled: WeightSite, shell: Shell, tmp_path: Path) -> None:
     assert "--max-bytes is 10.0 kB" in (await shell("pull", str(tmp_path), "--max-bytes", "10kB", code=1)).stderr
     shell.environment["TRIMTAB_WEIGHTS__PUBLIC_KEYS"] = Signer.generate().public_text
     assert "signature is wrong" in (await shell("pull", str(tmp_path), code=1)).stderr
@@ -334,8 +336,10 @@ async def test_pull_keeps_to_its_budget_and_to_its_keys(filled: Place, shell: Sh
     assert not await filled.sizes("lease")
 
 
-async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(place: Place, shell: Shell, tmp_path: Path) -> None:
-    await place.publish(await place.publisher(), 0)
+async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(
+    site: WeightSite, shell: Shell, tmp_path: Path
+) -> None:
+    await site.publish(await site.publisher(), 0)
     environment = os.environ | {name: value for name, value in shell.environment.items() if value is not None}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "trimtab.cli.main", "weights", "pull", str(tmp_path), "--rate", "16kB",
@@ -354,14 +358,14 @@ async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(place: Place, s
     assert b"Traceback" not in told
     (part,) = (tmp_path / ".spool").glob("*.part")
     assert 0 < part.stat().st_size < TrainedState(0).layout.data_bytes
-    assert not await place.sizes("lease")
+    assert not await site.sizes("lease")
     assert not (tmp_path / "model.safetensors").exists()
-    (key,) = await place.sizes("obj")
-    body = (await place.store.get(key, max_bytes=1 << 20)).body
+    (key,) = await site.sizes("obj")
+    body = (await site.store.get(key, max_bytes=1 << 20)).body
     assert body.startswith(part.read_bytes())
     # With the rest put there by hand and the object gone, only one that goes on from the spool can end well.
     part.write_bytes(body)
-    await place.store.delete(key)
+    await site.store.delete(key)
     await shell("pull", str(tmp_path), "--rate", "50MB")
     assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(0).file()
     assert not list((tmp_path / ".spool").glob("*.part"))

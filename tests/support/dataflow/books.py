@@ -90,7 +90,7 @@ def ledger(
     *,
     policies: dict[str, int] | None = None,
     max_staleness: int = STALENESS,
-    sifts: bool = False,
+    has_filters: bool = False,
     witness: Witness | None = None,
     selection: Selection | None = None,
     batch_size: int = BATCH,
@@ -103,7 +103,7 @@ def ledger(
         batch_size=batch_size,
         max_staleness=max_staleness,
         window_steps=WINDOW,
-        sifts=sifts,
+        has_filters=has_filters,
         witness=witness,
     )
 

@@ -27,7 +27,7 @@ def _stream(one: StreamBooks) -> dict[str, Any]:
     return {
         "counts": _counts(one),
         "arriving": {key: (partial.first_sequence, sorted(partial.samples)) for key, partial in one.arriving.items()},
-        "unsifted": list(one.unsifted),
+        "unfiltered": list(one.unfiltered),
         "ended": one.ended.state(),
     }
 

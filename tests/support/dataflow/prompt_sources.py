@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tests.support.dataflow.jobs import job
 from trimtab.api.policy import Model
 from trimtab.dataflow.prompts.order import PromptOrder
-from trimtab.dataflow.prompts.reading import read_prompts
+from trimtab.dataflow.prompts.sources import read_prompts
 
 
 async def order_of(

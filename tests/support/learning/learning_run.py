@@ -23,7 +23,7 @@ from tests.support.learning.known_optimum import (
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Group, StepTotals
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
 

@@ -18,7 +18,7 @@ from tests.support.template_process import TemplateProcess, template_process
 from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.builtin.__main__ import main
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.errors import EngineError
+from trimtab.rollout.engines.contract import EngineError
 
 _STOP_TIMEOUT_S = 120.0
 

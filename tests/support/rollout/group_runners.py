@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tests.support.rollout.speakers import EchoSampler, role
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.task import Task
-from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.metrics import RolloutMetrics
+from trimtab.rollout.worker.episodes import GroupRunner, Origin
+from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Role
 

@@ -28,17 +28,14 @@ from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.rollout.concurrency import Concurrency
-from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.freshness import Freshness, VersionLine
-from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.metrics import RolloutMetrics
-from trimtab.rollout.pace import Announcements
-from trimtab.rollout.quarantine import Quarantine
-from trimtab.rollout.serving import TaskServer
-from trimtab.rollout.version_gate import VersionGate
-from trimtab.rollout.worker import Worker
-from trimtab.rollout.worker_timings import WorkerTimings
+from trimtab.rollout.policy.freshness import Announcements, Freshness, VersionLine
+from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.worker.concurrency import Concurrency
+from trimtab.rollout.worker.deliveries import HandBacks, TaskServer, WorkerTimings
+from trimtab.rollout.worker.episodes import GroupRunner, Origin
+from trimtab.rollout.worker.metrics import RolloutMetrics
+from trimtab.rollout.worker.quarantine import Quarantine
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Role, Workflow
 from trimtab.weights.store.position import Position

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.rollout.job import Job
-from tests.support.rollout.seats import weights_of
+from tests.support.rollout.served_policies import weights_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.sparse_file import SparseFile
+from trimtab.rollout.engines.sparse_file import SparseFile
 from trimtab.weights.apply.transaction import PreparedUpdate
 
 _LIFE_S = 60.0
@@ -64,7 +64,7 @@ class Refresher:
             job = Job(bus, self.topology)
             async with (
                 weights_of(job, self.objects, self.models, self.scratch, public_key=self.public_key) as weights,
-                weights.worker_seat(self.url),
+                weights.worker_policy(self.url),
             ):
                 await asyncio.sleep(_LIFE_S)
 

@@ -9,9 +9,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from trimtab.fabric.wire.spans import model_span
-from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.engines.errors import EngineError
-from trimtab.rollout.sampler import Completion, PolicySampler
+from trimtab.rollout.engines.contract import EngineError, SamplingSettings
+from trimtab.rollout.policy.sampler import Completion, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.rehearsal import CHARACTERS
 from trimtab.rollout.workflows.team import Assignment, Role, Tokenizer

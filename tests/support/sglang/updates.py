@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.contract.engine import Engine, logprobs_of, tokens_of
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.sglang.sparse_carrier import SglangSparseFile
+from trimtab.rollout.engines.sglang.sparse_update import SglangSparseFile
 
 D = 60.0
 _CHANGED_SHARE = 0.01

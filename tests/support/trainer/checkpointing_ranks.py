@@ -9,25 +9,25 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.support.trainer.places import PlaceSpec, random_numbers, state_of
 from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.storages import StorageSpec, random_numbers, state_of
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointFile
-from trimtab.trainer.checkpoints.saving import CheckpointFailed, CheckpointSaver
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.resuming import resume
 
 SAMPLES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a group of ranks does: resume from the place, make steps, save, and tell what it had."""
+    """What a group of ranks does: resume from the storage, make steps, save, and tell what it had."""
 
     model: Path
-    place: PlaceSpec
+    storage: StorageSpec
     epoch: int
     world_size: int
     steps: int
@@ -53,7 +53,7 @@ async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
 def run_rank(scene: Scene, rank: int) -> None:
     torch.manual_seed(rank + scene.epoch * 100)
     learner = Learner(policy(), model_path=scene.model)
-    checkpoints = CheckpointStore(scene.place.open(), keep=2)
+    checkpoints = CheckpointStore(scene.storage.open(), keep=2)
     with Background() as background:
         if rank == 0:
             background.run(checkpoints.claim(scene.epoch))

@@ -26,7 +26,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import environment_for
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.weights.codec.blocks import encode_change, encode_whole
@@ -42,8 +42,8 @@ MOMENTS: dict[str, tuple[type, str]] = {
     "resuming": (CheckpointStore, "fetch"),
     "writing its file": (CheckpointStore, "put"),
     "committing": (CheckpointStore, "commit"),
-    "moving the pointer": (ObjectPlace, "swap_pointer"),
-    "deleting old checkpoints": (ObjectPlace, "delete"),
+    "moving the pointer": (ObjectStorage, "swap_pointer"),
+    "deleting old checkpoints": (ObjectStorage, "delete"),
     "acknowledging": (BatchStream, "acknowledge"),
     "publishing": (WeightPublisher, "publish"),
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.polling import eventually
-from tests.support.trainer.places import PREFIX
 from tests.support.trainer.samples import policy
+from tests.support.trainer.storages import PREFIX
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
@@ -23,18 +23,18 @@ from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import LeaseRefused, Refusal
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.object_place import ObjectPlace
-from trimtab.trainer.checkpoints.place import CheckpointPlace
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
+from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.resuming import resume
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
@@ -43,8 +43,8 @@ SIGNER = Signer.generate()
 SUPERSEDED = LeaseRefused(refusal=Refusal.SUPERSEDED, message="a newer attempt asks")
 
 
-class PlaceMaker(Protocol):
-    def __call__(self, store: ObjectStore, prefix: str, *, workshop: Path) -> CheckpointPlace: ...
+class StorageMaker(Protocol):
+    def __call__(self, store: ObjectStore, prefix: str, *, scratch: Path) -> CheckpointStorage: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Parts:
     learner: type[Learner] = Learner
     publisher: type[WeightPublisher] = WeightPublisher
     loop: type[TrainingLoop] = TrainingLoop
-    place: PlaceMaker = ObjectPlace
+    storage: StorageMaker = ObjectStorage
 
 
 AS_WIRED = Parts()
@@ -115,8 +115,8 @@ class Trainer:
             deadline_s=60.0,
         )
         stack.push_async_callback(self.publisher.close)
-        place = self._parts.place(store, PREFIX, workshop=self._scratch / "checkpoints")
-        checkpoints = CheckpointStore(place, keep=2)
+        storage = self._parts.storage(store, PREFIX, scratch=self._scratch / "checkpoints")
+        checkpoints = CheckpointStore(storage, keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
         subject = self._topology.batch_subject("solver")
@@ -139,7 +139,7 @@ async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
 
 
 async def newest(store: ObjectStore) -> CheckpointIndex | None:
-    return await CheckpointStore(ObjectPlace(store, PREFIX, workshop=Path("unused")), keep=2).newest()
+    return await CheckpointStore(ObjectStorage(store, PREFIX, scratch=Path("unused")), keep=2).newest()
 
 
 async def saved_step(store: ObjectStore) -> int | None:

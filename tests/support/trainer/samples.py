@@ -11,7 +11,8 @@ from trimtab.fabric.wire.lease import StepTotals
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.trainer.batch import Row
-from trimtab.trainer.learner import Learner, StepOutcome
+from trimtab.trainer.learner import Learner
+from trimtab.trainer.metrics import StepOutcome
 
 
 def policy(**trainer: Any) -> Policy:

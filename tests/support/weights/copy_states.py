@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.weights.apply.held import Held
+from trimtab.weights.apply.copy_files import Held
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.journal import PIECE_ELEMENTS
 from trimtab.weights.apply.transaction import PreparedUpdate, Transaction

@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.dataflow.books import header
 from tests.support.dataflow.jobs import spec
-from trimtab.dataflow.audit.judging import violations
-from trimtab.dataflow.audit.reading import Streams
 from trimtab.dataflow.audit.report import judged
+from trimtab.dataflow.audit.streams import Streams
+from trimtab.dataflow.audit.violations import violations
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
-    GroupsSifted,
+    GroupsFiltered,
     PolicyFinished,
     Record,
     StepGranted,
@@ -44,9 +44,9 @@ GOOD: list[Record] = [
 ]
 
 
-def sifted(*tasks: int, left_out: tuple[int, ...] = ()) -> GroupsSifted:
+def filtered(*tasks: int, left_out: tuple[int, ...] = ()) -> GroupsFiltered:
     kept, out = ([f"t{task}.solver" for task in some] for some in (tasks, left_out))
-    return GroupsSifted(policy="solver", kept=tuple(kept), left_out=tuple(out))
+    return GroupsFiltered(policy="solver", kept=tuple(kept), left_out=tuple(out))
 
 
 def found(records: list[Record], headers: list[TrajectoryHeader], *, queued: tuple[str, ...] = ()) -> list[str]:
@@ -95,11 +95,11 @@ def test_a_good_run_has_none() -> None:
         ([*GOOD, grant(2, 4, 5)], [*arrived(*range(5), 6, 7), header(5, 0), header(5, 1, error="x")], "failed sample"),
         ([*GOOD, grant(2, 5, 6)], arrived(*range(8)), "t4.solver of version 0 passed over by step 2"),
         (
-            [*GOOD, sifted(4, 5, 6), grant(2, 5, 6)],
+            [*GOOD, filtered(4, 5, 6), grant(2, 5, 6)],
             [*arrived(*range(4)), *arrived(4, 5, 6, 7, version=1)],
             "t4.solver of version 1 passed over by step 2",
         ),
-        ([*GOOD, sifted(0, 1, 2, 3, 5)], arrived(*range(8)), "t4.solver passed over by the filters"),
+        ([*GOOD, filtered(0, 1, 2, 3, 5)], arrived(*range(8)), "t4.solver passed over by the filters"),
     ],
 )
 def test_each_violation_is_found(records: list[Record], headers: list[TrajectoryHeader], expected: str) -> None:
@@ -112,14 +112,14 @@ def test_a_group_that_came_or_was_judged_later_is_not_passed_over() -> None:
     assert found([*GOOD, grant(2, 5, 6)], later) == []
     younger = [*arrived(0, 1, 2, 3), *arrived(4, version=1), *arrived(5, 6, 7)]
     assert found([*GOOD, grant(2, 5, 6)], younger) == []
-    unjudged: list[Record] = [TasksIssued(first=0, count=6), sifted(2, 3), grant(0, 2, 3), sifted(0, 1)]
+    unjudged: list[Record] = [TasksIssued(first=0, count=6), filtered(2, 3), grant(0, 2, 3), filtered(0, 1)]
     assert found(unjudged, [*arrived(2, 3, version=1), *arrived(0, 1, 4, 5)]) == []
 
 
 def test_what_nothing_has_become_of_is_counted_as_waiting() -> None:
     records: list[Record] = [
         *GOOD,
-        sifted(left_out=(5,)),
+        filtered(left_out=(5,)),
         GroupsDropped(policy="solver", step=9, dropped=("t6.solver",)),
     ]
     headers = [*arrived(0, 1, 2, 3, 4, 5, 6), header(7, 0), header(8, 0), header(8, 1, error="x"), *arrived(9, 9)]

@@ -16,11 +16,10 @@ from trimtab.api.data import Curator as CuratorSettings
 from trimtab.api.data import Curriculum as CurriculumSettings
 from trimtab.api.data import Greso as GresoSettings
 from trimtab.api.scalars import Plugin
-from trimtab.dataflow.curators.choosing import make_curator
-from trimtab.dataflow.curators.contract import Curator
+from trimtab.dataflow.curators.contract import Curator, PassThrough
 from trimtab.dataflow.curators.curriculum import Curriculum
 from trimtab.dataflow.curators.greso import Greso
-from trimtab.dataflow.curators.passing import PassThrough
+from trimtab.dataflow.curators.registry import make_curator
 from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.fabric.pod import JobMisconfigured
 

@@ -13,11 +13,11 @@ from tests.support.dataflow.curator_events import events, feed, through_the_ledg
 from tests.support.dataflow.finished_groups import finished
 from tests.support.dataflow.jobs import spec
 from trimtab.api.scalars import Plugin
-from trimtab.dataflow.curators.choosing import make_curator
-from trimtab.dataflow.filters.choosing import make_filter
+from trimtab.dataflow.curators.registry import make_curator
+from trimtab.dataflow.filters import make_filter
 from trimtab.dataflow.ledger.records import StepGranted
-from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Selection
+from trimtab.dataflow.selection.registry import make_selection
 
 GUIDE = Path(__file__).parents[3] / "docs" / "data-policies.md"
 

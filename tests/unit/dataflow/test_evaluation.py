@@ -8,8 +8,8 @@ import pytest
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.jobs import job, spec
 from trimtab.api.evaluation import Evaluation
-from trimtab.dataflow.evaluation.schedule import is_due, is_owed
-from trimtab.dataflow.finishing import Finisher
+from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
+from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.ledger.ledger import Arrival, LedgerError
 from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,

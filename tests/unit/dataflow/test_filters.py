@@ -10,13 +10,7 @@ from tests.support.dataflow.finished_groups import finished
 from trimtab.api.data import Filter as FilterSettings
 from trimtab.api.data import LengthFilter
 from trimtab.api.scalars import Plugin
-from trimtab.dataflow.filters.chain import Chain
-from trimtab.dataflow.filters.choosing import make_filter
-from trimtab.dataflow.filters.contract import Filter
-from trimtab.dataflow.filters.custom import FilterMisbehaved
-from trimtab.dataflow.filters.length import Length
-from trimtab.dataflow.filters.truncated import Truncated
-from trimtab.dataflow.filters.zero_advantage import ZeroAdvantage
+from trimtab.dataflow.filters import Chain, Filter, FilterMisbehaved, Length, Truncated, ZeroAdvantage, make_filter
 from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.trajectory import Finish

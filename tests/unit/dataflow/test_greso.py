@@ -14,10 +14,9 @@ import pytest
 from tests.support.dataflow.finished_groups import finished
 from trimtab.api.data import Filter as FilterSettings
 from trimtab.api.data import Greso as GresoSettings
-from trimtab.dataflow.curators.contract import Curator
+from trimtab.dataflow.curators.contract import Curator, PassThrough
 from trimtab.dataflow.curators.greso import Greso
-from trimtab.dataflow.curators.passing import PassThrough
-from trimtab.dataflow.filters.choosing import make_filter
+from trimtab.dataflow.filters import make_filter
 from trimtab.dataflow.outcomes import GroupOutcome
 
 PROMPTS = 1000

@@ -21,7 +21,7 @@ from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
-    GroupsSifted,
+    GroupsFiltered,
     PolicyFinished,
     Record,
     ReducedGroup,
@@ -56,7 +56,7 @@ policies = st.sampled_from(sorted(POLICIES))
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = self.empty(sifts=True)
+        self.ledger = self.empty(has_filters=True)
         self.stream: dict[int, TrajectoryHeader] = {}
         """By sequence, as far as they have not been trimmed."""
         self.sequence = 0
@@ -76,8 +76,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.finished: set[str] = set()
 
     @staticmethod
-    def empty(*, sifts: bool) -> Ledger:
-        return ledger(policies=POLICIES, sifts=sifts, witness=Witnessed(), selection=SELECTION, batch_size=BATCH)
+    def empty(*, has_filters: bool) -> Ledger:
+        return ledger(
+            policies=POLICIES, has_filters=has_filters, witness=Witnessed(), selection=SELECTION, batch_size=BATCH
+        )
 
     def write(self, record: Record) -> None:
         self.journal.append(record)
@@ -162,11 +164,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(policy=policies, verdicts=st.lists(st.integers(0, 2), min_size=1, max_size=5))
     def filters_are_asked(self, policy: str, verdicts: list[int]) -> None:
         """The filters keep 0, 1 or 2 samples of each group that waits for their word."""
-        named = list(zip(self.ledger.streams[policy].unsifted, cycle(verdicts), strict=False))
+        named = list(zip(self.ledger.streams[policy].unfiltered, cycle(verdicts), strict=False))
         if named:
             left_out = tuple(group_id for group_id, kept in named if kept == 0)
             self.write(
-                GroupsSifted(
+                GroupsFiltered(
                     policy=policy,
                     kept=tuple(group_id for group_id, kept in named if kept == 2),
                     reduced=tuple(ReducedGroup(group_id, (1,)) for group_id, kept in named if kept == 1),
@@ -251,9 +253,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.journal = []
         self.stream = {sequence: one for sequence, one in self.stream.items() if sequence >= snapshot.floor}
 
-    def recovered(self, *, sifts: bool) -> Ledger:
+    def recovered(self, *, has_filters: bool) -> Ledger:
         """From the snapshot, then headers, then records."""
-        recovered = self.empty(sifts=sifts)
+        recovered = self.empty(has_filters=has_filters)
         recovered.begin_replay()
         known = 0
         if self.snapshot is not None:
@@ -277,16 +279,16 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """What comes out is what was there."""
-        recovered = self.recovered(sifts=self.ledger.sifts)
+        recovered = self.recovered(has_filters=self.ledger.has_filters)
         assert picture(recovered) == picture(self.ledger)
         assert recovered._witness == self.ledger._witness
         self.ledger = recovered
 
-    @rule(sifts=st.booleans())
-    def restart_with_another_manifest(self, sifts: bool) -> None:
+    @rule(has_filters=st.booleans())
+    def restart_with_another_manifest(self, has_filters: bool) -> None:
         """Filters may come and go: what was decided stands, and what was not is up to the manifest of now."""
-        self.ledger = self.recovered(sifts=sifts)
-        assert sifts or not any(stream.unsifted for stream in self.ledger.streams.values())
+        self.ledger = self.recovered(has_filters=has_filters)
+        assert has_filters or not any(stream.unfiltered for stream in self.ledger.streams.values())
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
@@ -350,7 +352,7 @@ class LedgerMachine(RuleBasedStateMachine):
         gone = sum(1 for group_id in taken if self.owner(group_id) == stream)
         left_out = sum(1 for group_id in self.filtered if self.owner(group_id) == stream)
         whole = self.complete[stream] - self.failed[stream]
-        return whole - left_out - gone - len(self.ledger.streams[stream].unsifted)
+        return whole - left_out - gone - len(self.ledger.streams[stream].unfiltered)
 
     def modelled_capacity(self) -> int:
         rooms = []
@@ -368,8 +370,8 @@ class LedgerMachine(RuleBasedStateMachine):
             wanted = Counter(schedule.names[schedule.at(books.fresh_groups + number)[0]] for number in range(fresh))
             for stream, count in wanted.items():
                 roles = len(ROLES[stream])
-                unsifted = len(self.ledger.streams[stream].unsifted)
-                under_way = self.ledger.issued * roles - self.complete[stream] + unsifted
+                unfiltered = len(self.ledger.streams[stream].unfiltered)
+                under_way = self.ledger.issued * roles - self.complete[stream] + unfiltered
                 missing = max(0, count - self.modelled_buffer(policy, stream)) - under_way
                 tasks = max(0, missing) // roles
                 rooms[-1] = max(rooms[-1], 1 if tasks == 0 and missing > 0 and under_way <= 0 else tasks)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.dataflow.prompts.jsonl import JsonLines, PromptFileChanged
-from trimtab.dataflow.prompts.progress import Progress, ReadingStopped
-from trimtab.dataflow.prompts.prompt import Prompt, PromptSourceError
+from trimtab.dataflow.prompts.prompt import Progress, Prompt, PromptSourceError, ReadingStopped
 
 
 def quiet() -> Progress:

@@ -19,8 +19,7 @@ from tests.support.dataflow.prompt_sources import (
     write_dataset_dict,
     write_parquet,
 )
-from trimtab.dataflow.prompts.arrow_rows import ArrowRows
-from trimtab.dataflow.prompts.plain_values import plain_values
+from trimtab.dataflow.prompts.arrow import ArrowRows, plain_values
 from trimtab.dataflow.prompts.prompt import PromptSourceError
 
 PARQUET = {"name": "train", "parquet": {"uri": "p.parquet"}}

@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trimtab.dataflow.mixing import SLOTS, MixingSchedule
-from trimtab.dataflow.prompts.order import MixedSource, PromptOrder
-from trimtab.dataflow.prompts.permutation import Permutation
+from trimtab.dataflow.prompts.order import MixedSource, Permutation, PromptOrder
 from trimtab.dataflow.prompts.prompt import Prompt, PromptSourceError
 
 _WEIGHTS = st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1, max_size=32)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.dataflow.books import GROUP, Feed, header, ledger
 from tests.support.dataflow.offers import books, supply, train
 from trimtab.api.data import Replay as ReplaySettings
-from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, StepDurable, StepGranted
+from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import take_snapshot
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.dataflow.selection.replay import Replay
@@ -170,7 +170,7 @@ STEPS = 250
 SETTLED = slice(50, STEPS)
 
 
-def population(settings: ReplaySettings | None, *, max_staleness: int = 8, sifts: bool = False) -> Feed:
+def population(settings: ReplaySettings | None, *, max_staleness: int = 8, has_filters: bool = False) -> Feed:
     selection = FRESH if settings is None else Replay(settings, FRESH)
     return Feed(
         ledger(
@@ -178,7 +178,7 @@ def population(settings: ReplaySettings | None, *, max_staleness: int = 8, sifts
             selection=selection,
             batch_size=PLACES * GROUP,
             max_staleness=max_staleness,
-            sifts=sifts,
+            has_filters=has_filters,
         )
     )
 
@@ -190,20 +190,20 @@ def tasks_per_step(feed: Feed, *, zero_variance: float = 0.0) -> float:
     for _ in range(STEPS):
         while tasks := feed.ledger.capacity_tasks():
             supply(feed, tasks, streams=["solver"])
-            if feed.ledger.sifts:
-                sift(feed, zero_variance, chance)
+            if feed.ledger.has_filters:
+                apply_filters(feed, zero_variance, chance)
         train(feed)
         issued.append(feed.ledger.issued)
     each = [after - before for before, after in pairwise(issued)][SETTLED]
     return sum(each) / len(each)
 
 
-def sift(feed: Feed, zero_variance: float, chance: random.Random) -> None:
+def apply_filters(feed: Feed, zero_variance: float, chance: random.Random) -> None:
     """Dynamic sampling: a share of the groups has no variance and is left out."""
-    complete = list(feed.ledger.streams["solver"].unsifted)
+    complete = list(feed.ledger.streams["solver"].unfiltered)
     left_out = tuple(group_id for group_id in complete if chance.random() < zero_variance)
     kept = tuple(group_id for group_id in complete if group_id not in left_out)
-    feed.ledger.apply(GroupsSifted(policy="solver", kept=kept, left_out=left_out))
+    feed.ledger.apply(GroupsFiltered(policy="solver", kept=kept, left_out=left_out))
 
 
 @cache
@@ -236,5 +236,5 @@ def test_with_two_uses_at_most_half_of_the_batches_is_replayed() -> None:
 def test_dynamic_sampling_and_replay_each_have_their_factor(ratio: float, zero_variance: float) -> None:
     """With a share z of groups without variance a step costs 1 / (1 - z) as many tasks, with replay 1 - r of those."""
     settings = ReplaySettings(ratio=ratio, max_uses=20) if ratio else None
-    tasks = tasks_per_step(population(settings, sifts=True), zero_variance=zero_variance)
+    tasks = tasks_per_step(population(settings, has_filters=True), zero_variance=zero_variance)
     assert tasks / PLACES == pytest.approx((1 - ratio) / (1 - zero_variance), rel=0.05)

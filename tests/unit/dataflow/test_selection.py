@@ -19,9 +19,9 @@ from trimtab.api.scalars import Plugin
 from trimtab.dataflow.ledger.records import GroupsDropped, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import take_snapshot
 from trimtab.dataflow.mixing import MixingSchedule
-from trimtab.dataflow.selection.choosing import make_selection
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
+from trimtab.dataflow.selection.registry import make_selection
 from trimtab.dataflow.selection.replay import Replay
 from trimtab.dataflow.service import reroute
 

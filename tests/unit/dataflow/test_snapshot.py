@@ -8,7 +8,7 @@ import pytest
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.ledger_pictures import picture
 from trimtab.dataflow.ledger.ledger import Arrival, Ledger, LedgerError
-from trimtab.dataflow.ledger.records import GroupsSifted, ReducedGroup, StepDurable, StepGranted
+from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -30,7 +30,7 @@ def written(books: Ledger) -> LedgerSnapshot:
 
 
 def restored(feed: Recorded, snapshot: LedgerSnapshot) -> Ledger:
-    books = ledger(sifts=feed.ledger.sifts)
+    books = ledger(has_filters=feed.ledger.has_filters)
     restoration = Restoration(books, snapshot)
     for sequence, one in feed.stream:
         if snapshot.floor <= sequence <= snapshot.last_sequence:
@@ -75,12 +75,12 @@ def test_a_group_of_which_one_sample_has_come_keeps_it() -> None:
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_group_of_which_filters_left_one_sample_keeps_all(kept: int) -> None:
     """Its deadline is that of the whole group."""
-    feed = Recorded(ledger(sifts=True))
+    feed = Recorded(ledger(has_filters=True))
     feed.issue(1)
     feed.arrive(header(0, 0, version=0))
     feed.arrive(header(0, 1, version=1))
     feed.ledger.apply(
-        GroupsSifted(policy="solver", kept=(), reduced=(ReducedGroup("t0.solver", (kept,)),), left_out=())
+        GroupsFiltered(policy="solver", kept=(), reduced=(ReducedGroup("t0.solver", (kept,)),), left_out=())
     )
     snapshot = written(feed.ledger)
     assert snapshot.floor == 1

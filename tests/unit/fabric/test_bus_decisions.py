@@ -21,8 +21,8 @@ from trimtab.fabric.bus.errors import (
     RemoteError,
     StreamFull,
 )
-from trimtab.fabric.bus.headers import checked_headers
 from trimtab.fabric.bus.jetstream_api import ApiFault, error_from
+from trimtab.fabric.bus.names import checked_headers
 from trimtab.fabric.bus.requests import error_headers, error_in
 from trimtab.fabric.bus.retry import until_deadline
 from trimtab.fabric.settings import NatsSettings

@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.fabric.bus.errors import InvalidName, TopologyMismatch
-from trimtab.fabric.bus.headers import checked_headers, checked_subject, encoded_size
 from trimtab.fabric.bus.keyvalue import checked_key
-from trimtab.fabric.bus.names import MAX_TOKEN_CHARS, SEPARATOR, escape_token
+from trimtab.fabric.bus.names import (
+    MAX_TOKEN_CHARS,
+    SEPARATOR,
+    checked_headers,
+    checked_subject,
+    encoded_size,
+    escape_token,
+)
 from trimtab.fabric.bus.streams import STREAM_FIXED, differing_fields, reconciled
 from trimtab.fabric.bus.topology import JobTopology
 

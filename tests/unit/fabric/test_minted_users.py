@@ -11,8 +11,8 @@ import nacl.signing
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
-from trimtab.fabric.bus.permissions.rights import Rights
-from trimtab.fabric.bus.permissions.roles import RIGHTS_OF
+from trimtab.fabric.bus.permissions import RIGHTS_OF
+from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import InvalidNkey, KeyKind, KeyPair
 from trimtab.fabric.bus.users.mint import MintedUser, UserMint

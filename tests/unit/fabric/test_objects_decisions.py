@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 from urllib3.exceptions import ProtocolError
 
 from trimtab.fabric.objects.checksums import digest_of, digest_of_file, verify
+from trimtab.fabric.objects.client import MAX_KEY_BYTES, checked_key, full_key, relative_key
+from trimtab.fabric.objects.download import RangeBook
 from trimtab.fabric.objects.errors import (
     ChecksumMismatch,
     InvalidKey,
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
+    StoreFault,
     StoreRefused,
     StoreUnauthorized,
     StoreUnavailable,
+    translated,
 )
-from trimtab.fabric.objects.faults import StoreFault, translated
-from trimtab.fabric.objects.keys import MAX_KEY_BYTES, checked_key, full_key, relative_key
-from trimtab.fabric.objects.ranges import RangeBook
 from trimtab.fabric.objects.upload import MAX_PARTS, MIN_PART_BYTES, UploadShape
 
 

@@ -63,7 +63,7 @@ def test_a_fleet_that_ended_together_does_not_come_back_together(seed: int, cras
 
 
 _MAY_DOUBLE = {
-    "weight_swap.py": "how long stragglers are waited for, which holds nobody else up",
+    "swap.py": "how long stragglers are waited for, which holds nobody else up",
     "kv_rows.py": "memory, not time",
 }
 

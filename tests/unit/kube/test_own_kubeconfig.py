@@ -111,7 +111,7 @@ async def test_several_files_are_one_kubeconfig(tmp_path: Path, monkeypatch: pyt
 
 
 def jwt(*, expires: float, name: str) -> str:
-    parts = ({"alg": "none"}, {"exp": expires, "name": name}, {})
+    parts: tuple[dict[str, object], ...] = ({"alg": "none"}, {"exp": expires, "name": name}, {})
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
 
 

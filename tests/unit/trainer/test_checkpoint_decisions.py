@@ -8,7 +8,6 @@ import msgspec
 import pytest
 import torch
 
-from trimtab.trainer.checkpoints import random_state
 from trimtab.trainer.checkpoints.index import (
     CheckpointDamaged,
     CheckpointFile,
@@ -16,7 +15,8 @@ from trimtab.trainer.checkpoints.index import (
     CheckpointPointer,
     decoded,
 )
-from trimtab.trainer.checkpoints.retention import folder_of, obsolete
+from trimtab.trainer.checkpoints.state import random_states, restore_random_states, seed_generators
+from trimtab.trainer.checkpoints.storage import folder_of, obsolete
 
 
 def names(step: int, epoch: int) -> list[str]:
@@ -97,17 +97,17 @@ def test_a_pointer_of_a_later_version_is_refused() -> None:
 
 
 def test_random_numbers_go_on_where_they_were() -> None:
-    random_state.seed({"cpu"}, material="a")
-    state = random_state.captured()
+    seed_generators({"cpu"}, material="a")
+    state = random_states()
     drawn = torch.rand(3)
-    random_state.restore(state)
+    restore_random_states(state)
     assert torch.equal(torch.rand(3), drawn)
 
 
 def test_random_numbers_from_the_same_material_are_the_same() -> None:
     draws = []
     for material in ("a", "a", "b"):
-        random_state.seed({"cpu"}, material=material)
+        seed_generators({"cpu"}, material=material)
         draws.append(torch.rand(3))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

@@ -11,8 +11,8 @@ import torch
 from tests.support.trainer.loss_reference import Tokens, reference, tokens
 from trimtab.api.algorithm import Algorithm, AlgorithmName
 from trimtab.trainer.losses.averaging import Denominator
-from trimtab.trainer.losses.choosing import recipe_of
 from trimtab.trainer.losses.recipe import RatioTo, Recipe
+from trimtab.trainer.losses.registry import recipe_of
 
 NAMES: tuple[AlgorithmName, ...] = ("grpo", "drgrpo", "dapo", "ppo", "gspo", "cispo", "rloo", "m2po")
 

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.overview import route_text
 from trimtab.cli.weights.screen import byte_bar, size
-from trimtab.weights.apply.errors import CopyInUse, DamagedCopy
+from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.latest import Latest

@@ -36,8 +36,8 @@ _MAX_WAIT_S = 20.0
 _RETRY_AFTER_S = 0.05
 
 
-class BatchDesk:
-    """One desk for all policies. A request says which steps are trained, and may carry the times of the newest."""
+class BatchServer:
+    """One server for all policies. A request says which steps are trained, and may carry the times of the newest."""
 
     def __init__(
         self,

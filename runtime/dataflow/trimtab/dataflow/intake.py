@@ -1,14 +1,20 @@
-"""Takes the headers of trajectories as they arrive. Payloads stay in the stream."""
+"""What happens to trajectories as they arrive: their headers are taken, and filters are asked about complete groups.
+Payloads stay in the stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from itertools import islice
 
 import structlog
 
+from trimtab.dataflow.filters import Filter
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
-from trimtab.dataflow.ledger.ledger import Arrival
-from trimtab.dataflow.trajectories import header_of
+from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup
+from trimtab.dataflow.outcomes import header_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusTimeout
 from trimtab.fabric.bus.reader import StreamReader
@@ -19,6 +25,8 @@ _WAIT_S = 5.0
 # A pull costs as much as a dozen headers. Where they come one by one, a moment's patience takes many at a time.
 _LINGER_S = 0.004
 _FEW = 64
+_FILTER_IDLE_S = 1.0
+_FILTERED_AT_ONCE = 512
 
 
 class Intake:
@@ -47,3 +55,34 @@ class Intake:
                         )
                 if len(deliveries) < _FEW:
                     await asyncio.sleep(_LINGER_S)
+
+
+class FilterLoop:
+    """Asks the filters about groups that have arrived, and records what they say before a batch can be granted them.
+    One loop serves all policies. The filters are asked about a group once: their verdict is in the ledger from then on.
+    """
+
+    def __init__(self, books: Bookkeeper, filter_: Filter) -> None:
+        self._books = books
+        self._filter = filter_
+
+    async def run(self) -> None:
+        while True:
+            written = [await self._books.record(partial(self._verdicts, name)) for name in self._books.ledger.streams]
+            if not any(written):
+                await self._books.changed(timeout_s=_FILTER_IDLE_S)
+
+    def _verdicts(self, policy: str, ledger: Ledger) -> GroupsFiltered | None:
+        kept, reduced, left_out = [], [], []
+        for group_id, group in islice(ledger.streams[policy].unfiltered.items(), _FILTERED_AT_ONCE):
+            outcome = group.outcome()
+            indices = self._filter.kept(outcome)
+            if not indices:
+                left_out.append(group_id)
+            elif len(indices) == len(outcome.samples):
+                kept.append(group_id)
+            else:
+                reduced.append(ReducedGroup(group_id, tuple(sorted(indices))))
+        if not (kept or reduced or left_out):
+            return None
+        return GroupsFiltered(policy=policy, kept=tuple(kept), reduced=tuple(reduced), left_out=tuple(left_out))

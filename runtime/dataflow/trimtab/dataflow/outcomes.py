@@ -1,11 +1,18 @@
-"""What curators and filters see of a finished group: headers only, because payloads never come here."""
+"""What the dataflow sees of trajectories and finished groups: headers only, because payloads never come here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
+import structlog
+
+from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
 from trimtab.fabric.wire.trajectory import Finish
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +47,12 @@ class GroupOutcome:
     def is_zero_variance(self) -> bool:
         """All rewards equal: compared with one another, the samples say nothing."""
         return len(set(self.rewards)) <= 1
+
+
+def header_of(delivery: Delivery) -> tuple[str, TrajectoryHeader] | None:
+    """Id and header; None when there is no reading it, in recovery as on arrival, so that both come to the same."""
+    try:
+        return parse_headers(delivery.headers)
+    except WireError as error:
+        _log.error("trajectory_unreadable", sequence=delivery.sequence, reason=str(error))
+        return None

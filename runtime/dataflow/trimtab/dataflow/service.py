@@ -14,26 +14,22 @@ import structlog
 from trimtab.api.data import Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
-from trimtab.dataflow.batches import BatchDesk
-from trimtab.dataflow.compacting import Compactor
-from trimtab.dataflow.curators.choosing import make_curator
-from trimtab.dataflow.curators.lessons import Lessons
-from trimtab.dataflow.evaluation.evaluator import Evaluator
-from trimtab.dataflow.evaluation.published import PublishedVersions
-from trimtab.dataflow.filters.choosing import make_filter
-from trimtab.dataflow.finishing import Finisher
-from trimtab.dataflow.gauges import BalanceGauges, EvaluationGauges
-from trimtab.dataflow.intake import Intake
-from trimtab.dataflow.issuing import Issuer
+from trimtab.dataflow.batches import BatchServer
+from trimtab.dataflow.curators.registry import CuratorState, make_curator
+from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
+from trimtab.dataflow.evaluation.evaluator import EvaluationGauges, Evaluator, PublishedVersions
+from trimtab.dataflow.filters import make_filter
+from trimtab.dataflow.finish import Finisher
+from trimtab.dataflow.intake import FilterLoop, Intake
+from trimtab.dataflow.issuer import Issuer
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import StreamsRouted
-from trimtab.dataflow.prompts.reading import read_benchmarks, read_prompts
-from trimtab.dataflow.reporting import Reporter
-from trimtab.dataflow.selection.choosing import make_selection
+from trimtab.dataflow.prompts.sources import read_prompts
+from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
-from trimtab.dataflow.sifting import Sifter
+from trimtab.dataflow.selection.registry import make_selection
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
@@ -49,9 +45,10 @@ from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
-_DESK_CONCURRENCY = 256
+_COMPACTION_IDLE_S = 5.0
+_BATCH_CONCURRENCY = 256
 # A request waits for rows and for a handful of records; one cut off in the middle of a record breaks the books.
-_DESK_DEADLINE_S = 180.0
+_BATCH_DEADLINE_S = 180.0
 
 
 async def run_dataflow(
@@ -99,12 +96,12 @@ async def run_dataflow(
         max_staleness=data.max_staleness,
         window_steps=job.spec.autoscaling.window_steps,
         seed=data.seed,
-        sifts=data.filter != Filter(),
+        has_filters=data.filter != Filter(),
         witness=curator,
     )
     journal = make_journal(bus, topology, incarnation=incarnation)
-    lessons = Lessons(curator, data.curator)
-    seen = await journal.recover(ledger, lessons)
+    curator_state = CuratorState(curator, data.curator)
+    seen = await journal.recover(ledger, curator_state)
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
     await books.record(partial(reroute, selection))
@@ -113,7 +110,7 @@ async def run_dataflow(
     balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
     members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
-    desk = BatchDesk(
+    batches = BatchServer(
         books,
         stream=topology.trajectories.name,
         clock=clock,
@@ -135,23 +132,23 @@ async def run_dataflow(
 
     try:
         async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
-            # Before the desks open: whatever they break ends the process, which then recovers.
+            # Before batches are served: whatever a request breaks ends the process, which then recovers.
             loops.create_task(books.broken())
             for policy in job.spec.policies:
-                desk_of_policy = await serve(
+                responder = await serve(
                     bus,
                     topology.batch_subject(policy.name),
-                    desk.answer,
+                    batches.answer,
                     queue_group="dataflow",
-                    concurrency=_DESK_CONCURRENCY,
-                    handler_deadline_s=_DESK_DEADLINE_S,
+                    concurrency=_BATCH_CONCURRENCY,
+                    handler_deadline_s=_BATCH_DEADLINE_S,
                 )
-                responders.push_async_callback(desk_of_policy.close, deadline_s=0.0)
+                responders.push_async_callback(responder.close, deadline_s=0.0)
             loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
-            if ledger.sifts:
-                loops.create_task(Sifter(books, chosen_filter).run())
-            loops.create_task(Compactor(books, lessons).run())
+            if ledger.has_filters:
+                loops.create_task(FilterLoop(books, chosen_filter).run())
+            loops.create_task(_compact(books, curator_state))
             loops.create_task(reporter.run())
             if job.spec.evaluation is not None:
                 weights_bucket = await KeyValue.declare(bus, topology.weights, deadline_s=_DECLARE_DEADLINE_S)
@@ -180,6 +177,13 @@ async def run_dataflow(
         while isinstance(failure, ExceptionGroup):
             failure = failure.exceptions[0]
         raise failure from None
+
+
+async def _compact(books: Bookkeeper, curator_state: CuratorState) -> None:
+    """Keep the ledger short while the job runs. It looks whenever something was recorded; snapshots are rare."""
+    while True:
+        await books.compact(curator_state.state)
+        await books.changed(timeout_s=_COMPACTION_IDLE_S)
 
 
 def reroute(selection: Selection, ledger: Ledger) -> StreamsRouted | None:

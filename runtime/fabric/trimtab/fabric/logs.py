@@ -17,7 +17,7 @@ from trimtab.fabric.redaction import Redactor
 from trimtab.fabric.settings import LogSettings
 
 REDACTOR = Redactor()
-"""The secrets of this process. Whoever obtains one after start-up registers it here."""
+"""The secrets of this process. A secret obtained after start-up is registered here."""
 
 
 def configure_logs(
@@ -82,7 +82,7 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    # Python prints what nobody catches as it is, secrets included.
+    # Python prints uncaught exceptions as they are, secrets included.
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
 

@@ -30,8 +30,8 @@ async def beat(members: KeyValue, heartbeat: Callable[[], MemberHeartbeat], *, e
 
 
 class MemberTable:
-    """The latest heartbeat of every member that is alive. A key that expires says so to whoever is watching then; a
-    reader that was cut off for long has to see for itself that a heartbeat is old.
+    """The latest heartbeat of every member that is alive. Readers that watch are told when a key expires; a reader
+    that was cut off for long has to see for itself that a heartbeat is old.
     """
 
     def __init__(self, *, ttl_s: float, clock: Callable[[], float]) -> None:

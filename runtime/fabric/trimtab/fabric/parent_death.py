@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them, also where that one is killed and can tell nobody."""
+"""Ties the life of a process to its parent: when the parent dies, even by SIGKILL, the kernel kills the child."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import os
 import signal
 
 PARENT = "LAUNCHER_PID"
-"""Who starts a process that is to die with it, but has no say in how it is started, leaves its id here."""
+"""The environment variable with the process id of the launcher, for children that a library starts in its stead."""
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process when `parent`, which has started it, dies. Safe between fork and exec."""
+    """Have the kernel kill this process when `parent`, its parent process, dies. Safe between fork and exec."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)  # it died before the kernel knew
+        os._exit(1)  # the parent died before the kernel was told
 
 
-def die_with_who_asked_for_it() -> None:
+def die_with_launcher() -> None:
+    """Die with the launcher that the environment names, if it names one."""
     parent = os.environ.get(PARENT)
     if parent is not None:
         die_with(int(parent))

@@ -82,7 +82,7 @@ def pod_settings(kind: type[S]) -> S:
 
 
 def run_pod(main: Coroutine[Any, Any, None]) -> None:
-    """Run a pod's main coroutine to its end, and tell whoever started it when a restart would be useless."""
+    """Run a pod's main coroutine to its end, and say by the exit code when a restart would be useless."""
     try:
         asyncio.run(main)
     except JobMisconfigured as error:

@@ -32,7 +32,7 @@ def unreadable(path: Path) -> str | None:
 
 
 def _is_content(path: Path) -> bool:
-    """Of a folder; hidden files are somebody's notes."""
+    """Whether a file in a folder counts; hidden files do not."""
     return path.is_file() and not path.name.startswith(".")
 
 

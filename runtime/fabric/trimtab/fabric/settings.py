@@ -65,7 +65,9 @@ class NatsSettings(_Section):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     inbox_prefix: str = Field(default="_INBOX", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
-    """Where answers are sent. Whoever may read _INBOX.> reads everybody's: a user of lesser rights has its own."""
+    """Where answers are sent. A user that may read _INBOX.> reads all answers, so a user of lesser rights has a prefix
+    of its own.
+    """
     makes_streams: bool = True
     """Whether this user may make streams, buckets and their consumers. If not, the operator does, and they are waited
     for."""

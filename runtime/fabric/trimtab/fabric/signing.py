@@ -1,4 +1,4 @@
-"""Signatures of manifests. Pools load what a trainer signed and nothing else, whoever can write to the bucket."""
+"""Signatures of manifests. Pools load only what a trainer signed, whatever else is written to the bucket."""
 
 from __future__ import annotations
 

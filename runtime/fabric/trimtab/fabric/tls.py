@@ -1,5 +1,5 @@
-"""Whom we trust when we dial. Certificates are renewed while we run, as a kubelet does in mounted Secrets, so whoever
-dials asks for a context each time, and gets a new one once a file has another content. Nobody else makes contexts.
+"""Which certificates we trust when we dial. They are renewed while we run, as a kubelet does in mounted Secrets, so
+every dial asks for a context here, and gets a new one once a file has another content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TlsUnusable(OSError):
 
 
 class ChangingFile:
-    """A file that somebody else replaces."""
+    """A file that is replaced from outside."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

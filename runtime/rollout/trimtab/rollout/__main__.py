@@ -33,27 +33,24 @@ from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
-from trimtab.rollout.concurrency import Concurrency
-from trimtab.rollout.engines.sampling_engine import SamplingEngine
-from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.freshness import Freshness
-from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.load_watch import LoadWatch
-from trimtab.rollout.loop_watch import LoopWatch
-from trimtab.rollout.metrics import RolloutMetrics
-from trimtab.rollout.policy_seat import PolicySeat, SeatPlace, fixed_seat, refreshed_seat
-from trimtab.rollout.pool_census import PoolCensus
-from trimtab.rollout.quarantine import Quarantine
-from trimtab.rollout.serving import TaskServer
-from trimtab.rollout.swap_metrics import SwapMetrics
-from trimtab.rollout.throughput import Throughput
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.engines.contract import SamplingEngine
+from trimtab.rollout.policy.freshness import Freshness
+from trimtab.rollout.refresh.swap import SwapMetrics
+from trimtab.rollout.refresh.turns import PoolCensus
+from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
+from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
+from trimtab.rollout.worker.episodes import GroupRunner, Origin
+from trimtab.rollout.worker.metrics import RolloutMetrics, Throughput
+from trimtab.rollout.worker.quarantine import Quarantine
+from trimtab.rollout.worker.served_policy import PodResources, ServedPolicy, fixed_policy, refreshed_policy
+from trimtab.rollout.worker.watchdog import LoopWatchdog
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment, contained_task
-from trimtab.rollout.workflows.loading import load_workflow
-from trimtab.rollout.workflows.places import WorkflowHome
+from trimtab.rollout.workflows.loader import load_workflow
+from trimtab.rollout.workflows.source_location import WorkflowSource
 
 _log = structlog.get_logger(__name__)
-Seats = dict[str, PolicySeat[SamplingEngine]]
+ServedPolicies = dict[str, ServedPolicy[SamplingEngine]]
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
 # No step of ours takes the event loop for this long.
@@ -82,12 +79,12 @@ def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
 
 
-def seat_of(policy: str, seats: Seats, *, pool: str) -> PolicySeat[SamplingEngine]:
-    if policy not in seats:
+def served_policy(policy: str, served: ServedPolicies, *, pool: str) -> ServedPolicy[SamplingEngine]:
+    if policy not in served:
         raise JobMisconfigured(
             f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies"
         )
-    return seats[policy]
+    return served[policy]
 
 
 def end_hung(where: str, *, limit_s: float, is_new: bool) -> NoReturn:
@@ -113,7 +110,7 @@ async def _main(settings: RolloutPodSettings) -> None:
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
         pool = pool_of(pod.job, settings.pod)
         members = KeyValue(pod.bus, pod.topology.members)
-        place = SeatPlace(
+        resources = PodResources(
             member=settings.pod.name,
             pool=pool,
             folder=pod.folder,
@@ -126,33 +123,33 @@ async def _main(settings: RolloutPodSettings) -> None:
             census=PoolCensus(members, pool=pool.name, clock=time.monotonic),
             metrics=SwapMetrics(pod.metrics),
         )
-        seats: Seats = {}
+        served: ServedPolicies = {}
         for policy in pod.job.spec.policies:
             url = settings.engine_urls().get(policy.name)
             if url is not None:
-                seat = fixed_seat if pool.engine.name == "openai" else refreshed_seat
-                seats[policy.name] = await seat(policy, url, place, stack)
-        await _serve(pod, pool, seats, members, containment, metrics)
+                start = fixed_policy if pool.engine.name == "openai" else refreshed_policy
+                served[policy.name] = await start(policy, url, resources, stack)
+        await _serve(pod, pool, served, members, containment, metrics)
     if containment.left_behind:
-        # Everything is handed back and closed. asyncio would wait for these, until somebody kills the pod.
+        # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
         os._exit(0)
 
 
 async def _serve(
     pod: Pod[RolloutPodSettings],
     pool: JobPool,
-    seats: Seats,
+    served: ServedPolicies,
     members: KeyValue,
     containment: Containment,
     metrics: RolloutMetrics,
 ) -> None:
     spec = pod.job.spec
-    named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in seats}
+    named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in served}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
     workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
     runner = GroupRunner(
         workflow,
-        {name: seat_of(policy, seats, pool=pool.name).role(name) for name, policy in named.items()},
+        {name: served_policy(policy, served, pool=pool.name).role(name) for name, policy in named.items()},
         origin,
         containment,
         metrics,
@@ -162,7 +159,7 @@ async def _serve(
     concurrency = Concurrency(
         ceiling=max(1, pool.max_concurrency // spec.data.group_size), requests_per_task=spec.data.group_size
     )
-    freshness = Freshness({name: seat.line for name, seat in seats.items()}, max_staleness=spec.data.max_staleness)
+    freshness = Freshness({name: policy.line for name, policy in served.items()}, max_staleness=spec.data.max_staleness)
     server = TaskServer(
         pod.bus,
         pod.topology,
@@ -185,13 +182,13 @@ async def _serve(
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
     )
-    metrics.watch(worker, {name: seat.line for name, seat in seats.items()})
+    metrics.watch(worker, {name: policy.line for name, policy in served.items()})
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
     def heartbeat() -> MemberHeartbeat:
-        ready = all(seat.refresh.ready.is_set() for seat in seats.values())
-        tokens = sum(seat.sampler.sampled_tokens for seat in seats.values())
+        ready = all(policy.refresh.ready.is_set() for policy in served.values())
+        tokens = sum(policy.sampler.sampled_tokens for policy in served.values())
         rates = throughput.since_last(samples=worker.completed, tokens=tokens)
         return MemberHeartbeat(
             member_id=pod.settings.pod.name,
@@ -200,7 +197,7 @@ async def _serve(
             pool=pool.name,
             engine=pool.engine.name,
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
-            versions={name: seat.gate.version for name, seat in seats.items()},
+            versions={name: policy.gate.version for name, policy in served.items()},
             in_flight=worker.in_flight,
             mean_in_flight=worker.occupancy.since_last(),
             capacity=concurrency.ceiling,
@@ -214,15 +211,16 @@ async def _serve(
         )
 
     pod.probes.add_check(
-        "weights", lambda: None if all(seat.refresh.ready.is_set() for seat in seats.values()) else "engine not ready"
+        "weights",
+        lambda: None if all(policy.refresh.ready.is_set() for policy in served.values()) else "engine not ready",
     )
 
     def hung(calls: Sequence[FrameSummary]) -> None:
-        where = WorkflowHome(workflow).place_in(calls)
-        trained = any(seat.announcements.newest for seat in seats.values())
+        where = WorkflowSource(workflow).location_in(calls)
+        trained = any(policy.announcements.newest for policy in served.values())
         end_hung(where, limit_s=spec.workflow.episode_timeout_seconds, is_new=not (worker.completed or trained))
 
-    watch = LoopWatch(
+    watch = LoopWatchdog(
         limit_s=_LOOP_BLOCKED_S,
         blocked=metrics.loop_blocked,
         hung_after_s=spec.workflow.episode_timeout_seconds + _LOOP_BLOCKED_S,
@@ -230,23 +228,25 @@ async def _serve(
         clock=time.monotonic,
     )
     async with asyncio.TaskGroup() as loops:
-        background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
-        for name, seat in seats.items():
-            load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.load)
+        background = [loops.create_task(policy.refresh.run()) for policy in served.values()]
+        for name, policy in served.items():
+            load = LoadWatch(
+                name, policy.engine, policy.sampler, policy.gate, concurrency, in_flight=lambda: worker.load
+            )
             background.append(loops.create_task(load.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
-        await _until_ready(seats, pod.stopping)
+        await _until_ready(served, pod.stopping)
         with watch:
             await worker.run(pod.stopping)
         for task in background:
             task.cancel()
 
 
-async def _until_ready(seats: Seats, stopping: asyncio.Event) -> None:
-    """Take no task before the engines serve: it would only wait here instead of going to someone who is ready."""
+async def _until_ready(served: ServedPolicies, stopping: asyncio.Event) -> None:
+    """Take no task before the engines serve: it would only wait here instead of going to a worker that is ready."""
     stop = asyncio.create_task(stopping.wait())
-    for seat in seats.values():
-        ready = asyncio.create_task(seat.refresh.ready.wait())
+    for policy in served.values():
+        ready = asyncio.create_task(policy.refresh.ready.wait())
         await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
     stop.cancel()

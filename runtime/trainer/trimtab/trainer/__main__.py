@@ -21,7 +21,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.parent_death import die_with_who_asked_for_it
+from trimtab.fabric.parent_death import die_with_launcher
 from trimtab.fabric.pod import (
     EXIT_MISCONFIGURED,
     JobMisconfigured,
@@ -33,19 +33,19 @@ from trimtab.fabric.pod import (
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.opening import open_place
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.checkpoints.registry import open_storage
+from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.network.policy_network import UnsupportedModel
-from trimtab.trainer.publishing import open_publisher
-from trimtab.trainer.resuming import resume
+from trimtab.trainer.publisher import open_publisher
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
@@ -80,7 +80,7 @@ async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Conne
 
 
 def main() -> None:
-    die_with_who_asked_for_it()
+    die_with_launcher()
     settings = pod_settings(TrainerPodSettings)
     stop = threading.Event()
 
@@ -137,12 +137,12 @@ def _train(
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     learner = _learner(policy, folder=pod.folder, device=device)
-    place = background.run(
-        open_place(
+    storage = background.run(
+        open_storage(
             policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
         )
     )
-    checkpoints = CheckpointStore(place, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
     publisher = None
     epoch = 0
     if rank == 0:

@@ -51,7 +51,7 @@ class PackedBatch:
     lengths: tuple[int, ...]
     """Tokens of each sequence, the longest first."""
     predictors: torch.Tensor
-    """Where the model predicts a trained token: the place before it."""
+    """Where the model predicts a trained token: the position before it."""
     chosen: torch.Tensor
     """The trained tokens."""
     sampled_logprobs: torch.Tensor
@@ -92,11 +92,11 @@ def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
     starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
     masks = [np.concatenate(([False], row.mask[1:])) for row in ordered]
     trained_at = [np.flatnonzero(mask) for mask in masks]
-    counts = np.array([len(places) for places in trained_at], dtype=np.int64)
-    sampled = np.concatenate([row.logprobs[places] for row, places in zip(ordered, trained_at, strict=True)])
-    versions = np.concatenate([row.versions[places] for row, places in zip(ordered, trained_at, strict=True)])
-    chosen = np.concatenate([row.token_ids[places] for row, places in zip(ordered, trained_at, strict=True)])
-    predictors = np.concatenate([start + places - 1 for start, places in zip(starts, trained_at, strict=True)])
+    counts = np.array([len(at) for at in trained_at], dtype=np.int64)
+    sampled = np.concatenate([row.logprobs[at] for row, at in zip(ordered, trained_at, strict=True)])
+    versions = np.concatenate([row.versions[at] for row, at in zip(ordered, trained_at, strict=True)])
+    chosen = np.concatenate([row.token_ids[at] for row, at in zip(ordered, trained_at, strict=True)])
+    predictors = np.concatenate([start + at - 1 for start, at in zip(starts, trained_at, strict=True)])
     advantages = np.array([row.advantage for row in ordered], dtype=np.float32)
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:

@@ -1,9 +1,11 @@
-"""The corpus that never ends: leases from the dataflow, rows straight from the stream."""
+"""The rows of each step: leases from the dataflow, rows straight from the stream, fetched ahead of the computation."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +29,8 @@ from trimtab.fabric.wire.lease import (
 )
 from trimtab.fabric.wire.spans import model_mask, token_versions
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
-from trimtab.trainer.advantages.shaping import AdvantageRule
+from trimtab.trainer.advantages import AdvantageRule
+from trimtab.trainer.background import Background
 from trimtab.trainer.batch import Row, StepPortion
 
 _log = structlog.get_logger(__name__)
@@ -38,10 +41,11 @@ _BACKOFF = FullJitter(base_s=0.2, cap_s=2.0)
 _RETRY_AT_LEAST_S = 0.02
 # A rank that would wait begins with an eighth of the step; when all of it is there it comes in one.
 _PORTIONS = 8
+_LOOK_UP_S = 0.2
 
 
 def row_of(trajectory: Trajectory, *, key: int, advantage: float, masks_truncated: bool = False) -> Row:
-    """`key` is the place in the stream. A truncated answer that is masked has no trained token."""
+    """`key` is the portion_id in the stream. A truncated answer that is masked has no trained token."""
     mask = model_mask(trajectory.spans)
     if masks_truncated and isinstance(trajectory.outcome, Scored) and trajectory.outcome.finish is Finish.LENGTH:
         mask = np.zeros_like(mask)
@@ -69,7 +73,7 @@ class RowMismatch(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PortionId:
     """A portion of a step."""
 
     step: int
@@ -113,12 +117,14 @@ class BatchStream:
         self._advantages = advantages
         self._clock = clock
 
-    async def portion(self, place: Place, *, trained: Trained, stopping: Callable[[], bool]) -> StepPortion | None:
+    async def portion(
+        self, portion_id: PortionId, *, trained: Trained, stopping: Callable[[], bool]
+    ) -> StepPortion | None:
         """This rank's rows once there are enough; None when the policy is finished or we should stop."""
         failures = 0
         while not stopping():
             try:
-                answer = await self._ask(place, trained=trained)
+                answer = await self._ask(portion_id, trained=trained)
                 if isinstance(answer, BatchLease):
                     return await self._rows(answer)
             except (BusTimeout, BusUnavailable, RemoteError) as error:
@@ -126,7 +132,7 @@ class BatchStream:
                 # all there is to do.
                 delay = _BACKOFF.delay_s(failures)
                 failures += 1
-                _log.warning("batch_request_repeated", step=place.step, error=str(error), delay_s=delay)
+                _log.warning("batch_request_repeated", step=portion_id.step, error=str(error), delay_s=delay)
                 await asyncio.sleep(delay)
                 continue
             failures = 0
@@ -137,13 +143,13 @@ class BatchStream:
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
-    async def _ask(self, place: Place, *, trained: Trained) -> BatchLease | BatchNotReady | LeaseRefused:
+    async def _ask(self, portion_id: PortionId, *, trained: Trained) -> BatchLease | BatchNotReady | LeaseRefused:
         identity = self._identity
         question = BatchRequest(
             job=identity.job,
             policy=identity.policy,
-            step=place.step,
-            chunk=place.chunk,
+            step=portion_id.step,
+            chunk=portion_id.chunk,
             portions=_PORTIONS,
             rank=identity.rank,
             world_size=identity.world_size,
@@ -200,3 +206,50 @@ class BatchStream:
         answer = decode(reply.payload, LeaseAcked, LeaseRefused)
         if isinstance(answer, LeaseRefused):
             raise StepRefused(answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    portion_id: PortionId
+    trained: Trained
+    answer: Future[StepPortion | None]
+
+
+class RowsAhead:
+    """Fetches one portion ahead, of the step that is under way or the first of the next, while the rows at hand are
+    computed on.
+
+    A request for the next step says which steps are trained, and rollout may wait for exactly that news. So a request
+    that has not been answered by the time the step is done is sent again, with the news.
+    """
+
+    def __init__(self, stream: BatchStream, background: Background, *, stopping: Callable[[], bool]) -> None:
+        self._stream = stream
+        self._background = background
+        self._stopping = stopping
+        self._ahead: _Request | None = None
+
+    def fetch(self, portion_id: PortionId, *, trained: Trained) -> None:
+        """Begin to get these rows."""
+        self.close()
+        answer = self._background.start(self._stream.portion(portion_id, trained=trained, stopping=self._stopping))
+        self._ahead = _Request(portion_id=portion_id, trained=trained, answer=answer)
+
+    def take(self, portion_id: PortionId, *, trained: Trained, idle: Callable[[], None]) -> StepPortion | None:
+        """The rows; None when the policy is finished or we should stop. `idle` is called while there are none."""
+        ahead = self._ahead
+        if ahead is None or ahead.portion_id != portion_id or (ahead.trained != trained and not ahead.answer.done()):
+            self.fetch(portion_id, trained=trained)
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None
+        while not ahead.answer.done():
+            concurrent.futures.wait((ahead.answer,), timeout=_LOOK_UP_S)
+            if not ahead.answer.done():
+                idle()
+        return ahead.answer.result()
+
+    def close(self) -> None:
+        """Rows that were not taken stay where they are; the next request for the step gets the same."""
+        if self._ahead is not None:
+            self._ahead.answer.cancel()
+            self._ahead = None

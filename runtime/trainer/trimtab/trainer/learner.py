@@ -1,28 +1,29 @@
-"""Model and optimiser of one rank: a step's rows in, an update out, the same on every rank."""
+"""Model and optimiser of one rank: a step's rows in, an update out, the same on every rank. What is decided over a
+whole step depends neither on micro-batches nor on which rank has a row.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from trimtab.api.algorithm import Schedule
 from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch, Row, micro_batches, pack
 from trimtab.trainer.losses.averaging import Denominator
-from trimtab.trainer.measures import StepMeasures, TokenSums
+from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
+from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.network.policy_network import PolicyNetwork
-from trimtab.trainer.network.sharding import held_here, shard
+from trimtab.trainer.network.policy_network import PolicyNetwork, held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
-from trimtab.trainer.schedule import rate_factor
-from trimtab.trainer.step_rules import normalized_advantages, parts, second_moment_limit
 
 _TINY = 1e-6
 _NO_ROW = Row(
@@ -45,16 +46,6 @@ class TrainingDiverged(RuntimeError):
 
 class RowsMissing(RuntimeError):
     """The ranks together have trained on another number of samples than the step has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepOutcome:
-    """What a step looked like: of its last update where it made several."""
-
-    loss: float
-    grad_norm: float
-    skipped: bool
-    measures: StepMeasures
 
 
 class Learner:
@@ -256,3 +247,44 @@ def _check_supported(policy: Policy) -> None:
     fields = unsupported_in_policy(policy)
     if fields:
         raise UnsupportedAlgorithm(f"policies[{policy.name}]: this version does not do {', '.join(fields)}")
+
+
+def normalized_advantages(rows: Sequence[Row]) -> list[Row]:
+    """With mean 0 and deviation 1 over all samples of the step. Equal advantages become zeros."""
+    count, total = ranks.sums(len(rows), math.fsum(row.advantage for row in rows))
+    mean = total / max(1.0, count)
+    (squares,) = ranks.sums(math.fsum((row.advantage - mean) ** 2 for row in rows))
+    deviation = math.sqrt(squares / max(1.0, count - 1)) + _TINY
+    return [replace(row, advantage=(row.advantage - mean) / deviation) for row in rows]
+
+
+def parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
+    """This rank's rows of each of `count` equal parts of the step. Keys decide, wherever a row was dealt to."""
+    if count == 1:
+        return [list(rows)]
+    keys = ranks.gathered(torch.tensor([row.key for row in rows], dtype=torch.int64))
+    position = {key: number for number, key in enumerate(keys.sort().values.tolist())}
+    dealt: list[list[Row]] = [[] for _ in range(count)]
+    for row in rows:
+        dealt[position[row.key] * count // len(position)].append(row)
+    return dealt
+
+
+def second_moment_limit(packs: Sequence[PackedBatch], logprobs: Sequence[torch.Tensor], *, bound: float) -> float:
+    """The largest squared log ratio that M2PO keeps, given what the policy says now to this rank's packs."""
+    squares = [
+        harmful_squares(now - batch.sampled_logprobs, batch.advantages)
+        for batch, now in zip(packs, logprobs, strict=True)
+    ]
+    return furthest_kept(ranks.gathered(torch.cat(squares)), bound=bound)
+
+
+def rate_factor(schedule: Schedule, step: int) -> float:
+    """What the peak rate is multiplied with at a step, counted from 0."""
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    if schedule.type == "Constant" or schedule.decay_steps is None:
+        return 1.0
+    progress = min(1.0, (step - schedule.warmup_steps) / schedule.decay_steps)
+    remaining = 1.0 - progress if schedule.type == "Linear" else (1.0 + math.cos(math.pi * progress)) / 2.0
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * remaining

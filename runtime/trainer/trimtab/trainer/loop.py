@@ -13,12 +13,11 @@ from trimtab.fabric.wire.lease import StepTiming, StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import StepPortion
-from trimtab.trainer.batch_stream import BatchStream, Place, StepRefused, Trained
-from trimtab.trainer.checkpoints.saving import CheckpointSaver
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RowsAhead, StepRefused, Trained
+from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.rows_ahead import RowsAhead
-from trimtab.trainer.weight_outbox import WeightOutbox
+from trimtab.trainer.publisher import WeightOutbox
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
@@ -99,22 +98,22 @@ class TrainingLoop:
     def _gather(self, trained: Trained) -> StepTotals | None:
         """Compute on this rank's rows as they come; the step's totals with the last, None when any rank stops."""
         self._waited_s = 0.0
-        place = Place(step=trained.steps)
+        portion_id = PortionId(step=trained.steps)
         while True:
-            portion = self._take(place, trained)
+            portion = self._take(portion_id, trained)
             if portion is None:
                 return None
             self._lease_id = portion.lease_id
             if portion.totals is None:
-                place = Place(step=place.step, chunk=place.chunk + 1)
+                portion_id = PortionId(step=portion_id.step, chunk=portion_id.chunk + 1)
             else:
-                place = Place(step=place.step + 1)
-            self._rows.fetch(place, trained=trained)
+                portion_id = PortionId(step=portion_id.step + 1)
+            self._rows.fetch(portion_id, trained=trained)
             self._learner.accumulate(portion.rows)
             if portion.totals is not None:
                 return portion.totals
 
-    def _take(self, place: Place, trained: Trained) -> StepPortion | None:
+    def _take(self, portion_id: PortionId, trained: Trained) -> StepPortion | None:
         """The rows, when every rank has its own: computing on them takes all ranks.
 
         A refusal is put to the vote and kept for later: this rank is still needed for the last checkpoint.
@@ -122,7 +121,7 @@ class TrainingLoop:
         portion: StepPortion | None = None
         began = time.monotonic()
         try:
-            portion = self._rows.take(place, trained=trained, idle=self._while_idle)
+            portion = self._rows.take(portion_id, trained=trained, idle=self._while_idle)
         except StepRefused as refusal:
             self._refusal = refusal
         self._waited_s += time.monotonic() - began
@@ -141,8 +140,8 @@ class TrainingLoop:
 
     def _publish(self) -> None:
         """While the last version is still on its way this one is passed over: pools want the newest, and soon. Unless
-        that one would be too old for the samples of the next step: then those would wait for a version that nobody
-        publishes, because we wait for them.
+        that one would be too old for the samples of the next step: then those would wait for a version that is not
+        published, because we wait for them.
         """
         version = self._learner.step
         if version == self._published_version:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from trimtab.trainer.network.sharding import whole
+from trimtab.trainer.network.policy_network import whole
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
 

@@ -8,13 +8,13 @@ import torch
 
 from trimtab.api.policy import Policy
 from trimtab.trainer.batch import PackedBatch
-from trimtab.trainer.losses.choosing import correction_of, recipe_of
 from trimtab.trainer.losses.corrections import importance_weights
 from trimtab.trainer.losses.kl import kl_divergence
 from trimtab.trainer.losses.m2po import kept
 from trimtab.trainer.losses.recipe import RatioTo
+from trimtab.trainer.losses.registry import correction_of, recipe_of
 from trimtab.trainer.losses.tokens import LossTokens
-from trimtab.trainer.measures import TokenSums
+from trimtab.trainer.metrics import TokenSums
 from trimtab.trainer.network.chosen_logprobs import TokenScores
 
 

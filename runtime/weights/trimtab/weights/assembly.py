@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.weights.apply.held import Held
+from trimtab.weights.apply.copy_files import Held
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.codec.blocks import Mode, decode_block

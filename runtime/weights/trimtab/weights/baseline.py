@@ -6,22 +6,45 @@ changes is kept until the commit, where a snapshot is a second model.
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from trimtab.weights.codec.change import Bytes, Change, Whole, apply_change, find_change
 from trimtab.weights.digests import block_digest, patched_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
-from trimtab.weights.source import WeightSource
 
 Result = TypeVar("Result")
+
+
+class WeightSource(Protocol):
+    """A state in the representation that engines load: their tensor names, their dtype, byte for byte."""
+
+    @property
+    def layout(self) -> StateLayout: ...
+
+    def read(self, block: Block, out: Bytes) -> None:
+        """Fill `out`, which has the block's size. Several threads call it at once, for different blocks."""
+
+
+class SafetensorsFile:
+    """A safetensors file as a source."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self.layout = StateLayout.read(file)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = np.frombuffer(mapped, dtype=np.uint8, offset=len(self.layout.prefix))
+
+    def read(self, block: Block, out: Bytes) -> None:
+        np.copyto(out, self._data[block.start : block.end])
 
 
 class LayoutChanged(ValueError):

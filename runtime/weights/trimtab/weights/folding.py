@@ -1,5 +1,5 @@
-"""Folded deltas from storage alone: one hop over versions that a trainer published one by one, made by whoever has its
-key, at any time later. No more than a few blocks are in memory; what has to be read lies in a folder on disk.
+"""Folded deltas from storage alone: one hop over versions that a trainer published one by one, made by a process that
+has its key, at any time later. No more than a few blocks are in memory; what has to be read lies in a folder on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from trimtab.fabric.signing import Signer, Verifier
 from trimtab.weights.assembly import ChunkFiles, Journey, plan_journey, rebuilt
 from trimtab.weights.codec.blocks import Codec, encode_change
 from trimtab.weights.codec.change import find_change
-from trimtab.weights.encoding import EncodedBlock, in_order
 from trimtab.weights.store.chunk_fetch import fetch_chunks
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
@@ -31,7 +30,7 @@ from trimtab.weights.store.leases import Lease, drop_lease, kept_lease
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import NoRoute, cheapest_route
-from trimtab.weights.version_writer import Begin, VersionWriter
+from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, in_order
 
 _MOST_THREADS = 16
 _PARALLEL = 16

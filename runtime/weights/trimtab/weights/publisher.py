@@ -14,28 +14,29 @@ from pathlib import Path
 
 import structlog
 
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.errors import BusConflict, BusNotFound, BusTimeout
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.announcement import announce
-from trimtab.weights.baseline import Baseline, Captured
+from trimtab.weights.baseline import Baseline, Captured, WeightSource
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.digests import root_digest
-from trimtab.weights.encoding import EncodedBlock, encoded_change, encoded_whole, in_order
-from trimtab.weights.source import WeightSource
 from trimtab.weights.store.chunk_writer import CHUNK_BYTES
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
-from trimtab.weights.store.latest import Latest, LatestPointer
+from trimtab.weights.store.latest import Latest, LatestPointer, SupersededTrainer
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import NoRoute, cheapest_route, joinable
 from trimtab.weights.upkeep import Upkeep, UpkeepRules
-from trimtab.weights.version_writer import Begin, VersionWriter
+from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, encoded_change, encoded_whole, in_order
 
 _log = structlog.get_logger(__name__)
 _MOST_THREADS = 16
+_CONFLICT_BACKOFF = FullJitter(base_s=0.05, cap_s=1.0)
 
 
 async def _nothing() -> AsyncIterator[EncodedBlock]:
@@ -200,3 +201,36 @@ class WeightPublisher:
             size_bytes=entry.bytes,
             published_at=self._writer.clock(),
         )
+
+
+async def announce(pointers: KeyValue, pointer: WeightPointer, *, deadline_s: float) -> None:
+    """Tell the pools of a new version over the bus; the store decides which version is the newest. By compare-and-swap:
+    a trainer that was superseded since its write to the store must not have the last word.
+    """
+    value = encode(pointer)
+    attempt = 0
+    try:
+        async with asyncio.timeout(deadline_s):
+            while not await _swapped(pointers, pointer, value, deadline_s=deadline_s):
+                await asyncio.sleep(_CONFLICT_BACKOFF.delay_s(attempt))
+                attempt += 1
+    except TimeoutError:
+        raise BusTimeout(f"could not announce version {pointer.version} within {deadline_s:.3g} s") from None
+
+
+async def _swapped(pointers: KeyValue, pointer: WeightPointer, value: bytes, *, deadline_s: float) -> bool:
+    try:
+        present = await pointers.get(pointer.policy, deadline_s=deadline_s)
+    except BusNotFound:
+        present = None
+    try:
+        if present is None:
+            await pointers.create(pointer.policy, value, deadline_s=deadline_s)
+            return True
+        told = decode(present.value, WeightPointer).epoch
+        if told > pointer.epoch:
+            raise SupersededTrainer(f"epoch {pointer.epoch} of {pointer.policy} was superseded by {told}")
+        await pointers.update(pointer.policy, value, revision=present.revision, deadline_s=deadline_s)
+    except BusConflict:
+        return False
+    return True

@@ -19,9 +19,8 @@ from trimtab.fabric.objects.errors import ObjectNotFound, ObjectStoreError, Stor
 from trimtab.fabric.objects.upload import Progress
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.apply.errors import DamagedCopy
+from trimtab.weights.apply.copy_files import DamagedCopy, take_lock
 from trimtab.weights.apply.host_copy import HostCopy
-from trimtab.weights.apply.places import take_lock
 from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.assembly import ChunkFiles, WrongWeights, build, plan_journey, prepare
 from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk, clear_spool, fetch_chunks
@@ -220,7 +219,7 @@ class WeightPuller:
             self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
         else:
             update = await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
-        # Kept until here: whoever is interrupted before finds them again.
+        # Kept until here: a pull that is interrupted before finds them again.
         await asyncio.to_thread(clear_spool, self._spool)
         return update
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreTimeout
 from trimtab.fabric.signing import Signer
-from trimtab.weights.encoding import EncodedBlock
-from trimtab.weights.layout import StateLayout
+from trimtab.weights.baseline import Baseline
+from trimtab.weights.codec.blocks import Codec, Encoded, encode_change, encode_whole
+from trimtab.weights.codec.change import Change
+from trimtab.weights.layout import Block, StateLayout
 from trimtab.weights.store.chunk_writer import CHUNK_BYTES, ChunkWriter
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
@@ -18,6 +22,49 @@ from trimtab.weights.store.latest import LatestPointer
 from trimtab.weights.store.manifest import FORMAT, WeightManifest
 from trimtab.weights.store.manifests import write_manifest
 from trimtab.weights.store.position import Position
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """A block ready for the store, with the digests of its content before and after; no `base` for a whole one."""
+
+    block: int
+    encoded: Encoded
+    base: bytes | None
+    digest: bytes
+
+
+def encoded_change(baseline: Baseline, block: Block, change: Change, codec: Codec) -> EncodedBlock:
+    return EncodedBlock(
+        block.index,
+        encode_change(baseline.block(block), change, block.element, codec=codec),
+        baseline.digests[block.index],
+        baseline.digest_after(block, change),
+    )
+
+
+def encoded_whole(baseline: Baseline, block: Block) -> EncodedBlock:
+    whole = encode_whole(baseline.block(block), block.element)
+    return EncodedBlock(block.index, whole, None, baseline.digests[block.index])
+
+
+async def in_order(
+    jobs: Iterable[Callable[[], EncodedBlock]], executor: Executor, *, ahead: int
+) -> AsyncIterator[EncodedBlock]:
+    """Runs `ahead` jobs at once and yields their results in the order of the jobs."""
+    loop = asyncio.get_running_loop()
+    under_way: deque[asyncio.Future[EncodedBlock]] = deque()
+    try:
+        for job in jobs:
+            under_way.append(loop.run_in_executor(executor, job))
+            if len(under_way) >= ahead:
+                yield await under_way.popleft()
+        while under_way:
+            yield await under_way.popleft()
+    finally:
+        # Threads cannot be stopped; the next change of the baseline must not find one of them reading it.
+        if under_way:
+            await asyncio.gather(*under_way, return_exceptions=True)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from tests.support.dataflow.storm.site import (
     Row,
     Stored,
 )
-from trimtab.dataflow.audit.reading import Streams
-from trimtab.dataflow.ledger.records import GroupsDropped, GroupsSifted, StepGranted
+from trimtab.dataflow.audit.streams import Streams
+from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 
-Place = tuple[str, str, int]
+SampleKey = tuple[str, str, int]
 """Policy, group and index: what a sample is, whoever made it and under whatever id."""
 
 
@@ -97,7 +97,7 @@ def _broken_step(where: str, rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _in_two_steps(served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]]) -> Iterable[str]:
-    steps: dict[Place, int] = {}
+    steps: dict[SampleKey, int] = {}
     for (policy, step), by_rank in served.items():
         for row in chain.from_iterable(by_rank.values()):
             before = steps.setdefault((policy, row.group_id, row.group_index), step)
@@ -130,11 +130,11 @@ def _not_as_recorded(
 def _lost(stored: Iterable[Stored], streams: Streams) -> Iterable[str]:
     for note in stored:
         header = streams.headers[note.sequence - 1] if note.sequence <= len(streams.headers) else None
-        if header is None or _place(header) != (note.policy, note.group_id, note.group_index):
+        if header is None or _sample_key(header) != (note.policy, note.group_id, note.group_index):
             yield f"{note.policy}: sample {note.group_index} of {note.group_id} was acknowledged and is not there"
 
 
-def _place(header: TrajectoryHeader) -> Place:
+def _sample_key(header: TrajectoryHeader) -> SampleKey:
     return header.policy, header.group_id, header.group_index
 
 
@@ -153,7 +153,7 @@ class GroupEnds:
                     self._marked["stale"].update((record.policy, group_id) for group_id in record.dropped)
                 case GroupsDropped():
                     self._marked["stale"].update((record.policy, group_id) for group_id in record.dropped)
-                case GroupsSifted():
+                case GroupsFiltered():
                     self._marked["filtered"].update((record.policy, group_id) for group_id in record.left_out)
 
     def counts(self) -> Counter[str]:

@@ -29,16 +29,15 @@ from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.spans import merged, model_span
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.rollout.concurrency import Concurrency
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.episodes import GroupRunner, Origin
-from trimtab.rollout.freshness import Freshness
-from trimtab.rollout.hand_backs import HandBacks
-from trimtab.rollout.metrics import RolloutMetrics
-from trimtab.rollout.quarantine import Quarantine
-from trimtab.rollout.sampler import Completion, PolicySampler
-from trimtab.rollout.serving import TaskServer
-from trimtab.rollout.worker import Worker
+from trimtab.rollout.policy.freshness import Freshness
+from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.worker.concurrency import Concurrency
+from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
+from trimtab.rollout.worker.episodes import GroupRunner, Origin
+from trimtab.rollout.worker.metrics import RolloutMetrics
+from trimtab.rollout.worker.quarantine import Quarantine
+from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 

@@ -14,7 +14,7 @@ from trimtab.api.model import ObjectMeta
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.api.validation import parse
-from trimtab.fabric.bus.permissions.roles import RIGHTS_OF
+from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
 from trimtab.fabric.bus.users.mint import UserMint

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
-from trimtab.weights.apply.errors import CopyInUse, DamagedCopy, InvalidUpdate
+from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy, InvalidUpdate
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.layout import InvalidLayout, StateLayout
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_used_is_removed(site: Site, layout: StateLayout, damage:
 def test_a_build_replaces_a_copy_of_another_layout_and_its_journal(site: Site, layout: StateLayout) -> None:
     copy = site.build(layout, weights(layout, version=0), version=0)
     prepared(copy, weights(layout, version=1))
-    copy.places.prepared.rename(copy.places.committed)
+    copy.files.prepared.rename(copy.files.committed)
     copy.close()
     other = StateLayout.of({"only": ("F32", (7,))})
     site.build(other, weights(other, version=0), version=0).close()

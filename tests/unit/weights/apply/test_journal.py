@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
-from trimtab.weights.apply.errors import DamagedJournal
+from trimtab.weights.apply.copy_files import DamagedJournal
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.journal import Journal
 from trimtab.weights.layout import StateLayout
@@ -22,7 +22,7 @@ def copy(site: Site, layout: StateLayout) -> HostCopy:
 @pytest.fixture
 def journal(copy: HostCopy) -> Path:
     prepared(copy, weights(copy.layout, version=1), whole=(1,)).close()
-    return copy.places.prepared
+    return copy.files.prepared
 
 
 def _says(journal: Journal) -> list[tuple[object, ...]]:
@@ -65,7 +65,7 @@ def test_a_journal_of_another_layout_is_refused(journal: Path) -> None:
 def test_a_journal_before_its_commit_point_is_dropped_on_open(
     site: Site, copy: HostCopy, journal: Path, name: str
 ) -> None:
-    journal.rename(getattr(copy.places, name))
+    journal.rename(getattr(copy.files, name))
     before = content_of(copy)
     copy.close()
     copy = site.opened()
@@ -75,7 +75,7 @@ def test_a_journal_before_its_commit_point_is_dropped_on_open(
 
 
 def test_a_committed_journal_is_finished_on_open(site: Site, copy: HostCopy, journal: Path) -> None:
-    journal.rename(copy.places.committed)
+    journal.rename(copy.files.committed)
     copy.close()
     copy = site.opened()
     new = weights(copy.layout, version=1)
@@ -87,7 +87,7 @@ def test_a_committed_journal_is_finished_on_open(site: Site, copy: HostCopy, jou
 def test_a_damaged_journal_past_its_commit_point_takes_the_copy_with_it(
     site: Site, copy: HostCopy, journal: Path
 ) -> None:
-    copy.places.committed.write_bytes(journal.read_bytes()[:-1])
+    copy.files.committed.write_bytes(journal.read_bytes()[:-1])
     copy.close()
     assert site.open() is None
     assert site.leftovers() == set()
@@ -100,7 +100,7 @@ def test_a_committed_journal_of_another_version_takes_the_copy_with_it(
     journal.unlink()
     for version in (1, 2):
         prepared(copy, weights(copy.layout, version=version)).commit()
-    copy.places.committed.write_bytes(stale)
+    copy.files.committed.write_bytes(stale)
     copy.close()
     assert site.open() is None
     assert site.leftovers() == set()
@@ -111,7 +111,7 @@ def test_a_journal_whose_target_is_held_already_is_only_removed(site: Site, copy
     journal.unlink()
     new = weights(copy.layout, version=1)
     prepared(copy, new).commit()
-    copy.places.committed.write_bytes(done)
+    copy.files.committed.write_bytes(done)
     copy.close()
     copy = site.opened()
     assert copy.held.version == 1

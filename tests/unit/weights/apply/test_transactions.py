@@ -21,7 +21,7 @@ from tests.support.weights.copy_states import (
     weights,
 )
 from trimtab.weights.apply import recovery
-from trimtab.weights.apply.errors import InvalidUpdate
+from trimtab.weights.apply.copy_files import InvalidUpdate
 from trimtab.weights.apply.host_copy import HostCopy
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.layout import StateLayout

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.api.data import Data
-from trimtab.dataflow.audit.arrivals import deadlines, place
-from trimtab.dataflow.audit.judging import violations
-from trimtab.dataflow.audit.lines import Line, lines_of
-from trimtab.dataflow.audit.reading import Streams, read_streams
+from trimtab.dataflow.audit.history import Line, deadlines, lines_of, sample_key
+from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.audit.violations import violations
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 
@@ -37,7 +36,8 @@ async def audit(
 ) -> AuditReport:
     """Read the job's streams and judge them.
 
-    `ledger` and `trajectories` name mirrors to read in place of the job's own streams, which may have been trimmed.
+    `ledger` and `trajectories` name mirrors to read in sample_key of the job's own streams, which may have been
+    trimmed.
     """
     return judged(await read_streams(bus, topology, ledger=ledger, trajectories=trajectories), data=data)
 
@@ -49,7 +49,7 @@ def judged(streams: Streams, *, data: Data | None = None) -> AuditReport:
         violations=violations(streams, data=data),
         trained={policy: line.groups * group_size for policy, line in lines.items()},
         arrived=len(streams.headers),
-        duplicates_seen=len(streams.headers) - len({place(header) for header in streams.headers}),
+        duplicates_seen=len(streams.headers) - len({sample_key(header) for header in streams.headers}),
         steps={policy: line.steps for policy, line in lines.items()},
         waiting=_waiting(streams, lines),
     )

@@ -16,7 +16,7 @@ from trimtab.fabric.pod import JobMisconfigured
 def difficulty_of(prompt_id: str, content: Mapping[str, Any], *, column: str) -> float:
     """The difficulty of a prompt. Raises JobMisconfigured when it has none."""
     value = content.get(column)
-    # True is a number to Python, but nobody's difficulty; NaN has no place in any order.
+    # True is a number to Python, but no difficulty; NaN has no place in any order.
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     found = f"{value!r:.60}" if column in content else "no such column"

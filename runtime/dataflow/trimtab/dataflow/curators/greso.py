@@ -100,7 +100,7 @@ class _Policy(msgspec.Struct, kw_only=True):
     roles: dict[str, _Stream] = {}
 
 
-class _Lessons(msgspec.Struct, kw_only=True):
+class _State(msgspec.Struct, kw_only=True):
     steps: int = 0
     policies: dict[str, _Policy] = {}
 
@@ -114,7 +114,7 @@ class Greso:
 
     def __init__(self, settings: GresoSettings) -> None:
         self._settings = settings
-        self._lessons = _Lessons()
+        self._state = _State()
 
     def admits(self, prompt_id: str, content: Mapping[str, Any], *, draw: float) -> bool:
         wanted = max((stream.probability(prompt_id) for stream in self._streams()), default=1.0)
@@ -129,9 +129,9 @@ class Greso:
         roles[outcome.role].observe(outcome)
 
     def stepped(self, policy: str, step: int) -> None:
-        self._lessons.steps += 1
+        self._state.steps += 1
         learner = self._policy(policy)
-        learner.stepped_at = self._lessons.steps
+        learner.stepped_at = self._state.steps
         for stream in learner.roles.values():
             stream.adjust(self._settings)
 
@@ -149,21 +149,21 @@ class Greso:
         return math.ceil(missing / (1.0 - share) * self._settings.margin - 1e-9)
 
     def state(self) -> dict[str, Any]:
-        plain: dict[str, Any] = msgspec.to_builtins(self._lessons)
+        plain: dict[str, Any] = msgspec.to_builtins(self._state)
         return plain
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._lessons = msgspec.convert(state, _Lessons)
+        self._state = msgspec.convert(state, _State)
 
     def _policy(self, name: str) -> _Policy:
-        return self._lessons.policies.setdefault(name, _Policy(stepped_at=self._lessons.steps))
+        return self._state.policies.setdefault(name, _Policy(stepped_at=self._state.steps))
 
     def _streams(self) -> Iterator[_Stream]:
         """Those with a say."""
-        policies = self._lessons.policies.values()
+        policies = self._state.policies.values()
         silent_after = _SILENT_AFTER_STEPS * (len(policies) - 1)
         for policy in policies:
-            if self._lessons.steps - policy.stepped_at <= silent_after:
+            if self._state.steps - policy.stepped_at <= silent_after:
                 yield from policy.roles.values()
 
 

@@ -8,31 +8,69 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from trimtab.api.evaluation import Evaluation
-from trimtab.api.job import RLJob
-from trimtab.dataflow.evaluation.benchmark import HeldOut
-from trimtab.dataflow.evaluation.published import PublishedVersions
-from trimtab.dataflow.evaluation.schedule import is_due
-from trimtab.dataflow.gauges import EvaluationGauges
-from trimtab.dataflow.issuing import QUEUE
+from trimtab.api.job import RLJob, RLJobSpec
+from trimtab.dataflow.evaluation.benchmarks import HeldOut
+from trimtab.dataflow.issuer import QUEUE
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.evaluation_books import evaluation_task_id
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
-from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.keyvalue import Entry, KeyValue
+from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
-from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.task import Task
+from trimtab.fabric.wire.weights import WeightPointer
 
 _log = structlog.get_logger(__name__)
 _IDLE_S = 1.0
 _PUT_DEADLINE_S = 5.0
 # Prompts on the queue at a time: enough to keep pools busy, few enough that training goes on in between.
 _MAX_OUTSTANDING = 128
+
+
+class PublishedVersions:
+    """Follows the pointers that trainers write. `on_change` is called with every one."""
+
+    def __init__(self, *, on_change: Callable[[], None]) -> None:
+        self.versions: dict[str, int] = {}
+        self._on_change = on_change
+
+    async def follow(self, weights: KeyValue) -> None:
+        async with KvWatch(weights) as watch:
+            async for change in watch:
+                if isinstance(change, Entry):
+                    self._note(change)
+
+    def _note(self, entry: Entry) -> None:
+        try:
+            pointer = decode(entry.value, WeightPointer)
+        except WireError as error:
+            _log.warning("weights_unreadable", key=entry.key, reason=str(error))
+            return
+        self.versions[pointer.policy] = pointer.version
+        self._on_change()
+
+
+class EvaluationGauges:
+    """The latest results, one series per policy and benchmark."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        labels = ("policy", "benchmark")
+        self._score = metrics.gauge("evaluation_score", "Mean reward on held-out prompts", labels)
+        self._version = metrics.gauge("evaluation_version", "Version that was evaluated", labels)
+
+    def show(self, result: EvaluationResult) -> None:
+        self._version.labels(result.policy, result.benchmark).set(result.version)
+        if result.score is not None:
+            self._score.labels(result.policy, result.benchmark).set(result.score)
 
 
 class Evaluator:
@@ -107,8 +145,8 @@ class Evaluator:
 
     def _begin(self, running: EvaluationStarted) -> None:
         books = self._books.ledger.evaluation
-        places = ((plan.name, number) for plan in running.benchmarks for number in range(plan.prompts))
-        self._unsent = deque(place for place in places if not books.is_done(*place))
+        keys = ((plan.name, number) for plan in running.benchmarks for number in range(plan.prompts))
+        self._unsent = deque(key for key in keys if not books.is_done(*key))
         self._sent = set()
 
     async def _send(self, publisher: WindowedPublisher, running: EvaluationStarted) -> None:
@@ -116,14 +154,14 @@ class Evaluator:
             return
         self._note_answers(self._books.ledger)
         while self._unsent and len(self._sent) < _MAX_OUTSTANDING:
-            place = self._unsent.popleft()
-            task = self._task(running, *place)
+            key = self._unsent.popleft()
+            task = self._task(running, *key)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
-            self._sent.add(place)
+            self._sent.add(key)
         await publisher.flush()
 
     def _note_answers(self, ledger: Ledger) -> None:
-        self._sent = {place for place in self._sent if not ledger.evaluation.is_done(*place)}
+        self._sent = {key for key in self._sent if not ledger.evaluation.is_done(*key)}
 
     def _task(self, running: EvaluationStarted, benchmark: str, number: int) -> Task:
         held_out = self._benchmarks[benchmark]
@@ -182,3 +220,26 @@ class Evaluator:
                 await self._results.put(key, encode(result), deadline_s=_PUT_DEADLINE_S)
             except BusError as error:
                 _log.warning("result_not_written", key=key, error=str(error))
+
+
+def is_due(lead: int, *, last_lead: int | None, settings: Evaluation) -> bool:
+    """`lead` is the newest published version of any policy, `last_lead` what it was when the latest round began. With
+    several policies the one furthest on sets the pace. Rounds that fall behind are passed over, not made up for.
+    """
+    if last_lead is None:
+        return settings.at_start or lead >= settings.every_steps
+    return lead // settings.every_steps > last_lead // settings.every_steps
+
+
+def is_owed(ledger: Ledger, spec: RLJobSpec) -> bool:
+    """Whether a round is under way or still to come for what the trainers have done: a job is not over before it."""
+    if spec.evaluation is None:
+        return False
+    if ledger.evaluation.running is not None:
+        return True
+    publishable = [
+        ledger.trainers[policy.name].trained_steps // policy.trainer.publish.every_steps
+        * policy.trainer.publish.every_steps
+        for policy in spec.policies
+    ]  # fmt: skip
+    return is_due(max(publishable), last_lead=ledger.evaluation.last_lead, settings=spec.evaluation)

@@ -18,7 +18,7 @@ class BooksBroken(RuntimeError):
 
 
 class Bookkeeper:
-    """Owns ledger and journal, and wakes whoever waits for a change.
+    """Owns ledger and journal, and wakes the tasks that wait for a change.
 
     Headers may arrive while a record is being written. They only ever add to the buffer, so what was decided still
     holds when it is applied.
@@ -44,7 +44,7 @@ class Bookkeeper:
                 await self._journal.write(record)
                 self.ledger.apply(record)
             except BaseException:
-                # Also when whoever asked was cancelled: the record may be on its way.
+                # Also when the task that asked was cancelled: the record may be on its way.
                 self._broken.set()
                 raise
             self._announced.clear()
@@ -89,10 +89,10 @@ class Bookkeeper:
         return arrival
 
     def _is_news(self, stream: str) -> bool:
-        """One more group in the buffer is news only to the filters, and once it makes enough: nobody else's answer
-        changes with it.
+        """One more group in the buffer is news only to the filters, and to the ranks once it makes enough: no
+        other answer changes with it.
         """
-        if self.ledger.sifts:
+        if self.ledger.has_filters:
             return True
         before = len(self._announced)
         self._announced.update(self.ledger.deciders(stream, besides=self._announced))

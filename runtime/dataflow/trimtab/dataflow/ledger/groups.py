@@ -103,7 +103,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the first of its samples lies, also when filters have left that one out: what is restored is the whole
     group, for its deadline.
     """
-    sifted: bool = False
+    filtered: bool = False
     """Whether the filters were asked about it."""
 
     @classmethod
@@ -130,7 +130,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Without all samples but these. Its deadline stays: what is left may be younger, and is no less urgent."""
         kept = frozenset(indices)
         samples = tuple(sample for sample in self.samples if sample.index in kept)
-        return msgspec.structs.replace(self, samples=samples, sifted=True)
+        return msgspec.structs.replace(self, samples=samples, filtered=True)
 
     def outcome(self) -> GroupOutcome:
         """What curators, filters and selections see of it."""

@@ -15,11 +15,11 @@ import msgspec
 import structlog
 import zstandard
 
-from trimtab.dataflow.curators.lessons import Lessons
+from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
-from trimtab.dataflow.trajectories import header_of
+from trimtab.dataflow.outcomes import header_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusConflict, BusError, BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
@@ -64,7 +64,9 @@ class _History:
         self.record_bytes += size
 
     def _add_part(self, part: SnapshotPart) -> None:
-        """Whoever writes a snapshot writes nothing in between. If it dies, what there is of it means nothing."""
+        """The parts of a snapshot are written with nothing in between. If the writer dies, an incomplete one counts for
+        nothing.
+        """
         self._parts = [*self._parts[: part.number], part.body]
         if len(self._parts) == part.count:
             self.snapshot_bytes = sum(map(len, self._parts))
@@ -96,14 +98,14 @@ class Journal:
         self._record_bytes = 0
         self._snapshot_bytes = 0
 
-    async def recover(self, ledger: Ledger, lessons: Lessons | None = None) -> int:
+    async def recover(self, ledger: Ledger, curator_state: CuratorState | None = None) -> int:
         """Bring the ledger to where it was, and the curator; returns the sequence of the last trajectory seen."""
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
         # Headers are read last: whatever a record speaks of has arrived by then.
         history = await self._history()
         seen = await self._replay_headers(ledger, history.snapshot)
-        if lessons is not None and history.snapshot is not None:
-            lessons.restore(history.snapshot.learnt)
+        if curator_state is not None and history.snapshot is not None:
+            curator_state.restore(history.snapshot.learnt)
         for record in history.records:
             ledger.apply(record)
         ledger.end_replay()

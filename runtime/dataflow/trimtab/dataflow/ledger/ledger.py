@@ -20,7 +20,7 @@ from trimtab.dataflow.ledger.records import (
     EvaluationEnded,
     EvaluationStarted,
     GroupsDropped,
-    GroupsSifted,
+    GroupsFiltered,
     PolicyFinished,
     Record,
     StepDurable,
@@ -78,11 +78,11 @@ class Ledger:
         max_staleness: int,
         window_steps: int,
         seed: int = 0,
-        sifts: bool = False,
+        has_filters: bool = False,
         witness: Witness | None = None,
     ) -> None:
         """`groups_per_task` has every policy with the number of its roles: each task gives a group for each role. With
-        `sifts`, groups wait for the word of the filters before they count as buffered.
+        `has_filters`, groups wait for the word of the filters before they count as buffered.
         """
         self.streams = {name: StreamBooks(name, groups_per_task=count) for name, count in groups_per_task.items()}
         self.trainers = {name: TrainerBooks(name, window_steps=window_steps) for name in groups_per_task}
@@ -101,8 +101,8 @@ class Ledger:
         self.group_size = group_size
         self._max_staleness = max_staleness
         self._seed = seed
-        self.sifts = sifts
-        self._holds = sifts
+        self.has_filters = has_filters
+        self._holds = has_filters
         self._witness = witness
         self._takers: dict[str, list[TrainerBooks]] = {}
         self._route({name: (name,) for name in self.trainers})
@@ -112,10 +112,10 @@ class Ledger:
         self._holds = True
 
     def end_replay(self) -> None:
-        self._holds = self.sifts
-        if not self.sifts:
+        self._holds = self.has_filters
+        if not self.has_filters:
             for stream in self.streams.values():
-                for group_id in tuple(stream.unsifted):
+                for group_id in tuple(stream.unfiltered):
                     self._surface(stream, group_id)
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
@@ -148,7 +148,7 @@ class Ledger:
         group = stream.end(header.group_id)
         if group is None:
             return Arrival.FAILED
-        stream.unsifted[group.group_id] = group
+        stream.unfiltered[group.group_id] = group
         if not self._holds:
             self._surface(stream, group.group_id)
         return Arrival.COMPLETED
@@ -169,8 +169,8 @@ class Ledger:
                 self._issue(record)
             case StreamsRouted():
                 self._route(record.routes)
-            case GroupsSifted():
-                self._sift(self._stream(record.policy), record)
+            case GroupsFiltered():
+                self._filter(self._stream(record.policy), record)
             case EvaluationStarted():
                 self._check_round(record)
                 self.evaluation.start(record)
@@ -203,22 +203,22 @@ class Ledger:
         if record.number != self.evaluation.ended:
             raise LedgerError(f"evaluation {record.number} where {self.evaluation.ended} was due")
 
-    def _sift(self, stream: StreamBooks, record: GroupsSifted) -> None:
+    def _filter(self, stream: StreamBooks, record: GroupsFiltered) -> None:
         named = (*record.kept, *(reduced.group_id for reduced in record.reduced), *record.left_out)
         if len(set(named)) != len(named):
-            raise LedgerError(f"{stream.policy}: a group was sifted twice")
+            raise LedgerError(f"{stream.policy}: a group was filtered twice")
         for group_id in named:
-            if group_id not in stream.unsifted:
-                raise LedgerError(f"{stream.policy}: group {group_id} was sifted and is not there")
-        # All at once and whole: whoever learnt only of those left out would take them for the rule.
+            if group_id not in stream.unfiltered:
+                raise LedgerError(f"{stream.policy}: group {group_id} was filtered and is not there")
+        # All at once and whole: a curator that learnt only of those left out would take them for the rule.
         for group_id in named:
-            self._observe(stream.unsifted[group_id])
+            self._observe(stream.unfiltered[group_id])
         for group_id in record.kept:
-            self._give(msgspec.structs.replace(stream.unsifted.pop(group_id), sifted=True))
+            self._give(msgspec.structs.replace(stream.unfiltered.pop(group_id), filtered=True))
         for reduced in record.reduced:
-            self._give(stream.unsifted.pop(reduced.group_id).reduced_to(reduced.indices))
+            self._give(stream.unfiltered.pop(reduced.group_id).reduced_to(reduced.indices))
         for group_id in record.left_out:
-            del stream.unsifted[group_id]
+            del stream.unfiltered[group_id]
         stream.filtered_groups += len(record.left_out)
 
     def _step(self, trainer: TrainerBooks, record: Record) -> None:
@@ -288,7 +288,7 @@ class Ledger:
 
     def under_way(self, stream: str) -> int:
         """Groups that may still come to the buffers without another task."""
-        return self.running_groups(stream) + len(self.streams[stream].unsifted)
+        return self.running_groups(stream) + len(self.streams[stream].unfiltered)
 
     def can_grant(self, policy: str) -> bool:
         return self._selection.choose(self._offer(self.trainers[policy])) is not None
@@ -346,7 +346,7 @@ class Ledger:
 
     def _surface(self, stream: StreamBooks, group_id: str) -> None:
         """No filter was asked about the group: the manifest has none, or had none at the time."""
-        self._give(stream.unsifted.pop(group_id))
+        self._give(stream.unfiltered.pop(group_id))
 
     def _give(self, group: Group) -> None:
         for trainer in self._takers[group.policy]:
@@ -359,7 +359,7 @@ class Ledger:
         for group_id in group_ids:
             if trainer.waiting_group(group_id) is None:
                 for name in trainer.buffers:
-                    if group_id in self.streams[name].unsifted:
+                    if group_id in self.streams[name].unfiltered:
                         self._surface(self.streams[name], group_id)
             if trainer.waiting_group(group_id) is None:
                 raise LedgerError(f"{trainer.policy}: step {step} takes group {group_id}, which is not in the buffer")
@@ -367,7 +367,7 @@ class Ledger:
     def _tell(self, trainer: TrainerBooks, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:
             group = trainer.waiting_group(group_id)
-            if group is not None and not group.sifted and self._takers[group.policy][0] is trainer:
+            if group is not None and not group.filtered and self._takers[group.policy][0] is trainer:
                 self._observe(group)
 
     def _observe(self, group: Group) -> None:

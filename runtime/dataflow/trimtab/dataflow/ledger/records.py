@@ -130,7 +130,7 @@ class ReducedGroup(msgspec.Struct, frozen=True, array_like=True):
     indices: Annotated[tuple[Index, ...], Meta(min_length=1, max_length=65536)]
 
 
-class GroupsSifted(Message, frozen=True, kw_only=True):
+class GroupsFiltered(Message, frozen=True, kw_only=True):
     """What the filters said of groups that had arrived: kept as they are, kept in part, or left out."""
 
     KIND: ClassVar[int] = 40
@@ -218,7 +218,7 @@ Record = (
     | PolicyFinished
     | GroupsDropped
     | StepTrained
-    | GroupsSifted
+    | GroupsFiltered
     | StreamsRouted
     | EvaluationStarted
     | EvaluationEnded
@@ -232,7 +232,7 @@ RECORDS: tuple[type[Message], ...] = (
     PolicyFinished,
     GroupsDropped,
     StepTrained,
-    GroupsSifted,
+    GroupsFiltered,
     StreamsRouted,
     EvaluationStarted,
     EvaluationEnded,

@@ -22,7 +22,7 @@ from trimtab.fabric.wire.header import TrajectoryHeader
 
 class StreamState(msgspec.Struct, kw_only=True):
     ended: dict[str, tuple[int, list[int]]]
-    unsifted: list[str]
+    unfiltered: list[str] = msgspec.field(name="unsifted")
     finished_groups: int
     produced_tokens: int
     filtered_groups: int
@@ -61,7 +61,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     newest_positions: list[int]
     streams: dict[str, StreamState]
     trainers: dict[str, TrainerState]
-    sifted: dict[str, list[int]]
+    filtered: dict[str, list[int]] = msgspec.field(name="sifted")
     """Indices of what filters left of groups, empty for all of it."""
     evaluation: EvaluationState
     learnt: dict[str, Any]
@@ -85,11 +85,11 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         newest_positions=list(ledger.newest_positions),
         streams={name: _stream_state(stream) for name, stream in ledger.streams.items()},
         trainers={name: _trainer_state(trainer) for name, trainer in ledger.trainers.items()},
-        sifted={
+        filtered={
             group.group_id: [sample.index for sample in group.samples]
             for trainer in ledger.trainers.values()
             for group in _held(trainer)
-            if group.sifted
+            if group.filtered
         },
         evaluation=EvaluationState(
             running=ledger.evaluation.running,
@@ -140,7 +140,7 @@ class Restoration:
         ledger, snapshot = self._ledger, self._snapshot
         for name, stream_state in snapshot.streams.items():
             stream = _stream_of(ledger, name)
-            stream.unsifted = {group_id: self._group(group_id) for group_id in stream_state.unsifted}
+            stream.unfiltered = {group_id: self._group(group_id) for group_id in stream_state.unfiltered}
             stream.finished_groups = stream_state.finished_groups
             stream.produced_tokens = stream_state.produced_tokens
             stream.filtered_groups = stream_state.filtered_groups
@@ -178,7 +178,7 @@ class Restoration:
             group = Group.of(group_id, partial, policy=self._policy[group_id])
         if group is None:
             raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
-        indices = self._snapshot.sifted.get(group_id)
+        indices = self._snapshot.filtered.get(group_id)
         return group if indices is None else group.reduced_to(indices)
 
 
@@ -191,7 +191,7 @@ def _stream_of(ledger: Ledger, name: str) -> StreamBooks:
 def _stream_state(stream: StreamBooks) -> StreamState:
     return StreamState(
         ended=stream.ended.state(),
-        unsifted=list(stream.unsifted),
+        unfiltered=list(stream.unfiltered),
         finished_groups=stream.finished_groups,
         produced_tokens=stream.produced_tokens,
         filtered_groups=stream.filtered_groups,
@@ -228,7 +228,7 @@ def _held(trainer: TrainerBooks) -> Iterator[Group]:
 def _floor(ledger: Ledger) -> int:
     streams, trainers = ledger.streams.values(), ledger.trainers.values()
     groups = chain(
-        (group for stream in streams for group in stream.unsifted.values()),
+        (group for stream in streams for group in stream.unfiltered.values()),
         (group for trainer in trainers for group in _held(trainer)),
     )
     evaluated = ledger.evaluation.first_sequence
@@ -243,7 +243,7 @@ def _floor(ledger: Ledger) -> int:
 def _group_ids(snapshot: LedgerSnapshot) -> frozenset[str]:
     return frozenset(
         chain(
-            (group_id for state in snapshot.streams.values() for group_id in state.unsifted),
+            (group_id for state in snapshot.streams.values() for group_id in state.unfiltered),
             (group_id for state in snapshot.trainers.values() for ids in state.buffers.values() for group_id in ids),
             (group_id for state in snapshot.trainers.values() for group_id, _, _ in state.pool),
             (

@@ -14,7 +14,7 @@ class StreamBooks:
         self.groups_per_task = groups_per_task
         """Roles of the workflow that the policy speaks in."""
         self.arriving: dict[str, PartialGroup] = {}
-        self.unsifted: dict[str, Group] = {}
+        self.unfiltered: dict[str, Group] = {}
         """Complete groups that the filters have not been asked about, in the order in which they arrived."""
         self.ended = SettledGroups()
         """Complete or failed: whatever arrives for them again is a duplicate, for ever."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trimtab.dataflow.prompts.arrow_rows import ArrowRows
-from trimtab.dataflow.prompts.progress import Progress
-from trimtab.dataflow.prompts.prompt import PromptSourceError
+from trimtab.dataflow.prompts.arrow import ArrowRows
+from trimtab.dataflow.prompts.prompt import Progress, PromptSourceError
 
 SPLITS_FILE = "dataset_dict.json"
 STATE_FILE = "state.json"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trimtab.dataflow.prompts.progress import Progress
-from trimtab.dataflow.prompts.prompt import Prompt, PromptSourceError, checked_content
+from trimtab.dataflow.prompts.prompt import Progress, Prompt, PromptSourceError, checked_content
 from trimtab.fabric.wire.errors import WireError
 
 # JSON may be several times as long as what is sent, through escapes and white space; beyond this it is another format.

@@ -11,9 +11,8 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trimtab.dataflow.prompts.arrow_rows import ArrowRows
-from trimtab.dataflow.prompts.progress import Progress
-from trimtab.dataflow.prompts.prompt import PromptSourceError
+from trimtab.dataflow.prompts.arrow import ArrowRows
+from trimtab.dataflow.prompts.prompt import Progress, PromptSourceError
 
 _BATCH_BYTES = 16 << 20
 _MAX_BATCH_ROWS = 4096

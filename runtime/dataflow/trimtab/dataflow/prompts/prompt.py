@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.values import check_plain
 
+_log = structlog.get_logger(__name__)
 MAX_KEYS = 4096
 BLOCK_ROWS = 256
-"""Rows that whoever goes through a source reads at a time."""
+"""Rows that one pass over a source reads at a time."""
 # A task has other fields, too.
 _MAX_BYTES = 3 << 20
+_EVERY_S = 10.0
 
 
 class PromptSourceError(JobMisconfigured):
@@ -24,7 +28,7 @@ class PromptSourceError(JobMisconfigured):
 
 
 class UnfitPrompt(ValueError):
-    """A row is no prompt; the message says why, and whoever reads it adds where it is."""
+    """A row is no prompt; the message says why, and the reader of the source adds which row it is."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +78,25 @@ def _refuse_infinite(values: Iterable[Any]) -> None:
             _refuse_infinite(value.values())
         elif isinstance(value, list | tuple):
             _refuse_infinite(value)
+
+
+class ReadingStopped(Exception):
+    """The pod was told to stop before the source was read."""
+
+
+class Progress:
+    """Reading a large source takes minutes: the log says how far it is, and a pod that is told to stop does not finish
+    it. The thread that reads notes every block of rows; another thread sets `stopping`.
+    """
+
+    def __init__(self, *, clock: Callable[[], float], stopping: threading.Event) -> None:
+        self._clock = clock
+        self._stopping = stopping
+        self._logged_at = clock()
+
+    def note(self, doing: str, *, source: str, rows: int, of: int | None = None) -> None:
+        if self._stopping.is_set():
+            raise ReadingStopped(f"{source}: given up while {doing}, after {rows} rows")
+        if self._clock() >= self._logged_at + _EVERY_S:
+            self._logged_at = self._clock()
+            _log.info("reading_prompts", source=source, doing=doing, rows=rows, of=of)

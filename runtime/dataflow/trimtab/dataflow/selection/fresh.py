@@ -11,7 +11,7 @@ from trimtab.dataflow.selection.contract import Choice, Offer
 class Fresh:
     """Place n of a trainer's line of fresh groups belongs to one stream for good, so that shares hold over batches that
     are too small for them, and a change of weights has no past to make up for. A batch for which one stream has too few
-    groups waits: filling up from another would shift the mix towards whoever is quickest.
+    groups waits: filling up from another would shift the mix towards the quickest.
     """
 
     def __init__(self, weights: Mapping[str, Mapping[str, float]], *, seed: int) -> None:

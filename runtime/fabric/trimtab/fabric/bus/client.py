@@ -6,6 +6,7 @@ Each override names what it corrects. They touch private methods, so the integra
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 
@@ -30,10 +31,10 @@ class EnduringClient(Client):
 
     async def subscribe_prompt(self, subject: str, deliver: Callable[[Msg], None]) -> Subscription:
         """Messages go to `deliver` as they are read, without a queue and a task in between. It must be quick, and the
-        subject one that nobody writes to before this returns.
+        subject one that is not written to before this returns.
         """
         subscription = await self.subscribe(subject)
-        # Those that were unsubscribed since are forgotten here: the client tells nobody when it drops one.
+        # Those that were unsubscribed since are forgotten here: the client does not say when it drops one.
         self._prompt = {sid: other for sid, other in self._prompt.items() if sid in self._subs}
         self._prompt[subscription._id] = deliver
         return subscription
@@ -111,3 +112,11 @@ def plain_headers(raw: bytes) -> dict[str, str] | None:
             return None
         found[name] = value.strip()
     return found
+
+
+async def stop_dial(dialling: asyncio.Future[None]) -> None:
+    """Ends a dial that was given up and looks at its outcome, which asyncio would otherwise complain about."""
+    dialling.cancel()
+    await asyncio.wait({dialling}, timeout=1.0)
+    if dialling.done() and not dialling.cancelled():
+        dialling.exception()

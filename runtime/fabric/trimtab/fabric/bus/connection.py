@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.fabric.bus.client import EnduringClient
+from trimtab.fabric.bus.client import EnduringClient, stop_dial
 from trimtab.fabric.bus.credentials import (
     Credentials,
     CredentialsFile,
@@ -33,8 +33,8 @@ from trimtab.fabric.bus.errors import (
     NoResponders,
     PayloadTooLarge,
 )
-from trimtab.fabric.bus.headers import Headers, encoded_size
 from trimtab.fabric.bus.inbox import CallbackSlot, ReplyInbox, Slot, status_of
+from trimtab.fabric.bus.names import Headers, encoded_size
 from trimtab.fabric.bus.retry import ATTEMPT_TIMEOUT_S
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.tls import TlsUnusable
@@ -48,8 +48,6 @@ CLOSE_DEADLINE_S = 5.0
 # What may be written ahead of the socket before publishers wait for it. More makes bursts, between which the server
 # idles.
 OUTBOUND_BUFFER_BYTES = 2 * 1024 * 1024
-
-
 _REFUSALS = ("authorization violation", "authentication expired", "certificate_verify_failed")
 
 
@@ -57,14 +55,6 @@ class BusState(StrEnum):
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
     CLOSED = "closed"
-
-
-async def _stopped(dialling: asyncio.Future[None]) -> None:
-    """Ends a dial that was given up and looks at its outcome, which asyncio would otherwise complain about."""
-    dialling.cancel()
-    await asyncio.wait({dialling}, timeout=1.0)
-    if dialling.done() and not dialling.cancelled():
-        dialling.exception()
 
 
 class Bus:
@@ -172,7 +162,7 @@ class Bus:
             raise BusUnavailable(f"cannot connect to NATS at {self._servers}: {message}") from None
         finally:
             self._refused.cancel()
-            await _stopped(dialling)
+            await stop_dial(dialling)
         await self._inbox.open()
         self._connected.set()
 
@@ -246,7 +236,7 @@ class Bus:
         deadline or use `post`.
         """
         size = len(payload) + (encoded_size(headers) if headers else 0)
-        # The server counts headers too and cuts the connection of whoever exceeds the limit.
+        # The server counts headers too and cuts the connection of a client that exceeds the limit.
         if size > self._client.max_payload:
             raise PayloadTooLarge(
                 f"message of {size} bytes to {subject!r} exceeds the server's max_payload of "
@@ -280,7 +270,7 @@ class Bus:
     async def ask(
         self, subject: str, payload: bytes = b"", *, headers: Headers | None = None, deadline_s: float
     ) -> Msg:
-        """Sends a question and returns the first answer, whatever it says; NoResponders when nobody listens."""
+        """Sends a question and returns the first answer, whatever it says; NoResponders when there is no responder."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg | None] = loop.create_future()
 
@@ -303,7 +293,7 @@ class Bus:
         if message is None:
             raise BusUnavailable(f"the connection was lost while waiting for an answer on {subject!r}")
         if status_of(message) == "503":
-            raise NoResponders(f"nobody listens on {subject!r}")
+            raise NoResponders(f"no responder listens on {subject!r}")
         return message
 
     def register(self, slot: Slot) -> str:
@@ -358,7 +348,7 @@ class Bus:
         finally:
             await self._client.close()
             self._forget_outstanding()
-            # Whoever waits for a connection wakes up to find the bus closed.
+            # A task that waits for a connection wakes up to find the bus closed.
             self._connected.set()
         if task is not None and task.cancelling() > cancellations:
             # nats-py swallows a cancellation while it closes: without this the task would go on.

@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusTimeout, BusUnavailable
-from trimtab.fabric.bus.headers import Headers
+from trimtab.fabric.bus.names import Headers
 
 _ACK = b"+ACK"
 _NAK = b"-NAK"

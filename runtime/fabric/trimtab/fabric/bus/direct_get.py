@@ -16,8 +16,8 @@ from nats.aio.msg import Msg
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, NoResponders
-from trimtab.fabric.bus.headers import Headers
 from trimtab.fabric.bus.inbox import CallbackSlot, description_of, status_of
+from trimtab.fabric.bus.names import Headers
 from trimtab.fabric.bus.retry import until_deadline
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
@@ -48,7 +48,7 @@ class StoredMessage:
 
     @property
     def headers(self) -> Headers:
-        """Those of whoever published it."""
+        """Those of its publisher."""
         return {name: value for name, value in self._all_headers.items() if name not in _SERVER_HEADERS}
 
 

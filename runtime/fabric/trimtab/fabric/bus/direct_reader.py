@@ -1,8 +1,9 @@
-"""Following a bucket without a consumer, for users that may not make any: whoever makes one may have the server deliver
-to any subject of the account, which NATS does not check against the user's rights.
+"""Follows a bucket without a consumer, for users that may not make any. A user that may make a consumer may have the
+server deliver to any subject of the account, which NATS does not check against the user's rights.
 
-A subscription to the bucket's own subjects rings when something is written; what it was is read from the stream, by
-sequence. Keys that expire ring nobody, and a ring may come before the message is stored, so it also looks by itself.
+A subscription to the bucket's own subjects tells that something was written; what it was is read from the stream, by
+sequence. A key that expires sends no message, and a message may come before the entry is stored, so the reader also
+looks by itself.
 """
 
 from __future__ import annotations

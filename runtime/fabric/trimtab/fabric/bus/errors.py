@@ -16,11 +16,11 @@ class BusTimeout(BusError):
 
 
 class BusUnavailable(BusError):
-    """Nobody could serve the call just now: no connection, no responder, no JetStream. Trying later may help."""
+    """The call could not be served just now: no connection, no responder, no JetStream. Trying later may help."""
 
 
 class NoResponders(BusUnavailable):
-    """The server is there and nobody listens on the subject."""
+    """The server is there and no responder listens on the subject."""
 
 
 class StreamFull(BusUnavailable):

@@ -54,7 +54,7 @@ def error_from(fault: ApiFault, *, doing: str, size: int = 0) -> BusError:
 
 
 async def api_call(bus: Bus, operation: str, body: Json | None = None, *, deadline_s: float) -> Json:
-    """One call to `$JS.API.<operation>`. Repeated while nobody answers, so only for operations that may run twice."""
+    """One call to `$JS.API.<operation>`. Repeated until it is answered, so only for operations that may run twice."""
     payload = json.dumps(body).encode() if body is not None else b""
 
     async def attempt(timeout_s: float) -> bytes:

@@ -12,8 +12,8 @@ from nats.aio.msg import Msg
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import StoredMessage
 from trimtab.fabric.bus.errors import BusConflict, BusError, BusNotFound, BusRefused, InvalidName, NoResponders
-from trimtab.fabric.bus.headers import Headers
 from trimtab.fabric.bus.inbox import description_of, status_of
+from trimtab.fabric.bus.names import Headers
 from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, read_acknowledgement
 from trimtab.fabric.bus.retry import until_deadline
 from trimtab.fabric.bus.streams import declare_stream

@@ -9,9 +9,9 @@ from nats.aio.msg import Msg
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusUnavailable, InvalidName, NoResponders
-from trimtab.fabric.bus.headers import Headers, checked_headers, checked_subject
 from trimtab.fabric.bus.inbox import status_of
 from trimtab.fabric.bus.jetstream_api import ApiFault, error_from
+from trimtab.fabric.bus.names import Headers, checked_headers, checked_subject
 from trimtab.fabric.bus.retry import until_deadline
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"

@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, PayloadTooLarge, RemoteError
-from trimtab.fabric.bus.headers import Headers, checked_headers, checked_subject
+from trimtab.fabric.bus.names import Headers, checked_headers, checked_subject
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusClosed, BusError, BusTimeout, BusUnavailable, PayloadTooLarge
-from trimtab.fabric.bus.headers import Headers, checked_subject, encoded_size
+from trimtab.fabric.bus.names import Headers, checked_subject, encoded_size
 from trimtab.fabric.bus.publisher import Acknowledgement, read_acknowledgement, stamped
 from trimtab.fabric.bus.retry import RETRY_BACKOFF, is_worth_repeating
 

@@ -20,9 +20,14 @@ from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
-from trimtab.fabric.objects.errors import ObjectTooLarge, StoreTimeout, StoreUnavailable
-from trimtab.fabric.objects.faults import STORE_FAULTS, translated
-from trimtab.fabric.objects.keys import full_key, relative_key
+from trimtab.fabric.objects.errors import (
+    STORE_FAULTS,
+    InvalidKey,
+    ObjectTooLarge,
+    StoreTimeout,
+    StoreUnavailable,
+    translated,
+)
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.tls import ChangingFile, TlsUnusable
 
@@ -36,6 +41,7 @@ WRITE_METADATA = "trimtab-write"
 DEFAULT_DEADLINE_S = 60.0
 MAX_ATTEMPTS = 6
 RETRY_BACKOFF = FullJitter(base_s=0.1, cap_s=3.0)
+MAX_KEY_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -288,3 +294,43 @@ class ObjectStore:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def checked_key(key: str) -> str:
+    """The key, if every S3 store agrees on it. Some fold `a//b` and `a/./b` together, some keep them apart, some refuse
+    them; a key must mean one object everywhere, and must not climb out of the configured prefix.
+    """
+    reason = _objection(key)
+    if reason:
+        raise InvalidKey(f"object key {key[:120]!r} {reason}")
+    return key
+
+
+def full_key(prefix: str, key: str) -> str:
+    """The key as the store sees it: below the configured prefix, which may end in a slash or not."""
+    stem = prefix.strip("/")
+    return checked_key(f"{stem}/{checked_key(key)}" if stem else key)
+
+
+def relative_key(prefix: str, key: str) -> str:
+    stem = prefix.strip("/")
+    return key.removeprefix(f"{stem}/") if stem else key
+
+
+def _objection(key: str) -> str | None:
+    if not key:
+        return "is empty"
+    if not key.isprintable():
+        return "has control or unprintable characters"
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if size > MAX_KEY_BYTES:
+        return f"is longer than {MAX_KEY_BYTES} bytes"
+    segments = key.split("/")
+    if "" in segments:
+        return "begins or ends with a slash, or has two in a row"
+    if "." in segments or ".." in segments:
+        return "has a '.' or '..' segment"
+    return None

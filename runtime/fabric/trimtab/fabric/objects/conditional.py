@@ -1,4 +1,4 @@
-"""Writes that happen only if nobody was faster: put-if-absent and compare-and-swap.
+"""Writes that happen only if no other writer was faster: put-if-absent and compare-and-swap.
 
 A conditional write whose answer is lost meets itself when it is repeated. Every write therefore carries an id in its
 metadata, and a lost condition after a repeat is checked against it. ETags are digests of the content: a swap to the

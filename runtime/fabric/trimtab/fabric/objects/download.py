@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+
+import msgspec
 
 from trimtab.fabric.objects.checksums import digest_of, digest_of_file, verify
 from trimtab.fabric.objects.client import ObjectInfo, ObjectStore
@@ -24,7 +26,6 @@ from trimtab.fabric.objects.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from trimtab.fabric.objects.ranges import RangeBook
 from trimtab.fabric.objects.upload import Progress, all_or_first_error
 
 _CHUNK_BYTES = 1024 * 1024
@@ -240,3 +241,48 @@ class _Ranges:
                     return
                 position += count
                 book.received[start] = position - start
+
+
+class _State(msgspec.Struct, frozen=True):
+    etag: str
+    size: int
+    range_bytes: int
+    received: dict[int, int]
+
+
+@dataclass
+class RangeBook:
+    """Ranges by their start, with the bytes received of each. Valid for one version of one object."""
+
+    etag: str
+    size: int
+    range_bytes: int
+    received: dict[int, int] = field(default_factory=dict)
+
+    def length(self, start: int) -> int:
+        return min(self.range_bytes, self.size - start)
+
+    def unfinished(self) -> list[int]:
+        starts = range(0, self.size, self.range_bytes)
+        return [start for start in starts if self.received.get(start, 0) < self.length(start)]
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(self.received.values())
+
+    def dump(self) -> bytes:
+        return msgspec.json.encode(_State(self.etag, self.size, self.range_bytes, self.received))
+
+    @classmethod
+    def load(cls, path: Path, *, etag: str, size: int, range_bytes: int) -> Self | None:
+        """The book of an earlier, interrupted download of the same version; None when there is none that fits."""
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=_State)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            return None
+        if (state.etag, state.size, state.range_bytes) != (etag, size, range_bytes):
+            return None
+        book = cls(etag=etag, size=size, range_bytes=range_bytes, received=dict(state.received))
+        starts = range(0, size, range_bytes)
+        sane = all(start in starts and 0 <= count <= book.length(start) for start, count in book.received.items())
+        return book if sane else None

@@ -1,12 +1,24 @@
-"""What can go wrong with object storage. Every error names bucket and key; nothing from boto3 gets past this
-package.
+"""What can go wrong with object storage, named after what happened. Every error names bucket and key; nothing from
+boto3 gets past this package. Which faults of boto3 become which error decides whether a write can happen twice.
 """
-
-# named after what happened, as callers read them in an except clause
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.exceptions import HTTPClientError as BotoTransportError
+from urllib3.exceptions import HTTPError
+
+# Not OSError: a full disk under a download is not the store's.
+StoreFault = ClientError | BotoCoreError | HTTPError | ConnectionError
+STORE_FAULTS = (ClientError, BotoCoreError, HTTPError, ConnectionError)
+_UNAUTHORIZED = frozenset(
+    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
+)
+_BAD_DIGEST = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
+_BUSY = frozenset({"SlowDown", "RequestTimeout", "ConditionalRequestConflict", "OperationAborted", "TooManyRequests"})
 
 
 class ObjectStoreError(Exception):
@@ -64,3 +76,35 @@ class StoreUnfit(ObjectStoreError):
 
 class InvalidKey(ObjectStoreError, ValueError):
     """A key that stores spell, normalise or refuse differently from one another."""
+
+
+def translated(fault: StoreFault, *, doing: str) -> ObjectStoreError:
+    if isinstance(fault, ClientError):
+        return _from_answer(fault, doing=doing)
+    message = f"{doing}: {type(fault).__name__}: {fault}"
+    if isinstance(fault, NoCredentialsError | PartialCredentialsError):
+        return StoreUnauthorized(message)
+    transport = isinstance(fault, BotoConnectionError | BotoTransportError | HTTPError | ConnectionError)
+    if transport or type(fault).__name__ in ("IncompleteReadError", "ResponseStreamingError"):
+        return StoreUnavailable(message)
+    return StoreRefused(message)
+
+
+def _from_answer(fault: ClientError, *, doing: str) -> ObjectStoreError:
+    error = fault.response.get("Error", {})
+    code = str(error.get("Code", ""))
+    status = int(fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    message = f"{doing}: {code} ({status}): {error.get('Message', '')}"
+    if code == "NoSuchBucket":
+        return StoreRefused(f"{message}; create the bucket first")
+    if status == 412 or code == "PreconditionFailed":
+        return PreconditionFailed(message)
+    if status == 404:
+        return ObjectNotFound(message)
+    if status in (401, 403) or code in _UNAUTHORIZED:
+        return StoreUnauthorized(message)
+    if code in _BAD_DIGEST:
+        return ChecksumMismatch(message)
+    if status >= 500 or status in (408, 429) or code in _BUSY:
+        return StoreUnavailable(message)
+    return StoreRefused(message)

@@ -84,7 +84,7 @@ class Group(Part, frozen=True, kw_only=True):
     prompt_id: Identifier
     rewards: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=65536)]
     trained_tokens: Annotated[tuple[Count, ...], Meta(max_length=65536)] = ()
-    """Lengths of the members' answers, in the order of their rewards; empty when nobody said."""
+    """Lengths of the members' answers, in the order of their rewards; empty when they are unknown."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,7 @@ class Task(Message, frozen=True, kw_only=True):
     benchmark: Name | None = None
     created_at: UnixSeconds
     deadline: UnixSeconds | None = None
-    """After this nobody wants the answer."""
+    """After this the answer is of no use."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

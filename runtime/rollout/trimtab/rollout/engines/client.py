@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
-from trimtab.fabric.tls import TlsUnusable
-from trimtab.rollout.engines import answers
+from trimtab.fabric.tls import ClientTls, TlsUnusable
+from trimtab.rollout.engines import responses
 from trimtab.rollout.engines.contract import (
+    EngineError,
     EngineLoad,
+    EngineTimeout,
+    EngineUnavailable,
     Generated,
     ModelInfo,
     PauseMode,
     SamplingSettings,
     ServerInfo,
     WeightUpdate,
+    refusal,
 )
-from trimtab.rollout.engines.errors import EngineError, EngineTimeout, EngineUnavailable, refusal
-from trimtab.rollout.engines.session import EngineSession
 
 _HEALTH_TIMEOUT_S = 5.0
 _HEALTH_POLL_S = 0.2
+# Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
+_IDLE_CONNECTION_S = 2.0
+
+
+class EngineSession:
+    """The HTTP connections of a client to its engine. No limit on connections: concurrency is bounded by the worker,
+    and a pause must get through a full pool. No timeout of its own either: every call brings its deadline. It outlives
+    the engine: the next engine at the same address is asked over new connections.
+    """
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        self._tls = ClientTls()
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        """What a request to the URL is sent with, so that a renewed authority is used; raises TlsUnusable."""
+        return self._tls.context() if url.startswith("https:") else True
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class EngineClient(EngineSession):
@@ -51,7 +83,7 @@ class EngineClient(EngineSession):
         }
         if self._salt_prefixes:
             body["extra_key"] = weight_version
-        return answers.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
+        return responses.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Requests that come while the engine is paused wait there."""
@@ -102,14 +134,14 @@ class EngineClient(EngineSession):
         await self._post("/end_weight_update", {}, timeout_s=timeout_s)
 
     async def model_info(self, *, timeout_s: float) -> ModelInfo:
-        return answers.model_info(await self._get("/model_info", timeout_s=timeout_s))
+        return responses.model_info(await self._get("/model_info", timeout_s=timeout_s))
 
     async def server_info(self, *, timeout_s: float) -> ServerInfo:
         """SGLang asks its scheduler for it, which answers when a weight update that it is at is over."""
-        return answers.server_info(await self._get("/server_info", timeout_s=timeout_s))
+        return responses.server_info(await self._get("/server_info", timeout_s=timeout_s))
 
     async def load(self, *, timeout_s: float) -> EngineLoad:
-        return answers.load(await self._get("/v1/loads", params={"include": "core"}, timeout_s=timeout_s))
+        return responses.load(await self._get("/v1/loads", params={"include": "core"}, timeout_s=timeout_s))
 
     async def check_health(self, *, timeout_s: float) -> None:
         """An EngineError if it cannot generate."""
@@ -133,7 +165,7 @@ class EngineClient(EngineSession):
     ) -> WeightUpdate:
         # flush_cache=false: SGLang asserts that nothing runs when it flushes, and a paused engine may hold requests.
         named = {**body, "weight_version": weight_version, "flush_cache": False}
-        return answers.weight_update(path, await self._post(path, named, timeout_s=timeout_s))
+        return responses.weight_update(path, await self._post(path, named, timeout_s=timeout_s))
 
     async def _get(self, path: str, *, params: Mapping[str, str] | None = None, timeout_s: float) -> dict[str, Any]:
         return await self._call("GET", path, params=params, timeout_s=timeout_s)

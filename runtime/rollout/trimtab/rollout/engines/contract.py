@@ -1,9 +1,10 @@
-"""What is asked of an engine and what it answers: SGLang's HTTP surface as values."""
+"""What is asked of an engine, what it answers and how it fails: SGLang's HTTP surface as values and typed errors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 PauseMode = Literal["abort", "retract", "in_place"]
 """Running requests are answered with their tokens so far, computed again later, or held where they are."""
@@ -102,3 +103,55 @@ class EngineLoad:
     waiting: int
     token_usage: float
     """The share of its cache that running requests occupy, where it is fullest."""
+
+
+class SamplingEngine(Protocol):
+    """What a worker needs of an engine to sample from it, whatever protocol it speaks. Raises an EngineError for
+    everything that keeps it from an answer.
+    """
+
+    async def generate(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+    ) -> Generated:
+        """`weight_version` is what the weights are called that it should have."""
+
+    async def load(self, *, timeout_s: float) -> EngineLoad: ...
+
+
+class EngineError(RuntimeError):
+    """Something between us and a generation went wrong; `kind` names it in trajectories and metrics."""
+
+    kind = "engine-error"
+
+
+class EngineUnavailable(EngineError):
+    """No answer, or the connection broke."""
+
+    kind = "engine-unavailable"
+
+
+class EngineTimeout(EngineError):
+    """No answer within the deadline."""
+
+    kind = "engine-timeout"
+
+
+class EngineOverloaded(EngineError):
+    """The engine's queue is full; the same request may succeed later."""
+
+    kind = "engine-overloaded"
+
+
+class EngineRefused(EngineError):
+    """The engine understood and said no: repeating the request will not help."""
+
+    kind = "engine-refused"
+
+
+def refusal(path: str, status: int, text: str) -> EngineError:
+    """What an HTTP status of 400 or more means."""
+    if status == 429:
+        return EngineOverloaded(f"{path}: {text}")
+    if status >= 500:
+        return EngineUnavailable(f"{path}: {status} {text}")
+    return EngineRefused(f"{path}: {status} {text}")

@@ -11,17 +11,19 @@ import structlog
 from pydantic import SecretStr
 
 from trimtab.fabric.tls import TlsUnusable
-from trimtab.rollout.engines.contract import EngineLoad, Generated, SamplingSettings
-from trimtab.rollout.engines.errors import (
+from trimtab.rollout.engines.client import EngineSession
+from trimtab.rollout.engines.contract import (
     EngineError,
+    EngineLoad,
     EngineOverloaded,
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
+    Generated,
+    SamplingSettings,
 )
-from trimtab.rollout.engines.openai_answers import read_completion
-from trimtab.rollout.engines.session import EngineSession
-from trimtab.rollout.workflows.tokenizer import Tokenizer
+from trimtab.rollout.engines.openai_responses import read_completion
+from trimtab.rollout.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
 _MAX_TEXT = 500

@@ -1,8 +1,8 @@
 """Keeps the code of users from taking the worker with it: what it raises is caught, and what does not end is left.
 
 Three things get past an ordinary `except Exception` under a timeout. SystemExit and KeyboardInterrupt, raised in any
-task, end the event loop. A CancelledError that nobody sent looks like a worker that is told to stop. And code that
-swallows a cancellation goes on for as long as it likes.
+task, end the event loop. A CancelledError that was not sent from outside looks like a worker that is told to stop. And
+code that swallows a cancellation goes on for as long as it likes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from trimtab.rollout.workflows.errors import WorkflowError, WorkflowHung
-from trimtab.rollout.workflows.places import waits_at
+from trimtab.rollout.workflows.source_location import waits_at
 
 _log = structlog.get_logger(__name__)
 _contained: contextvars.ContextVar[bool] = contextvars.ContextVar("contained", default=False)
@@ -72,7 +72,7 @@ class Containment:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.left_behind.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody wants to know any more what it raised
+            task.exception()  # what it raised is of no use any more
 
 
 def contained_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:

@@ -9,12 +9,10 @@ from typing import Protocol
 
 from trimtab.fabric.wire.spans import Producer, Span, merged
 from trimtab.fabric.wire.trajectory import Finish
-from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.engines.errors import EngineError
-from trimtab.rollout.sampler import Completion
-from trimtab.rollout.seeds import derived_seed
+from trimtab.rollout.engines.contract import EngineError, SamplingSettings
+from trimtab.rollout.policy.sampler import Completion, derived_seed
+from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
-from trimtab.rollout.workflows.tokenizer import Message, Tokenizer
 
 
 class Sampler(Protocol):
@@ -49,7 +47,7 @@ class Limits:
 
 
 class Conversation:
-    """The tokens of one role in one episode. What it hears is kept back until the policy answers: what nobody answered
+    """The tokens of one role in one episode. What it hears is kept back until the policy answers: what got no answer
     teaches nothing, and is no part of the trajectory.
     """
 
@@ -172,9 +170,12 @@ class Conversation:
         if not self._heard_messages:
             return self._heard_ids
         tokenizer = self.role.tokenizer
-        if not self.token_ids:
-            return tokenizer.opening(self._heard_messages)
-        return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+        try:
+            if not self.token_ids:
+                return tokenizer.opening(self._heard_messages)
+            return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+        except ChatTemplateError as error:
+            raise WorkflowError(str(error)) from error
 
     def _settings(self, heard: int) -> SamplingSettings:
         sampling = self.role.sampling

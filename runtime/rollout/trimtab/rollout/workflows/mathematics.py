@@ -17,13 +17,13 @@ _END_TIMEOUT_S = 10.0
 
 
 class VerificationTimeout(WorkflowError):
-    """Nobody knows whether the answer is right: comparing it takes too long."""
+    """It is unknown whether the answer is right: comparing it takes too long."""
 
     kind = "verification-timeout"
 
 
 class VerificationFailed(WorkflowError):
-    """Nobody knows whether the answer is right: comparing it went wrong."""
+    """It is unknown whether the answer is right: comparing it went wrong."""
 
     kind = "verification-failed"
 
@@ -35,12 +35,12 @@ class Mathematics:
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("check: math needs the package math-verify; it comes with trimtab[rollout]")
         self._timeout_s = timeout_s
-        self._places = asyncio.Semaphore(processes)
+        self._free_processes = asyncio.Semaphore(processes)
         self._idle: list[Process] = []
 
     async def score(self, answer: str, expected: str) -> float:
         question = json.dumps({"answer": answer, "expected": expected, "seconds": self._timeout_s})
-        async with self._places:
+        async with self._free_processes:
             child = self._idle.pop() if self._idle else await _started()
             line = b""
             try:
@@ -67,7 +67,7 @@ class Mathematics:
         return float(verdict["correct"])
 
     async def close(self) -> None:
-        """End the children that nobody uses. They end by themselves when this process does."""
+        """End the children that are idle. They end by themselves when this process does."""
         while self._idle:
             await _end(self._idle.pop())
 

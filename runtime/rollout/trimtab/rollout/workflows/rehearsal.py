@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, Team, Tokenizer, Workflow, WorkflowError
 
 CHARACTERS = Tokenizer(encode=lambda text: [ord(c) for c in text], decode=lambda ids: "".join(map(chr, ids)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.rollout.workflows.answers import AnswerKey
+from trimtab.rollout.workflows.answer_checks import AnswerKey
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trimtab.rollout.workflows.answers import AnswerKey
-from trimtab.rollout.workflows.prompt_texts import check_places, filled
+from trimtab.rollout.workflows.answer_checks import AnswerKey
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
@@ -49,10 +48,12 @@ class SolverVerifier:
         self._prompt_column = prompt_column
         self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
         self._max_tokens = max_tokens
-        self._solver_text = check_places(solver_text, name="solver_text", places=("problem",))
-        self._verifier_text = check_places(verifier_text, name="verifier_text", places=("problem", "solution"))
-        self._retry_text = check_places(retry_text, name="retry_text", places=("feedback",))
-        self._next_text = check_places(next_text, name="next_text", places=("solution",))
+        self._solver_text = check_placeholders(solver_text, name="solver_text", placeholders=("problem",))
+        self._verifier_text = check_placeholders(
+            verifier_text, name="verifier_text", placeholders=("problem", "solution")
+        )
+        self._retry_text = check_placeholders(retry_text, name="retry_text", placeholders=("feedback",))
+        self._next_text = check_placeholders(next_text, name="next_text", placeholders=("solution",))
         self._accept = accept
         self._verdict = re.compile(f"{re.escape(accept)}|{re.escape(reject)}")
 
@@ -91,3 +92,19 @@ class SolverVerifier:
         """Whether it accepts; None if it says neither."""
         said = self._verdict.findall(judgement)
         return said[-1] == self._accept if said else None
+
+
+def check_placeholders(text: str, *, name: str, placeholders: tuple[str, ...]) -> str:
+    """The text, if it has all the placeholders it needs. They are filled without `str.format`, which would stumble over
+    LaTeX and fill what it has filled.
+    """
+    missing = [placeholder for placeholder in placeholders if f"{{{placeholder}}}" not in text]
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(f'{{{placeholder}}}' for placeholder in missing)}")
+    return text
+
+
+def filled(text: str, **placeholders: str) -> str:
+    """Each `{placeholder}` replaced by its words, in one pass: braces within the words stay as they are."""
+    pattern = "|".join(map(re.escape, placeholders))
+    return re.sub(rf"\{{({pattern})\}}", lambda match: placeholders[match.group(1)], text)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role
 from trimtab.rollout.workflows.errors import NoRoom, PromptUnusable, WorkflowError
-from trimtab.rollout.workflows.tokenizer import Message, Tokenizer
 
 __all__ = [
     "Assignment",

@@ -1,4 +1,5 @@
-"""What a checkpoint consists of, as JSON in its place: a pointer names indexes, an index names the file of every rank.
+"""What a checkpoint consists of, as JSON beside its files: a pointer names indexes, an index names the file of every
+rank.
 
 Everything but the tensors is in here, and is checked when it is read: nothing of a checkpoint can execute code.
 """

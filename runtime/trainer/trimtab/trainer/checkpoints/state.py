@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch.distributed.tensor import DTensor
 
-from trimtab.trainer.checkpoints import random_state
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.model_weights import unique_tensors
 
@@ -19,7 +20,7 @@ def tensors_of(learner: Learner, *, rank: int) -> dict[str, torch.Tensor]:
         state = learner.optimizer.state.get(parameter, {})
         tensors |= {_moment_name(moment, name): state[moment] for moment in _MOMENTS if moment in state}
     own = {name: tensor for name, tensor in tensors.items() if rank == 0 or isinstance(tensor, DTensor)}
-    return own | _random_names(random_state.captured(), rank=rank)
+    return own | _random_names(random_states(), rank=rank)
 
 
 def optimizer_steps_of(learner: Learner) -> dict[str, int]:
@@ -44,15 +45,15 @@ def tensors_for(learner: Learner, *, optimizer_steps: dict[str, int]) -> dict[st
 
 def random_tensors_for(*, rank: int) -> dict[str, torch.Tensor]:
     """Where the random state of a rank is to be read into."""
-    return _random_names({name: torch.empty_like(state) for name, state in random_state.captured().items()}, rank=rank)
+    return _random_names({name: torch.empty_like(state) for name, state in random_states().items()}, rank=rank)
 
 
 def restore_random(read: dict[str, torch.Tensor], *, rank: int, material: str) -> None:
     """Generators whose state was read go on with it; all others begin anew, the same each time."""
-    generators = set(random_state.captured())
+    generators = set(random_states())
     state = {name: read[key] for name, key in _random_keys(generators, rank=rank).items() if key in read}
-    random_state.seed(generators - set(state), material=material)
-    random_state.restore(state)
+    seed_generators(generators - set(state), material=material)
+    restore_random_states(state)
 
 
 def _moment_name(moment: str, parameter: str) -> str:
@@ -66,3 +67,30 @@ def _random_keys(generators: set[str], *, rank: int) -> dict[str, str]:
 def _random_names(state: dict[str, torch.Tensor], *, rank: int) -> dict[str, torch.Tensor]:
     keys = _random_keys(set(state), rank=rank)
     return {keys[name]: tensor for name, tensor in state.items()}
+
+
+def random_states() -> dict[str, torch.Tensor]:
+    """The state of every generator that a rank has, by name. Training draws from torch alone; what else is random, such
+    as the delay before a repeated request, must not repeat itself after a restart.
+    """
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_states(state: dict[str, torch.Tensor]) -> None:
+    """What `random_states` gave, of some generators or of all."""
+    if "cpu" in state:
+        torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def seed_generators(generators: set[str], *, material: str) -> None:
+    """Begin anew, and the same wherever the material is."""
+    number = int.from_bytes(hashlib.sha256(material.encode()).digest()[:8], "little", signed=True)
+    if "cpu" in generators:
+        torch.default_generator.manual_seed(number)
+    if "cuda" in generators:
+        torch.cuda.manual_seed(number)

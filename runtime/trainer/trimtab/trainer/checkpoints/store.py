@@ -29,14 +29,15 @@ from trimtab.trainer.checkpoints.index import (
     decoded,
     sha256_of,
 )
-from trimtab.trainer.checkpoints.place import (
-    CheckpointPlace,
+from trimtab.trainer.checkpoints.storage import (
+    CheckpointStorage,
     FileMissing,
     PointerMoved,
     SeenPointer,
+    folder_of,
+    obsolete,
     unfinished_folder,
 )
-from trimtab.trainer.checkpoints.retention import folder_of, obsolete
 from trimtab.weights.store.latest import SupersededTrainer
 
 _log = structlog.get_logger(__name__)
@@ -51,12 +52,12 @@ class _Claimed(msgspec.Struct, frozen=True):
 
 
 class CheckpointStore:
-    """Every rank has one. Rank 0 claims it before anybody writes, and alone commits."""
+    """Every rank has one. Rank 0 claims it before any rank writes, and alone commits."""
 
     def __init__(
-        self, place: CheckpointPlace, *, keep: int, new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+        self, storage: CheckpointStorage, *, keep: int, new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     ) -> None:
-        self._place = place
+        self._storage = storage
         self._keep = keep
         self._new_id = new_id
         self._claimed: _Claimed | None = None
@@ -72,7 +73,7 @@ class CheckpointStore:
         """Write files for the trainer that has claimed this epoch."""
         self._claimed = _Claimed(epoch=epoch, rank=rank)
         try:
-            await self._place.clear_unfinished(before_epoch=epoch)
+            await self._storage.clear_unfinished(before_epoch=epoch)
         except (ObjectStoreError, FileMissing, OSError) as error:
             _log.warning("unfinished_checkpoints_not_deleted", error=str(error))
         await asyncio.to_thread(self._unfinished.mkdir, parents=True, exist_ok=True)
@@ -83,9 +84,9 @@ class CheckpointStore:
         if pointer is None or not pointer.checkpoints:
             return None
         reference = pointer.checkpoints[0]
-        where = self._place.where(reference.name)
+        where = self._storage.where(reference.name)
         try:
-            body = await self._place.get(reference.name, max_bytes=reference.size)
+            body = await self._storage.get(reference.name, max_bytes=reference.size)
         except FileMissing:
             raise _missing(where) from None
         check_digest(sha256_of(body), expected=reference.sha256, where=where)
@@ -94,7 +95,9 @@ class CheckpointStore:
     def new_file(self) -> Path:
         """Where to write a file that is then put."""
         if not self._unfinished.is_dir():
-            raise SupersededTrainer(f"epoch {self.epoch} of {self._place.pointer} has a successor, which has tidied up")
+            raise SupersededTrainer(
+                f"epoch {self.epoch} of {self._storage.pointer} has a successor, which has tidied up"
+            )
         return self._unfinished / f"{self._new_id()}.safetensors"
 
     async def described(self, source: Path, *, step: int) -> CheckpointFile:
@@ -112,7 +115,7 @@ class CheckpointStore:
 
     async def put(self, file: CheckpointFile, source: Path) -> None:
         """It counts when an index with it is committed. After an error it can be repeated."""
-        await self._place.put_file(file.name, source)
+        await self._storage.put_file(file.name, source)
 
     async def commit(self, index: CheckpointIndex) -> None:
         """Put it in force. All its files have been put."""
@@ -121,7 +124,7 @@ class CheckpointStore:
         body = msgspec.json.encode(index)
         sha256 = sha256_of(body)
         name = f"{folder_of(step=index.step, epoch=index.epoch)}/index-{sha256}.json"
-        await self._place.put(name, body)
+        await self._storage.put(name, body)
         reference = IndexReference(step=index.step, name=name, size=len(body), sha256=sha256)
 
         def with_it(present: tuple[IndexReference, ...]) -> tuple[IndexReference, ...]:
@@ -133,9 +136,9 @@ class CheckpointStore:
 
     async def header(self, file: CheckpointFile) -> bytes:
         """What the file begins with, from which one sees what is in it."""
-        where = self._place.where(file.name)
+        where = self._storage.where(file.name)
         try:
-            header = await self._place.beginning(file.name, count=file.header_size)
+            header = await self._storage.beginning(file.name, count=file.header_size)
         except FileMissing:
             raise _missing(where) from None
         check_digest(sha256_of(header), expected=file.header_sha256, where=f"the header of {where}")
@@ -143,9 +146,9 @@ class CheckpointStore:
 
     async def fetch(self, file: CheckpointFile, target: Path) -> None:
         """The whole file, verified."""
-        where = self._place.where(file.name)
+        where = self._storage.where(file.name)
         try:
-            await self._place.fetch(file.name, target, size=file.size)
+            await self._storage.fetch(file.name, target, size=file.size)
         except FileMissing:
             raise _missing(where) from None
         sha256, _, _ = await asyncio.to_thread(_examined, target)
@@ -163,13 +166,13 @@ class CheckpointStore:
 
     @property
     def _unfinished(self) -> Path:
-        return unfinished_folder(self._place.workshop, epoch=self._writer.epoch, rank=self._writer.rank)
+        return unfinished_folder(self._storage.scratch, epoch=self._writer.epoch, rank=self._writer.rank)
 
     async def _read_pointer(self) -> tuple[CheckpointPointer | None, SeenPointer | None]:
-        seen = await self._place.read_pointer()
+        seen = await self._storage.read_pointer()
         if seen is None:
             return None, None
-        return decoded(seen.body, CheckpointPointer, where=self._place.pointer), seen
+        return decoded(seen.body, CheckpointPointer, where=self._storage.pointer), seen
 
     async def _move_pointer(
         self,
@@ -181,26 +184,26 @@ class CheckpointStore:
             present, seen = await self._read_pointer()
             if present is not None and present.epoch > epoch:
                 raise SupersededTrainer(
-                    f"epoch {epoch} of {self._place.pointer} has a successor, {present.epoch}; if no other trainer"
+                    f"epoch {epoch} of {self._storage.pointer} has a successor, {present.epoch}; if no other trainer"
                     " runs, checkpoints of an earlier job of this name lie there: move them away"
                 )
             checkpoints = change(present.checkpoints if present is not None else ())
             wanted = CheckpointPointer(epoch=epoch, writer=self._new_id(), checkpoints=checkpoints)
             try:
-                await self._place.swap_pointer(msgspec.json.encode(wanted), seen=seen)
+                await self._storage.swap_pointer(msgspec.json.encode(wanted), seen=seen)
             except PointerMoved:
                 await asyncio.sleep(_SWAP_BACKOFF.delay_s(attempt))
             else:
                 return wanted
-        raise SupersededTrainer(f"{self._place.pointer} is being moved by another trainer")
+        raise SupersededTrainer(f"{self._storage.pointer} is being moved by another trainer")
 
     async def _forget_obsolete(self, pointer: CheckpointPointer) -> None:
         """Deleting is tidiness: what cannot be deleted now goes with the next checkpoint."""
         kept = [reference.name for reference in pointer.checkpoints]
         try:
-            names = await self._place.names()
+            names = await self._storage.names()
             for name in obsolete(names, kept=kept, step=pointer.checkpoints[0].step, epoch=pointer.epoch):
-                await self._place.delete(name)
+                await self._storage.delete(name)
         except (ObjectStoreError, FileMissing, OSError) as error:
             _log.warning("old_checkpoints_not_deleted", error=str(error))
 

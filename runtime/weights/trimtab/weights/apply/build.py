@@ -1,4 +1,6 @@
-"""The first fill of a host copy. Its file has another name and no state until it is complete, so nobody can take it."""
+"""The first fill of a host copy. Its file has another name and no state until it is complete, so it cannot be taken for
+one.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.weights.apply.copy_files import CopyFiles, CopyState, DamagedCopy, Held, InvalidUpdate, write_state
 from trimtab.weights.apply.durable import SharedFile, remove, rename
-from trimtab.weights.apply.errors import DamagedCopy, InvalidUpdate
-from trimtab.weights.apply.held import CopyState, Held, write_state
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.digests import block_digest
 from trimtab.weights.layout import StateLayout
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 class CopyBuilder:
     """Takes every block once, from any thread; as a context manager it gives up unless it was finished."""
 
-    def __init__(self, places: CopyPlaces, layout: StateLayout, *, copy: type[HostCopy]) -> None:
-        self._places = places
+    def __init__(self, files: CopyFiles, layout: StateLayout, *, copy: type[HostCopy]) -> None:
+        self._files = files
         self._layout = layout
         self._copy = copy
         self._lock = threading.Lock()
         self._claimed: set[int] = set()
         self._digests: dict[int, bytes] = {}
         self._over = False
-        with places.lock() as locks:
-            places.discard()  # there is no memory for two
-            self._file = SharedFile(places.building, size=len(layout.prefix) + layout.data_bytes)
+        with files.lock() as locks:
+            files.discard()  # there is no memory for two
+            self._file = SharedFile(files.building, size=len(layout.prefix) + layout.data_bytes)
             self._file.write(layout.prefix, offset=0)
             self._locks = locks.pop_all()
 
     def put(self, block: int, content: npt.NDArray[np.uint8]) -> None:
-        place = self._layout.blocks[block]
-        if content.dtype != np.uint8 or content.shape != (place.size,):
-            raise InvalidUpdate(f"block {block} is {place.size} bytes, not {content.dtype} of shape {content.shape}")
+        part = self._layout.blocks[block]
+        if content.dtype != np.uint8 or content.shape != (part.size,):
+            raise InvalidUpdate(f"block {block} is {part.size} bytes, not {content.dtype} of shape {content.shape}")
         with self._lock:
             if block in self._claimed:
                 raise InvalidUpdate(f"block {block} was put before; a copy takes each block once")
             self._claimed.add(block)
         content = np.ascontiguousarray(content)
-        self._file.write(content.data, offset=len(self._layout.prefix) + place.start)
+        self._file.write(content.data, offset=len(self._layout.prefix) + part.start)
         digest = block_digest(content)
         with self._lock:
             self._digests[block] = digest
@@ -63,11 +63,11 @@ class CopyBuilder:
             raise DamagedCopy(f"the blocks {wrong} are not those of {held}; fetch them again")
         self._file.sync()
         self._file.close()
-        rename(self._places.building, self._places.model)
-        write_state(self._places, CopyState(layout_digest=self._layout.digest, held=held))
-        weights = MappedWeights(self._places.model)
+        rename(self._files.building, self._files.model)
+        write_state(self._files, CopyState(layout_digest=self._layout.digest, held=held))
+        weights = MappedWeights(self._files.model)
         self._over = True
-        return self._copy(self._places, weights, held, self._locks)
+        return self._copy(self._files, weights, held, self._locks)
 
     def abandon(self) -> None:
         """Does nothing after `finish`."""
@@ -76,7 +76,7 @@ class CopyBuilder:
         self._over = True
         self._file.close()
         with self._locks:
-            remove(self._places.building)
+            remove(self._files.building)
 
     def __enter__(self) -> Self:
         return self

@@ -17,11 +17,9 @@ import numpy.typing as npt
 import structlog
 
 from trimtab.weights.apply.build import CopyBuilder
-from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
-from trimtab.weights.apply.held import Held
+from trimtab.weights.apply.copy_files import CopyFiles, DamagedCopy, DamagedJournal, Held, InvalidUpdate
 from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, JournalHeader, JournalWriter
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 from trimtab.weights.apply.recovery import recover, redo
 from trimtab.weights.apply.transaction import Transaction
 from trimtab.weights.digests import block_digest
@@ -35,14 +33,14 @@ class HostCopy:
 
     def __init__(
         self,
-        places: CopyPlaces,
+        files: CopyFiles,
         weights: MappedWeights,
         held: Held,
         locks: ExitStack,
         *,
         piece_elements: int = PIECE_ELEMENTS,
     ) -> None:
-        self.places = places
+        self.files = files
         self._weights = weights
         self._held = held
         self._locks = locks
@@ -55,22 +53,22 @@ class HostCopy:
         One that cannot be used is removed, and None is returned: it is to be built from the store. Raises CopyInUse.
         Commits change `piece_elements` at a time.
         """
-        places = CopyPlaces(folder, spool)
-        with places.lock() as locks:
+        files = CopyFiles(folder, spool)
+        with files.lock() as locks:
             try:
-                recovered = recover(places, piece_elements=piece_elements)
+                recovered = recover(files, piece_elements=piece_elements)
             except (DamagedCopy, DamagedJournal) as error:
                 _log.warning("host_copy_discarded", folder=str(folder), error=str(error))
                 recovered = None
             if recovered is None:
-                places.discard()
+                files.discard()
                 return None
-            return cls(places, *recovered, locks.pop_all(), piece_elements=piece_elements)
+            return cls(files, *recovered, locks.pop_all(), piece_elements=piece_elements)
 
     @classmethod
     def build(cls, folder: Path, spool: Path, layout: StateLayout) -> CopyBuilder:
         """Begins the first fill. A copy that is there already is gone from now on. Raises CopyInUse."""
-        return CopyBuilder(CopyPlaces(folder, spool), layout, copy=cls)
+        return CopyBuilder(CopyFiles(folder, spool), layout, copy=cls)
 
     @property
     def held(self) -> Held:
@@ -82,7 +80,7 @@ class HostCopy:
 
     @property
     def path(self) -> Path:
-        return self.places.model
+        return self.files.model
 
     @property
     def closed(self) -> bool:
@@ -119,13 +117,13 @@ class HostCopy:
             raise InvalidUpdate(f"{self.path} is closed; open it before updating it")
         target.check(self.layout)
         header = JournalHeader(layout_digest=self.layout.digest, base=Base.of(self._held), target=target)
-        if any(path.exists() for path in (self.places.writing, self.places.prepared, self.places.committed)):
+        if any(path.exists() for path in (self.files.writing, self.files.prepared, self.files.committed)):
             raise InvalidUpdate(f"another update of {self.path} is under way; commit it or give it up first")
-        return Transaction(self, JournalWriter(self.places.writing, header, self.layout), target)
+        return Transaction(self, JournalWriter(self.files.writing, header, self.layout), target)
 
     def finish_commit(self, journal: Journal, *, threads: int) -> None:
         """For PreparedUpdate, which has made the journal the committed one."""
-        redo(self.places, self._weights, journal, threads=threads, piece_elements=self._piece_elements)
+        redo(self.files, self._weights, journal, threads=threads, piece_elements=self._piece_elements)
         self._held = journal.header.target
 
     def close(self) -> None:

@@ -25,9 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from trimtab.weights.apply.copy_files import DamagedJournal, Held, InvalidUpdate
 from trimtab.weights.apply.durable import SharedFile
-from trimtab.weights.apply.errors import DamagedJournal, InvalidUpdate
-from trimtab.weights.apply.held import Held
 from trimtab.weights.layout import Block, StateLayout
 
 FORMAT = 1

@@ -1,4 +1,4 @@
-"""The weights of a host copy as memory: a safetensors file, mapped and shared with whoever else has it open."""
+"""The weights of a host copy as memory: a safetensors file, mapped and shared with the engines that have it open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.weights.apply.errors import DamagedCopy
+from trimtab.weights.apply.copy_files import DamagedCopy
 from trimtab.weights.layout import Block, InvalidLayout, StateLayout, Tensor
 
 

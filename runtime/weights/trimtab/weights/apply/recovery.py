@@ -6,18 +6,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from trimtab.weights.apply.copy_files import (
+    CopyFiles,
+    CopyState,
+    DamagedCopy,
+    DamagedJournal,
+    Held,
+    InvalidUpdate,
+    read_state,
+    write_state,
+)
 from trimtab.weights.apply.durable import remove
-from trimtab.weights.apply.errors import DamagedCopy, DamagedJournal, InvalidUpdate
-from trimtab.weights.apply.held import CopyState, Held, read_state, write_state
 from trimtab.weights.apply.journal import PIECE_ELEMENTS, Base, Journal, Record
 from trimtab.weights.apply.mapping import MappedWeights
-from trimtab.weights.apply.places import CopyPlaces
 
 _log = structlog.get_logger(__name__)
 
 
 def redo(
-    places: CopyPlaces,
+    files: CopyFiles,
     weights: MappedWeights,
     journal: Journal,
     *,
@@ -34,56 +41,56 @@ def redo(
         for _ in pool.map(apply, journal.records):
             pass
     weights.flush()
-    write_state(places, CopyState(layout_digest=weights.layout.digest, held=journal.header.target))
-    remove(places.committed)
+    write_state(files, CopyState(layout_digest=weights.layout.digest, held=journal.header.target))
+    remove(files.committed)
 
 
-def recover(places: CopyPlaces, *, piece_elements: int = PIECE_ELEMENTS) -> tuple[MappedWeights, Held] | None:
+def recover(files: CopyFiles, *, piece_elements: int = PIECE_ELEMENTS) -> tuple[MappedWeights, Held] | None:
     """None when there is no copy. Raises DamagedCopy and DamagedJournal for one that is lost.
 
     It does not read the weights: `HostCopy.verify` does.
     """
-    places.drop_unfinished()
-    state = read_state(places)
+    files.drop_unfinished()
+    state = read_state(files)
     if state is None:
         return None
     try:
-        weights = MappedWeights(places.model)
+        weights = MappedWeights(files.model)
     except FileNotFoundError:
-        raise DamagedCopy(f"{places.model} is missing") from None
+        raise DamagedCopy(f"{files.model} is missing") from None
     try:
-        _check(places, weights, state)
-        held = _finish_commit(places, weights, state.held, piece_elements=piece_elements)
+        _check(files, weights, state)
+        held = _finish_commit(files, weights, state.held, piece_elements=piece_elements)
     except BaseException:
         weights.close()
         raise
     return weights, held
 
 
-def _check(places: CopyPlaces, weights: MappedWeights, state: CopyState) -> None:
+def _check(files: CopyFiles, weights: MappedWeights, state: CopyState) -> None:
     if state.layout_digest != weights.layout.digest:
-        raise DamagedCopy(f"{places.model} has another layout than {places.state} says")
+        raise DamagedCopy(f"{files.model} has another layout than {files.state} says")
     try:
         state.held.check(weights.layout)
     except InvalidUpdate as error:
-        raise DamagedCopy(f"{places.state}: {error}") from None
+        raise DamagedCopy(f"{files.state}: {error}") from None
 
 
-def _finish_commit(places: CopyPlaces, weights: MappedWeights, held: Held, *, piece_elements: int) -> Held:
+def _finish_commit(files: CopyFiles, weights: MappedWeights, held: Held, *, piece_elements: int) -> Held:
     try:
-        journal = Journal.open(places.committed, weights.layout)
+        journal = Journal.open(files.committed, weights.layout)
     except FileNotFoundError:
         return held
     target = journal.header.target
     try:
         if target == held:
-            remove(places.committed)
+            remove(files.committed)
         elif journal.header.base == Base.of(held):
-            redo(places, weights, journal, piece_elements=piece_elements)
-            _log.info("host_copy_commit_finished", folder=str(places.folder), held=str(target))
+            redo(files, weights, journal, piece_elements=piece_elements)
+            _log.info("host_copy_commit_finished", folder=str(files.folder), held=str(target))
         else:
             # Whether a part of it has been applied is unknown, so the copy cannot be trusted either.
-            raise DamagedJournal(f"{places.committed} does not change {held}, which {places.model} holds")
+            raise DamagedJournal(f"{files.committed} does not change {held}, which {files.model} holds")
     finally:
         journal.close()
     return target

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.weights.apply.copy_files import Held, InvalidUpdate
 from trimtab.weights.apply.durable import remove, rename, sync_folder
-from trimtab.weights.apply.errors import InvalidUpdate
-from trimtab.weights.apply.held import Held
 from trimtab.weights.apply.journal import Journal, JournalWriter, Kind
 from trimtab.weights.layout import Block
 
@@ -38,8 +37,8 @@ class Transaction:
         self, block: int, positions: npt.NDArray[np.uint32], values: npt.NDArray[np.unsignedinteger[Any]]
     ) -> None:
         """`positions` are of elements inside the block, increasing; `values` are as wide as its elements."""
-        place = self._place(block)
-        width = place.element.width
+        part = self._block(block)
+        width = part.element.width
         if positions.dtype != np.uint32 or values.dtype != np.dtype(f"u{width}"):
             raise InvalidUpdate(
                 f"block {block} takes uint32 and uint{8 * width}, not {positions.dtype}, {values.dtype}"
@@ -49,16 +48,16 @@ class Transaction:
         positions, values = np.ascontiguousarray(positions), np.ascontiguousarray(values)
         if not np.all(positions[1:] > positions[:-1]):
             raise InvalidUpdate(f"block {block}: its positions do not increase; sort them, each once")
-        elements = place.size // width
+        elements = part.size // width
         if len(positions) and positions[-1] >= elements:
             raise InvalidUpdate(f"block {block} has {elements} elements, position {positions[-1]} is outside")
         self._writer.put(block, Kind.SPARSE, count=len(positions), arrays=(positions, values))
 
     def put_whole(self, block: int, content: npt.NDArray[np.uint8]) -> None:
-        place = self._place(block)
-        if content.dtype != np.uint8 or content.shape != (place.size,):
-            raise InvalidUpdate(f"block {block} is {place.size} bytes, not {content.dtype} of shape {content.shape}")
-        count = place.size // place.element.width
+        part = self._block(block)
+        if content.dtype != np.uint8 or content.shape != (part.size,):
+            raise InvalidUpdate(f"block {block} is {part.size} bytes, not {content.dtype} of shape {content.shape}")
+        count = part.size // part.element.width
         self._writer.put(block, Kind.WHOLE, count=count, arrays=(np.ascontiguousarray(content),))
 
     def prepare(self) -> PreparedUpdate:
@@ -67,7 +66,7 @@ class Transaction:
             raise InvalidUpdate("the update is prepared or abandoned already, or its copy is closed")
         digests = enumerate(zip(self._copy.held.digests, self._target.digests, strict=True))
         journal = self._writer.seal(required={index for index, (old, new) in digests if old != new})
-        rename(self._copy.places.writing, self._copy.places.prepared)
+        rename(self._copy.files.writing, self._copy.files.prepared)
         self._over = True
         return PreparedUpdate(self._copy, journal)
 
@@ -78,7 +77,7 @@ class Transaction:
         self._over = True
         self._writer.close()
         if not self._copy.closed:  # what lies there now may be another owner's
-            remove(self._copy.places.writing)
+            remove(self._copy.files.writing)
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +87,7 @@ class Transaction:
     ) -> None:
         self.abandon()
 
-    def _place(self, block: int) -> Block:
+    def _block(self, block: int) -> Block:
         blocks = self._copy.layout.blocks
         if not 0 <= block < len(blocks):
             raise InvalidUpdate(f"there is no block {block}; the layout has {len(blocks)}")
@@ -116,9 +115,9 @@ class PreparedUpdate:
         if self._over or self.copy.closed:
             raise InvalidUpdate("the update is committed or rolled back already, or its copy is closed")
         if not self._past_commit_point:
-            self.copy.places.prepared.replace(self.copy.places.committed)
+            self.copy.files.prepared.replace(self.copy.files.committed)
             self._past_commit_point = True
-        sync_folder(self.copy.places.spool)
+        sync_folder(self.copy.files.spool)
         self.copy.finish_commit(self.journal, threads=threads)
         self._over = True
 
@@ -130,7 +129,7 @@ class PreparedUpdate:
             return
         self._over = True
         if not self.copy.closed:  # what lies there now may be another owner's
-            remove(self.copy.places.prepared)
+            remove(self.copy.files.prepared)
 
     def close(self) -> None:
         """Gives up the journal, whose space on disk is taken until then."""

@@ -1,8 +1,8 @@
-"""Garbage collection: takes from the catalogue what nobody needs, and from the store what nothing refers to.
+"""Garbage collection: takes from the catalogue what no pool needs, and from the store what nothing refers to.
 
 An object goes in two steps at least `grace_s` apart: one run condemns it, a later run that still finds it unreferenced
-deletes it. In between whoever read an older catalogue can pin it with a lease. Only the trainer that holds the epoch
-collects, and it leaves the folders of later epochs alone, so one that was superseded meanwhile harms nobody.
+deletes it. In between a reader of an older catalogue can pin it with a lease. Only the trainer that holds the epoch
+collects, and it leaves the folders of later epochs alone, so one that was superseded meanwhile does no harm.
 """
 
 from __future__ import annotations

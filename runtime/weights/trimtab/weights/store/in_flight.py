@@ -49,7 +49,7 @@ class InFlight:
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:
-        """A set that holds every key claimed now or while it is watched, released or not: whoever reads the catalogue
+        """A set that holds every key claimed now or while it is watched, released or not: a reader of the catalogue
         in between may have read it just before the claimed key got in.
         """
         seen = set(self._claimed)
@@ -82,7 +82,7 @@ class InFlight:
 
     def _release(self, keys: set[str]) -> None:
         self._claimed.subtract(keys)
-        self._claimed += Counter()  # drops those that nobody claims any more
+        self._claimed += Counter()  # drops those that are no more claimed
 
     async def _deleted(self, key: str) -> None:
         while deletions := self._deleting.get(key):

@@ -1,8 +1,8 @@
 """The pointer to a policy's newest weights and the catalogue of the ways there, moved by compare-and-swap and fenced by
 epochs.
 
-A trainer that starts claims the next epoch. Whoever holds an older one can write nothing more: two trainers of one
-policy, one of which should be dead, can never interleave their versions.
+A trainer that starts claims the next epoch. A trainer that holds an older one can write nothing more: two trainers of
+one policy, one of which should be dead, can never interleave their versions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cheapest way from the weights a pool holds to the newest ones, over single deltas, folded deltas and anchors.
 
 Versions of a dead lineage, published by a trainer whose successor went on from an older checkpoint, are positions from
-which nothing leads to the newest. Whoever holds one begins with an anchor.
+which nothing leads to the newest. A pool that holds one begins with an anchor.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def cheapest_route(latest: Latest, held: Position | None, *, max_bytes: int | No
 
 
 def joinable(latest: Latest) -> set[Position]:
-    """The positions that whoever holds nothing can get to. Some of the catalogue may have lost their anchor."""
+    """The positions that a pool with nothing can get to. Some of the catalogue may have lost their anchor."""
     found: set[Position] = set()
     for entry in sorted(latest.catalogue, key=lambda entry: entry.target):
         if entry.base is None or entry.base in found:

@@ -1,7 +1,7 @@
 """Makes the credentials of users from their account's seed, without remembering any of them.
 
 A user's key is derived from the account's, and times are rounded: within one window the same user is minted in the same
-bytes, whoever does it and however often. A user outlives its window by another one, in which the renewed file has time
+bytes, by any process and however often. A user outlives its window by another one, in which the renewed file has time
 to arrive where it is used.
 """
 
@@ -12,9 +12,8 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.fabric.bus.permissions.operator import operator_rights
-from trimtab.fabric.bus.permissions.rights import Rights
-from trimtab.fabric.bus.permissions.roles import rights_of
+from trimtab.fabric.bus.permissions import operator_rights, rights_of
+from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair, checked_public_key
 from trimtab.fabric.bus.users.tokens import credentials_text, user_token

@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any
 
-from trimtab.fabric.bus.permissions.rights import Rights
+from trimtab.fabric.bus.rights import Rights
 from trimtab.fabric.bus.users.keys import KeyPair
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}

@@ -1,5 +1,5 @@
 """What a NATS server of one's own is told, so that it lets in the users of one account: an operator, that account, and
-a system account. The server needs the public part only; the seed of the account is for whoever mints users.
+a system account. The server needs the public part only; the seed of the account is for the process that mints users.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Trust:
 
 
 def new_trust(*, issued_at: int, entropy: Callable[[int], bytes] = os.urandom) -> Trust:
-    """The keys of the operator and of the system account are thrown away: nobody needs another account, and what the
+    """The keys of the operator and of the system account are thrown away: no other account is needed, and what the
     server says of itself is read over HTTP."""
     operator = KeyPair.generate(KeyKind.OPERATOR, entropy=entropy)
     account = KeyPair.generate(KeyKind.ACCOUNT, entropy=entropy)

@@ -6,20 +6,57 @@ A step computes some tokens of prompts that are on their way in, then one token 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from trimtab.rollout.engines.builtin.generation import Generation
-from trimtab.rollout.engines.builtin.kv_rows import KvRows, Row
+from trimtab.rollout.engines.builtin.kv_rows import KvRows, KvShape, Row
 from trimtab.rollout.engines.builtin.model import EngineModel
-from trimtab.rollout.engines.builtin.prefill import Cohort, shared_prefix
 from trimtab.rollout.engines.builtin.prefix_cache import PrefixCache
 from trimtab.rollout.engines.builtin.sampling import sample, uniform
+from trimtab.rollout.engines.builtin.transformer import Piece
 
 _WORTH_WAITING = 32
 """Tokens that another prompt on its way in must have in common with a request, for that to wait and copy them."""
+
+
+class Cohort:
+    """Prompts on their way into the cache, computed together and, where they are long, in several steps: sequences of
+    one length, of which equally many tokens were found in the prefix cache.
+    """
+
+    def __init__(self, shape: KvShape, members: Sequence[Generation], prefixes: Sequence[torch.Tensor]) -> None:
+        self.members = members
+        self._tokens = torch.tensor([member.tokens for member in members])
+        self._cache = shape.zeros(len(members), self._tokens.shape[1])
+        self._done = prefixes[0].shape[-2]
+        for number, prefix in enumerate(prefixes):
+            self._cache[:, :, number, :, : self._done] = prefix
+
+    @property
+    def finished(self) -> bool:
+        return self._done == self._tokens.shape[1]
+
+    def advance(self, budget: int) -> Piece:
+        """The next tokens of all members, so many together at most, but one of each at least."""
+        start = self._done
+        self._done = min(self._tokens.shape[1], start + max(1, budget // len(self.members)))
+        return Piece(tokens=self._tokens[:, start : self._done], cache=self._cache, start=start)
+
+    def contents(self) -> Iterator[tuple[Generation, torch.Tensor]]:
+        """The members' keys and values (layers, keys and values, heads, length, head size)."""
+        for number, member in enumerate(self.members):
+            yield member, self._cache[:, :, number]
+
+
+def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    for position, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return position
+    return min(len(one), len(other))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +128,7 @@ class ContinuousBatch:
         for row in self._rows.rows:
             if row.owner.finish is not None:
                 self._close(row)
-        # A cohort is computed as a whole; without anybody left to compute it for, it goes.
+        # A cohort is computed as a whole; it goes when no request is left to compute it for.
         self._prefilling = [c for c in self._prefilling if any(member.finish is None for member in c.members)]
         self._count_running()
         return ended

@@ -86,7 +86,7 @@ class Arena(Generic[Owner]):
 
 
 class KvRows(Generic[Owner]):
-    """All rows. It counts what they take; whoever opens rows keeps to a limit."""
+    """All rows. It counts what they take; the batch that opens rows keeps to a limit."""
 
     def __init__(self, shape: KvShape) -> None:
         self.shape = shape

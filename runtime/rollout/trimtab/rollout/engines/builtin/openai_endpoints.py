@@ -10,11 +10,9 @@ from typing import Annotated, Any, Literal
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from trimtab.rollout.engines.builtin.answers import not_found, parsed
-from trimtab.rollout.engines.builtin.bodies import GenerateRequest
-from trimtab.rollout.engines.builtin.generating import GenerateEndpoint
-from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
-from trimtab.rollout.engines.builtin.text import StopStrings, TextCodec
+from trimtab.rollout.engines.builtin.generate_endpoint import GenerateEndpoint
+from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams, StopStrings, TextCodec
+from trimtab.rollout.engines.builtin.messages import GenerateRequest, not_found, parsed
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
 

@@ -116,7 +116,7 @@ class Scheduler:
 
     def submit(self, generation: Generation) -> None:
         """Queue it; its `done` is set when it has ended. Raises QueueFullError or EngineDeadError."""
-        # From here on nobody can cancel it, so that the model's thread never meets a future that is settled already.
+        # From here on it cannot be cancelled, so that the model's thread never meets a future that is settled already.
         generation.done.set_running_or_notify_cancel()
         with self._lock:
             self._raise_if_dead()
@@ -136,7 +136,7 @@ class Scheduler:
         return self._command(lambda: self._abort(lambda g: request_id is None or g.request_id == request_id))
 
     def withdraw(self, generation: Generation) -> Future[None]:
-        """Abort this one, whoever else uses its id: nobody waits for it any more."""
+        """Abort this one alone, whatever other requests use its id: its client is gone."""
         return self._command(lambda: self._abort(lambda g: g is generation))
 
     def flush_cache(self) -> Future[None]:
@@ -185,7 +185,7 @@ class Scheduler:
             self._die(reason)
 
     def _die(self, reason: str) -> None:
-        """Nobody may be left waiting: not who is running or queued, and not who comes while we look."""
+        """No request may be left waiting: none that is running or queued, and none that comes in the meantime."""
         with self._lock:
             self._death = EngineDeadError(f"the engine's model thread has ended: {reason}")
         while True:
@@ -253,7 +253,7 @@ class Scheduler:
         self._change_weights(lambda: self._model.write(update.tensors), weight_version)
 
     def _change_weights(self, change: Callable[[], None], weight_version: str | None) -> None:
-        """Requests that run go on with the keys and values they have; nobody else may start from those."""
+        """Requests that run go on with the keys and values they have; no other request may start from those."""
         started = time.monotonic()
         change()
         self._batch.flush_prefixes()

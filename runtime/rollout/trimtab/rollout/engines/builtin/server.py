@@ -9,13 +9,13 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import error_answer
-from trimtab.rollout.engines.builtin.controlling import ControlEndpoints
-from trimtab.rollout.engines.builtin.generating import GenerateEndpoint
+from trimtab.rollout.engines.builtin.control_endpoints import ControlEndpoints
+from trimtab.rollout.engines.builtin.generate_endpoint import GenerateEndpoint
+from trimtab.rollout.engines.builtin.generation import TextCodec
+from trimtab.rollout.engines.builtin.messages import error_response
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.openai_endpoints import OpenAIEndpoints
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
-from trimtab.rollout.engines.builtin.text import TextCodec
 
 _STOP_TIMEOUT_S = 5.0
 _MAX_BODY = 64 * 1024 * 1024
@@ -80,7 +80,7 @@ class EngineServer:
         raise web.GracefulExit
 
     async def _stop_model(self, application: web.Application) -> None:
-        """Before connections are closed, so that whoever waits gets its tokens so far, as aborted."""
+        """Before connections are closed, so that every waiting request gets its tokens so far, as aborted."""
         assert self._watch is not None
         self._watch.cancel()
         await asyncio.to_thread(self._scheduler.stop, timeout_s=_STOP_TIMEOUT_S)
@@ -115,7 +115,7 @@ class EngineServer:
 
     async def health(self, request: web.Request) -> web.Response:
         death = self._scheduler.death
-        return web.Response() if death is None else error_answer(503, str(death))
+        return web.Response() if death is None else error_response(503, str(death))
 
     async def loads(self, request: web.Request) -> web.Response:
         load = self._scheduler.load

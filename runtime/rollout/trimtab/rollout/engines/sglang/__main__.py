@@ -16,9 +16,14 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import JobMisconfigured, run_pod
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import LogSettings
-from trimtab.rollout.engines.sglang.command import HOST, child_environment, refuse_owned, server_command
-from trimtab.rollout.engines.sglang.installation import find_installation
-from trimtab.rollout.engines.sglang.supervision import Patience, ServerNotReady, ServerProbe, Supervisor
+from trimtab.rollout.engines.sglang.command import (
+    HOST,
+    child_environment,
+    find_installation,
+    refuse_owned,
+    server_command,
+)
+from trimtab.rollout.engines.sglang.supervisor import Patience, ServerNotReady, ServerProbe, Supervisor
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +83,7 @@ async def _main(*, model_path: Path, port: int, interpreter: Path, patience: Pat
         try:
             await Supervisor(command, probe, patience=patience).run(stopping)
         except ServerNotReady as error:
-            # Whoever runs this container counts the failure and starts it again.
+            # The kubelet, or the local executor, counts the failure and starts it again.
             _log.error("sglang_not_ready", reason=str(error))
             sys.exit(1)
 

@@ -1,18 +1,21 @@
-"""SGLang's command line and environment: ours, what a machine without an accelerator needs, then the manifest's."""
+"""How SGLang is started: what its interpreter has to offer, and its command line and environment, made up of ours, what
+a machine without an accelerator needs, and the manifest's.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.fabric.pod import JobMisconfigured
-from trimtab.rollout.engines.sglang.sparse_request import LOADERS
+from trimtab.rollout.engines.sglang.sparse_update import LOADERS
 
 HOST = "127.0.0.1"
 BASE_VERSION = "0"
 """The model's own weights are version 0; a server that was started again says so until it is given others."""
-
 _LOADER_FOLDER = Path(__file__).parent / "inside_sglang"
 _OWNED = {
     "--model-path": "it follows from policies[].model.uri",
@@ -39,6 +42,15 @@ _ADDED_ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
 # Ours would make SGLang's interpreter import our packages; settings of the pod include credentials.
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _SETTINGS_PREFIX = "TRIMTAB_"
+_PROBE = """
+import importlib.metadata, json, torch
+version = importlib.metadata.version("sglang")
+accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "cpu"
+print(json.dumps({"version": version, "accelerator": accelerator}))
+"""
+_PROBE_DEADLINE_S = 180.0
+"""Importing torch for the first time on a cold disk takes a minute."""
+_ADVICE = "pools[].engine.interpreter must be the path of a Python that has sglang installed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,3 +100,37 @@ def refuse_owned(extra: Sequence[str]) -> None:
         owned = next((name for name in _OWNED if len(option) > 2 and name.startswith(option)), None)
         if owned is not None:
             raise JobMisconfigured(f"pools[].engine.args: {option} is not yours to set: {_OWNED[owned]}; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    version: str
+    accelerator: bool
+    """A GPU or the like is there; otherwise SGLang has to be told to use the CPU."""
+
+
+async def find_installation(interpreter: Path, *, environment: Mapping[str, str]) -> Installation:
+    """Raises JobMisconfigured where there is no SGLang to be run."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            interpreter,
+            "-c",
+            _PROBE,
+            env=dict(environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise JobMisconfigured(f"{interpreter} cannot be run: {error.strerror}; {_ADVICE}") from None
+    try:
+        async with asyncio.timeout(_PROBE_DEADLINE_S):
+            output, complaints = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise TimeoutError(f"{interpreter} did not import torch within {_PROBE_DEADLINE_S:.0f} s") from None
+    if process.returncode != 0:
+        said = complaints.decode(errors="replace").strip().splitlines() or ["(nothing)"]
+        raise JobMisconfigured(f"{interpreter} has no usable SGLang: {said[-1]}; {_ADVICE}")
+    return Installation(**json.loads(output.decode().splitlines()[-1]))

@@ -185,7 +185,7 @@ def _rows(name: str, module: torch.nn.Module, parameter: torch.Tensor, config: A
 
 
 def _report(path: str, *, refused: str | None, base_version: str | None) -> None:
-    """Whole or not at all: whoever reads it must not see half. Without it the caller takes the update as refused."""
+    """Whole or not at all: a reader must not see half of it. Without it the caller takes the update as refused."""
     partial = path + _OUTCOME_SUFFIX + _PARTIAL_SUFFIX
     try:
         with open(partial, "w", encoding="utf-8") as file:  # noqa: PTH123

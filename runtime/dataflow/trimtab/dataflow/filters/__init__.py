@@ -1,1 +1,0 @@
-"""Filters choose trajectories after rollout. One file each."""

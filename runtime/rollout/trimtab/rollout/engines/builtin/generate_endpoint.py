@@ -1,0 +1,162 @@
+"""POST /generate: checks a request against the model, queues it, and answers in SGLang's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams, StopStrings, TextCodec
+from trimtab.rollout.engines.builtin.messages import (
+    GenerateRequest,
+    bad_request,
+    error_response,
+    parsed,
+    too_many_requests,
+    unavailable,
+)
+from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
+
+_SEED_BITS = 64
+_HEALTH_TIMEOUT_S = 20.0
+
+
+class GenerateEndpoint:
+    """Requests in, answers out; the scheduler does the work. Unseeded requests take their seed from `seeds`."""
+
+    def __init__(
+        self, model: EngineModel, scheduler: Scheduler, *, codec: TextCodec | None, seeds: random.Random
+    ) -> None:
+        self._model = model
+        self._scheduler = scheduler
+        self._codec = codec
+        self._seeds = seeds
+
+    async def generate(self, request: web.Request) -> web.Response:
+        body = await parsed(request, GenerateRequest)
+        started = time.monotonic()
+        generations = await self.finished(body)
+        took = time.monotonic() - started
+        answers = [self._answer(each, with_logprobs=body.return_logprob, latency_s=took) for each in generations]
+        return web.json_response(answers if body.batched else answers[0])
+
+    async def finished(self, body: GenerateRequest) -> list[Generation]:
+        """One generation per prompt, at its end. Raises the answer to give where there is none."""
+        generations = self._generations(body)
+        submitted: list[Generation] = []
+        try:
+            for generation in generations:
+                self._scheduler.submit(generation)
+                submitted.append(generation)
+            for generation in generations:
+                await asyncio.wrap_future(generation.done)
+        except QueueFullError as full:
+            self._withdraw(submitted)
+            raise too_many_requests(str(full)) from None
+        except EngineDeadError as dead:
+            raise unavailable(str(dead)) from None
+        except asyncio.CancelledError:
+            self._withdraw(submitted)  # the client is gone
+            raise
+        return generations
+
+    async def health_generate(self, request: web.Request) -> web.Response:
+        """A token is sampled; while the engine is paused or full, it is enough that the model's thread answers."""
+        probe = Generation(
+            request_id=f"HEALTH_CHECK_{uuid.uuid4().hex}",
+            input_ids=[0],
+            params=SamplingParams(max_new_tokens=1, temperature=0.0),
+            seed=0,
+        )
+        try:
+            answer = self._scheduler.on_model(lambda _: None)
+            if not self._scheduler.paused:
+                with contextlib.suppress(QueueFullError):
+                    self._scheduler.submit(probe)
+                    answer = probe.done
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await asyncio.wrap_future(answer)
+        except EngineDeadError as dead:
+            return error_response(503, str(dead))
+        except TimeoutError:
+            self._withdraw([probe])
+            return error_response(503, f"no token within {_HEALTH_TIMEOUT_S:.0f} s")
+        return web.Response()
+
+    def _withdraw(self, generations: Sequence[Generation]) -> None:
+        with contextlib.suppress(EngineDeadError):
+            for generation in generations:
+                self._scheduler.withdraw(generation)
+
+    def _generations(self, body: GenerateRequest) -> list[Generation]:
+        prompts = body.prompts()
+        ids = [f"{body.rid}_{n}" if body.batched else body.rid for n in range(len(prompts))]
+        if not isinstance(body.rid, str):
+            ids = list(body.rid or (uuid.uuid4().hex for _ in prompts))
+        params = body.sampling_params
+        stop = StopStrings(self._text_codec("stop"), params.stop) if params.stop else None
+        return [
+            Generation(
+                request_id=str(request_id),
+                input_ids=self._checked(prompt, params),
+                params=params,
+                seed=self._seeds.getrandbits(_SEED_BITS) if params.sampling_seed is None else params.sampling_seed,
+                stop_strings=stop,
+            )
+            for request_id, prompt in zip(ids, prompts, strict=True)
+        ]
+
+    def _text_codec(self, field: str) -> TextCodec:
+        if self._codec is None:
+            raise bad_request(f"{field}: the checkpoint has no tokenizer.json, so the engine takes token ids alone")
+        return self._codec
+
+    def _checked(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
+        tokens = self._text_codec("text").encode(prompt) if isinstance(prompt, str) else prompt
+        shape = self._model.architecture
+        length = len(tokens) + params.max_new_tokens
+        if length > shape.max_length:
+            raise bad_request(f"input_ids and max_new_tokens make {length} tokens, the model takes {shape.max_length}")
+        if not self._scheduler.fits(length):
+            raise bad_request(f"input_ids and max_new_tokens make {length} tokens, more than --max-total-tokens hold")
+        if min(tokens) < 0 or max(tokens) >= shape.vocabulary:
+            raise bad_request(f"input_ids must lie in [0, {shape.vocabulary})")
+        return tokens
+
+    def _answer(self, generation: Generation, *, with_logprobs: bool, latency_s: float) -> dict[str, Any]:
+        finish: dict[str, Any] = {"type": generation.finish}
+        if generation.finish == "length":
+            finish["length"] = len(generation.output_ids)
+        elif generation.finish == "stop":
+            finish["matched"] = generation.matched
+        else:
+            finish["message"] = "Aborted"
+        meta: dict[str, Any] = {
+            "id": generation.request_id,
+            "finish_reason": finish,
+            "prompt_tokens": len(generation.input_ids),
+            "completion_tokens": len(generation.output_ids),
+            "cached_tokens": generation.cached_tokens,
+            "num_retractions": generation.retractions,
+            "weight_version": generation.weight_version,
+            "weight_versions": [asdict(span) for span in generation.spans],
+            "e2e_latency": latency_s,
+        }
+        if with_logprobs:
+            meta["output_token_logprobs"] = [
+                [logprob, token, None]
+                for logprob, token in zip(generation.logprobs, generation.output_ids, strict=True)
+            ]
+            meta["output_token_logprobs_length"] = len(generation.output_ids)
+        text = "" if self._codec is None else self._codec.decode(generation.output_ids)
+        if isinstance(generation.matched, str):
+            text = StopStrings.trimmed(text, generation.matched)
+        return {"text": text, "output_ids": generation.output_ids, "meta_info": meta}

@@ -1,0 +1,114 @@
+"""Reads an engine's answers. Whatever is missing or of another kind is an EngineError that names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args
+
+from trimtab.rollout.engines.contract import (
+    EngineError,
+    EngineLoad,
+    EngineRefused,
+    Finish,
+    Generated,
+    ModelInfo,
+    ServerInfo,
+    WeightRun,
+    WeightUpdate,
+    refusal,
+)
+
+T = TypeVar("T")
+_MAX_TEXT = 500
+
+
+def generated(answer: Mapping[str, Any]) -> Generated:
+    part = _read("/generate", _generated, answer)
+    reason = answer["meta_info"]["finish_reason"]
+    if part.finish == "abort" and reason.get("status_code"):
+        # SGLang answers some refusals this way, with 200 around it.
+        raise refusal("/generate", int(reason["status_code"]), str(reason.get("message", ""))[:_MAX_TEXT])
+    if part.finish not in get_args(Finish):
+        raise EngineError(f"/generate ended for a reason we do not know: {part.finish!r}")
+    if not all(map(math.isfinite, part.logprobs)):
+        raise EngineError("/generate answered with a logprob that is not finite: are the weights damaged?")
+    return part
+
+
+def weight_update(path: str, answer: Mapping[str, Any]) -> WeightUpdate:
+    """An update that failed is a 400 by the contract; one that says so with 200 did not happen either."""
+    if not answer.get("success", False):
+        raise EngineRefused(f"{path}: {str(answer.get('message', 'no reason given'))[:_MAX_TEXT]}")
+
+    def read(update: Mapping[str, Any]) -> WeightUpdate:
+        pause_s = update.get("pause_seconds")
+        return WeightUpdate(pause_s=None if pause_s is None else float(pause_s))
+
+    return _read(path, read, answer)
+
+
+def model_info(answer: Mapping[str, Any]) -> ModelInfo:
+    def read(info: Mapping[str, Any]) -> ModelInfo:
+        return ModelInfo(model_path=str(info["model_path"]), weight_version=str(info["weight_version"]))
+
+    return _read("/model_info", read, answer)
+
+
+def server_info(answer: Mapping[str, Any]) -> ServerInfo:
+    def read(info: Mapping[str, Any]) -> ServerInfo:
+        ranks = info.get("tp_size")
+        return ServerInfo(
+            weight_loaders=tuple(map(str, info.get("custom_weight_loader") or ())),
+            tensor_parallel=None if ranks is None else int(ranks),
+        )
+
+    return _read("/server_info", read, answer)
+
+
+def load(answer: Mapping[str, Any]) -> EngineLoad:
+    def read(loads: Mapping[str, Any]) -> EngineLoad:
+        ranks = loads["loads"]
+        return EngineLoad(
+            running=sum(int(rank["num_running_reqs"]) for rank in ranks),
+            waiting=sum(int(rank["num_waiting_reqs"]) for rank in ranks),
+            token_usage=max((float(rank["token_usage"]) for rank in ranks), default=0.0),
+        )
+
+    return _read("/v1/loads", read, answer)
+
+
+def _read(path: str, reader: Callable[[Mapping[str, Any]], T], answer: Mapping[str, Any]) -> T:
+    try:
+        return reader(answer)
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise EngineError(f"{path} answered something else than the contract says: {error!r}") from None
+
+
+def _generated(answer: Mapping[str, Any]) -> Generated:
+    meta = answer["meta_info"]
+    # Not `output_ids`: with a stop text SGLang may cut those, and the logprobs belong to all that was sampled.
+    pairs = meta["output_token_logprobs"]
+    return Generated(
+        token_ids=tuple(int(pair[1]) for pair in pairs),
+        logprobs=tuple(float(pair[0]) for pair in pairs),
+        finish=meta["finish_reason"]["type"],
+        weight_version=str(meta["weight_version"]),
+        weight_runs=_weight_runs(meta.get("weight_versions"), tokens=len(pairs)),
+    )
+
+
+def _weight_runs(spans: Any, *, tokens: int) -> tuple[WeightRun, ...] | None:
+    if spans is None:
+        return None
+    runs: list[WeightRun] = []
+    end = 0
+    for span in spans:
+        if int(span["start"]) != end or int(span["end"]) < end:
+            raise ValueError(f"weight_versions has a gap or an overlap after token {end}")
+        if int(span["end"]) > end:
+            runs.append(WeightRun(weight_version=str(span["version"]), length=int(span["end"]) - end))
+        end = int(span["end"])
+    if end != tokens:
+        raise ValueError(f"weight_versions covers {end} of {tokens} tokens")
+    return tuple(runs)

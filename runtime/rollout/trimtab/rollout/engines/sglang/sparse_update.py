@@ -1,0 +1,84 @@
+"""What passes between us and the weight loader that runs inside SGLang, without depending on its version of torch.
+
+SGLang takes weights that come over HTTP as a pickle of named tensors and hands them to a loader of ours. The payload
+here is one name, the path of the file, with an empty tensor beside it; the content stays in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from pathlib import Path
+
+import torch
+
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import EngineRefused, ServerInfo, WeightUpdate
+from trimtab.rollout.engines.sparse_file import SparseFile
+
+PREPARE, COMMIT = "trimtab_sparse_loader.prepare", "trimtab_sparse_loader.commit"
+LOADERS = (PREPARE, COMMIT)
+"""What SGLang must have been launched with; it dies of a loader that it does not know."""
+_PICKLE_PROTOCOL = 4
+_OUTCOME_SUFFIX = ".outcome"
+
+
+class SparseUpdateRefused(EngineRefused):
+    """The update cannot be written into the served model exactly. Nothing was changed; load the whole folder."""
+
+
+class _EmptyTensor:
+    """Pickles as the call `torch.Tensor()`, which every version of torch and SGLang's unpickler understand."""
+
+    def __reduce__(self) -> tuple[type[torch.Tensor], tuple[()]]:
+        return torch.Tensor, ()
+
+
+def takes_sparse_updates(info: ServerInfo) -> bool:
+    """Whether the server was launched for them."""
+    return set(LOADERS) <= set(info.weight_loaders) and info.tensor_parallel == 1
+
+
+def serialized_path(file: Path) -> str:
+    """The named tensors of a request: for `PREPARE`, and again for `COMMIT` if the outcome was good."""
+    payload = pickle.dumps([(str(file), _EmptyTensor())], protocol=_PICKLE_PROTOCOL)
+    return base64.b64encode(payload).decode("ascii")
+
+
+def check_outcome(file: Path, *, base_version: str) -> None:
+    """What `PREPARE` found, once. Raises SparseUpdateRefused; `base_version` is what the engine serves."""
+    path = file.with_name(file.name + _OUTCOME_SUFFIX)
+    try:
+        outcome = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+    except (OSError, ValueError) as error:
+        raise SparseUpdateRefused(f"{path.name} cannot be read: {error}; does SGLang see this folder?") from None
+    if outcome["refused"] is not None:
+        raise SparseUpdateRefused(outcome["refused"])
+    if outcome["base_version"] != base_version:
+        raise SparseUpdateRefused(f"the update changes version {outcome['base_version']}, served is {base_version}")
+
+
+class SglangSparseFile(SparseFile):
+    """Carries sparse updates to an SGLang that we launched: the file of the built-in engine, through our weight loader.
+    To be given in a pause. A loader that raises takes SGLang's scheduler down, so there are two steps: the first raises
+    nothing and leaves its verdict in a file, and only the second changes weights, and the version with them.
+    """
+
+    async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+        if not takes_sparse_updates(await engine.server_info(timeout_s=timeout_s)):
+            raise EngineRefused("/server_info: it was not launched with our weight loaders, or has several ranks")
+        # SGLang does not tell its loaders what it serves.
+        served = (await engine.model_info(timeout_s=timeout_s)).weight_version
+        path = [serialized_path(self.path)]
+        await engine.begin_weight_update(timeout_s=timeout_s)
+        try:
+            await engine.update_weights_from_tensor(path, load_format=PREPARE, weight_version=None, timeout_s=timeout_s)
+            check_outcome(self.path, base_version=served)
+            return await engine.update_weights_from_tensor(
+                path, load_format=COMMIT, weight_version=weight_version, timeout_s=timeout_s
+            )
+        finally:
+            # Also after a failure: otherwise the next beginning is refused.
+            await engine.end_weight_update(timeout_s=timeout_s)

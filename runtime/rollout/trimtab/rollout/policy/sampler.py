@@ -1,0 +1,197 @@
+"""Samples one completion of a policy, through pauses, weight swaps and the death of an engine.
+
+An answer's tokens have the versions that the engine names, if it can have had them; otherwise the answer is thrown
+away. What was aborted on the way is kept, and the rest is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+import structlog
+
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.wire.spans import Span, model_span
+from trimtab.rollout.engines.contract import (
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnavailable,
+    Finish,
+    Generated,
+    SamplingEngine,
+    SamplingSettings,
+)
+from trimtab.rollout.policy.version_gate import VersionGate, label_of
+from trimtab.weights.store.position import Position
+
+_log = structlog.get_logger(__name__)
+_BACKOFF = FullJitter(base_s=0.1, cap_s=2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """Sampled tokens with their logprobs and versions."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    spans: tuple[Span, ...]
+    finish: Literal["stop", "length"]
+
+
+class _Draft:
+    """A completion that grows part by part."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+
+    def add(self, part: Generated, versions: Sequence[int]) -> None:
+        self.token_ids += part.token_ids
+        self.logprobs += part.logprobs
+        self.versions += versions
+
+    def cut(self, length: int) -> None:
+        del self.token_ids[length:], self.logprobs[length:], self.versions[length:]
+
+
+class PolicySampler:
+    """One policy on one engine."""
+
+    def __init__(self, engine: SamplingEngine, gate: VersionGate, *, backoff: FullJitter = _BACKOFF) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._backoff = backoff
+        self.lost = asyncio.Event()
+        """The engine is gone, or answered with weights that it should not have."""
+        self.accounts_for_tokens = False
+        """Whether the engine's latest answer named the weights of each token: only such an engine may be given others
+        while requests run.
+        """
+        self.overloads = 0
+        """Requests that found the engine's queue full."""
+        self.sampled_tokens = 0
+
+    async def complete(
+        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+    ) -> Completion:
+        """Raises an EngineError when the deadline comes first."""
+        draft = _Draft()
+        finish: Finish = "abort"
+        attempt = barren = 0
+        try:
+            async with asyncio.timeout(deadline_s):
+                while finish == "abort":
+                    before = len(draft.token_ids)
+                    left = _rest(settings, tokens_so_far=before, attempt=attempt)
+                    part, versions = await self._part(
+                        [*prompt, *draft.token_ids], left, request_id=f"{request_id}.{attempt}"
+                    )
+                    attempt += 1
+                    draft.add(part, versions)
+                    finish = part.finish
+                    if finish == "abort" and len(draft.token_ids) >= settings.max_new_tokens:
+                        finish = "length"
+                    if finish == "abort":
+                        draft.cut(max(before, len(draft.token_ids) - _uncertain_tail(settings)))
+                    if len(draft.token_ids) > before:
+                        barren = 0
+                    elif finish == "abort":
+                        # Aborted as fast as we ask: the engine shuts down, or it is full.
+                        await asyncio.sleep(self._backoff.delay_s(barren))
+                        barren += 1
+        except TimeoutError:
+            raise EngineTimeout(f"completion {request_id} not finished within {deadline_s:.3g} s") from None
+        self.sampled_tokens += len(draft.token_ids)
+        return Completion(
+            token_ids=tuple(draft.token_ids),
+            logprobs=tuple(draft.logprobs),
+            spans=spans_of(draft.versions),
+            finish=finish,
+        )
+
+    async def _part(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str
+    ) -> tuple[Generated, list[int]]:
+        """An answer that can be trusted, with the version of each token."""
+        failures = 0
+        while True:
+            delay = self._backoff.delay_s(failures)
+            try:
+                async with self._gate.request() as crossing:
+                    newest = label_of(crossing.possible[-1])
+                    part = await self._engine.generate(
+                        input_ids, settings, request_id=request_id, weight_version=newest
+                    )
+            except EngineOverloaded as error:
+                self.overloads += 1
+                _log.info("generation_repeated", request=request_id, error=str(error), delay_s=delay)
+            except EngineUnavailable as error:
+                _log.warning("generation_repeated", request=request_id, error=str(error), delay_s=delay)
+                self.lost.set()
+            else:
+                self.accounts_for_tokens = part.weight_runs is not None
+                versions = token_versions(part, crossing.possible)
+                if versions is not None:
+                    return part, versions
+                _log.warning(
+                    "answer_discarded", request=request_id, weights=part.weight_version, tokens=len(part.token_ids)
+                )
+                self.lost.set()
+            await asyncio.sleep(delay)
+            failures += 1
+
+
+def _rest(settings: SamplingSettings, *, tokens_so_far: int, attempt: int) -> SamplingSettings:
+    """What is still to be asked for. The random numbers of the part before must not be drawn again."""
+    seed = settings.seed if settings.seed is None or attempt == 0 else derived_seed(settings.seed, "part", attempt)
+    return replace(settings, max_new_tokens=settings.max_new_tokens - tokens_so_far, seed=seed)
+
+
+def _uncertain_tail(settings: SamplingSettings) -> int:
+    """How many of the last tokens may be the beginning of a stop text.
+
+    The engine looks for it in what it generates, not in what it is given. So these are drawn again, and a text that
+    begins before an abort and ends after it is found. Each token has at least one byte of it.
+    """
+    return max((len(text.encode()) for text in settings.stop), default=1) - 1
+
+
+def token_versions(part: Generated, possible: Sequence[Position]) -> list[int] | None:
+    """One version for each token; None when the answer cannot be trusted.
+
+    `possible` are the weights that the engine can have had while the request ran, in their order. An engine that names
+    others was restarted behind our back. One that does not account for each token can be believed only where there
+    was nothing to choose from: what it says of its weights holds for the moment of the answer.
+    """
+    labels = [label_of(position) for position in possible]
+    if part.weight_runs is None:
+        if [part.weight_version] != labels:
+            return None
+        return [possible[0].version] * len(part.token_ids)
+    versions: list[int] = []
+    at = 0
+    for run in part.weight_runs:
+        # Never backwards: weights that were replaced do not come back while a request runs.
+        if run.weight_version not in labels[at:]:
+            return None
+        at = labels.index(run.weight_version, at)
+        versions += [possible[at].version] * run.length
+    return versions
+
+
+def spans_of(versions: Iterable[int]) -> tuple[Span, ...]:
+    return tuple(model_span(len(list(run)), version=version) for version, run in groupby(versions))
+
+
+def derived_seed(seed: int, *path: str | int) -> int:
+    """A seed of 31 bits for what the path names, such as a sample or a turn. Two paths share a seed only by chance.
+    Sums of numbers would share them: sample 0's turn 1 would be sample 1's turn 0.
+    """
+    text = "/".join(map(str, (seed, *path)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little") >> 1

@@ -1,0 +1,78 @@
+"""Text and chat messages to token ids. What was sampled is never tokenized again: ids are only appended to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, Any]
+"""A chat message as templates take it: `role`, `content`, and whatever else the template knows."""
+
+# Stands for what the policy said when only the text after it is wanted. No template has a reason to change it.
+_SAID = "trimtabsaidthis"
+
+
+class ChatTemplateError(ValueError):
+    """The messages cannot be rendered with the model's chat template."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to token ids and back, without special tokens of its own; `render` where the model has a chat template."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str]
+    render: Callable[[Sequence[Message]], str] | None = None
+    """Messages as text, up to and with the words that make the assistant speak."""
+
+    @classmethod
+    def of(cls, pretrained: PreTrainedTokenizerBase) -> Tokenizer:
+        def render(messages: Sequence[Message]) -> str:
+            conversation = [dict(message) for message in messages]
+            return str(pretrained.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+
+        return cls(
+            encode=lambda text: list(pretrained.encode(text, add_special_tokens=False)),
+            decode=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=True)),
+            render=render if pretrained.chat_template else None,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a model. AutoTokenizer imports torch, for seconds, which a worker needs for nothing else; it
+        is asked only where there is no `tokenizer.json`."""
+        if (folder / "tokenizer.json").is_file():
+            from transformers import PreTrainedTokenizerFast
+
+            return cls.of(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True))
+        from transformers import AutoTokenizer
+
+        return cls.of(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+
+    def opening(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of messages at the beginning of a conversation."""
+        return self.encode(self._rendered(messages))
+
+    def following(self, messages: Sequence[Message], *, last: int) -> list[int]:
+        """The tokens of messages after something that was sampled, whose last token was `last`.
+
+        The whole conversation cannot be rendered again: templates drop old thoughts, and decoding what was sampled and
+        encoding it may give other tokens. So a stand-in is rendered in its place, and what comes after it is taken.
+        """
+        exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
+        _, found, rest = self._rendered([*exchange, *messages]).rpartition(_SAID)
+        if not found:
+            raise ChatTemplateError("the chat template does not repeat what the assistant said: begin with chat=False")
+        token_ids = self.encode(rest)
+        # The rest begins with the end of the assistant's turn, which a policy that stopped by itself has written.
+        return token_ids[1:] if token_ids[:1] == [last] else token_ids
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        if self.render is None:
+            raise ChatTemplateError("the tokenizer has no chat template: hear text instead of messages")
+        return self.render(messages)

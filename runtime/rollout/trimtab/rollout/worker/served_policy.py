@@ -1,0 +1,177 @@
+"""One policy in a rollout pod: its engine, what samples from it, and what keeps its weights fresh if anything can."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import SecretStr
+
+from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.readable import unreadable
+from trimtab.fabric.signing import Verifier
+from trimtab.fabric.wire.sampling import sampling_fields
+from trimtab.rollout.engines.client import EngineClient
+from trimtab.rollout.engines.contract import SamplingEngine, SamplingSettings
+from trimtab.rollout.engines.openai import OpenAIClient
+from trimtab.rollout.engines.sparse_file import SparseFile
+from trimtab.rollout.policy.freshness import Announcements, VersionLine
+from trimtab.rollout.policy.sampler import PolicySampler
+from trimtab.rollout.policy.version_gate import VersionGate
+from trimtab.rollout.refresh.fixed import FixedWeights
+from trimtab.rollout.refresh.refresh import RefreshTarget, WeightRefresh
+from trimtab.rollout.refresh.swap import SwapMetrics
+from trimtab.rollout.refresh.turns import TURN_TIMINGS, PoolCensus, SwapTurns, TurnTimings
+from trimtab.rollout.workflows.team import Role, Tokenizer
+from trimtab.weights.puller import WeightPuller
+
+Engine = TypeVar("Engine", bound=SamplingEngine, covariant=True)
+_TURN_FIRST_S = 0.02
+_TURN_MAX_S = 0.5
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodResources:
+    """What the policies of a pod share."""
+
+    member: str
+    pool: JobPool
+    folder: Path
+    """The job's, which models are found from."""
+    scratch: Path
+    api_key: SecretStr | None
+    store: ObjectStore
+    trusted: Verifier
+    pointers: KeyValue
+    swaps: KeyValue
+    census: PoolCensus
+    metrics: SwapMetrics
+    turn_timings: TurnTimings = TURN_TIMINGS
+
+
+class ServedPolicy(Generic[Engine]):
+    """A policy on its engine."""
+
+    def __init__(self, policy: Policy, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.policy = policy
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.gate = VersionGate()
+        self.announcements = Announcements(clock=time.monotonic)
+        self.sampler = PolicySampler(engine, self.gate)
+        self.refresh: WeightRefresh | FixedWeights
+
+    def role(self, name: str) -> Role:
+        return Role(
+            name=name,
+            policy=self.policy.name,
+            tokenizer=self.tokenizer,
+            sampler=self.sampler,
+            sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
+        )
+
+    @property
+    def line(self) -> VersionLine:
+        return VersionLine(gate=self.gate, announcements=self.announcements)
+
+
+async def refreshed_policy(
+    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack
+) -> ServedPolicy[EngineClient]:
+    """On an engine of ours, or one that speaks its protocol."""
+    settings = resources.pool.engine
+    scratch = resources.scratch / policy.name
+    engine = EngineClient(
+        url, request_timeout_s=settings.request_timeout_seconds, salt_prefixes=settings.name == "sglang"
+    )
+    await stack.enter_async_context(engine)
+    puller = WeightPuller(
+        resources.store,
+        policy.name,
+        resources.trusted,
+        folder=scratch / "copy",
+        spool=scratch / "spool",
+        member=resources.member,
+    )
+    await puller.open()
+    stack.push_async_callback(puller.close)
+    served = ServedPolicy(policy, engine, read_tokenizer(policy, folder=resources.folder))
+    served.refresh = WeightRefresh(
+        RefreshTarget(
+            policy=policy.name,
+            base_model=resources.folder / policy.model.uri,
+            engine=engine,
+            gate=served.gate,
+            sampler=served.sampler,
+            announcements=served.announcements,
+            puller=puller,
+            sparse=_sparse_carrier(settings.name)(scratch / "sparse.safetensors"),
+        ),
+        resources.pointers,
+        SwapTurns(
+            resources.swaps,
+            resources.census,
+            pool=resources.pool.name,
+            policy=policy.name,
+            member=resources.member,
+            clock=time.monotonic,
+            waits=FullJitter(_TURN_FIRST_S, _TURN_MAX_S),
+            timings=resources.turn_timings,
+        ),
+        resources.metrics,
+        engine_start_timeout_s=settings.startup_timeout_seconds,
+        clock=time.monotonic,
+    )
+    return served
+
+
+async def fixed_policy(
+    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack
+) -> ServedPolicy[OpenAIClient]:
+    """On an endpoint that takes no weights."""
+    settings = resources.pool.engine
+    assert settings.model is not None, "the manifest's rules ask for it"
+    tokenizer = read_tokenizer(policy, folder=resources.folder)
+    endpoint = OpenAIClient(
+        url,
+        model=settings.model,
+        api_key=resources.api_key,
+        tokenizer=tokenizer,
+        request_timeout_s=settings.request_timeout_seconds,
+        clock=time.monotonic,
+    )
+    await stack.enter_async_context(endpoint)
+    served = ServedPolicy(policy, endpoint, tokenizer)
+    served.refresh = FixedWeights(endpoint, resources.pointers, served.announcements, policy=policy.name)
+    return served
+
+
+def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
+    """The tokenizer that lies with the policy's model. Raises JobMisconfigured when it cannot be had."""
+    field, path = f"policies[{policy.name}].model.uri", folder / policy.model.uri
+    if why := unreadable(path):
+        raise JobMisconfigured(f"{field}: {why}")
+    # The library raises anything for files that it cannot use.
+    try:
+        return Tokenizer.read(path)
+    except Exception as error:
+        said = " ".join(str(error).split())[:_MAX_REASON]
+        raise JobMisconfigured(f"{field}: {path} has no usable tokenizer: {said}") from error
+
+
+def _sparse_carrier(engine: str) -> type[SparseFile]:
+    if engine == "builtin":
+        return SparseFile
+    # It brings torch, which no other worker needs and which takes seconds to import.
+    from trimtab.rollout.engines.sglang.sparse_update import SglangSparseFile
+
+    return SglangSparseFile

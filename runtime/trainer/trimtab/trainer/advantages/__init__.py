@@ -1,1 +1,0 @@
-"""Advantages, one pure file each."""

@@ -1,0 +1,83 @@
+"""Brings a rank to the newest checkpoint, the same on all ranks, whatever number of ranks wrote it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+import structlog
+import torch
+import torch.distributed as dist
+
+from trimtab.trainer import ranks
+from trimtab.trainer.background import Background
+from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
+from trimtab.trainer.checkpoints.shards import read_shards, show_header
+from trimtab.trainer.checkpoints.state import random_tensors_for, restore_random, tensors_for
+from trimtab.trainer.checkpoints.store import CheckpointStore
+from trimtab.trainer.learner import Learner
+
+_log = structlog.get_logger(__name__)
+
+
+def resume(learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int, scratch: Path) -> None:
+    """All ranks call it together, rank 0 after it has claimed the checkpoints: from then on no other trainer moves
+    them.
+    """
+    index = _agreed_index(checkpoints, background, rank=rank)
+    if index is None:
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="resuming-") as folder:
+        _read(index, learner, checkpoints, background, rank=rank, folder=Path(folder))
+    learner.step = index.step
+    _log.info("resumed", step=index.step, saved_by_ranks=index.world_size)
+
+
+def _agreed_index(checkpoints: CheckpointStore, background: Background, *, rank: int) -> CheckpointIndex | None:
+    """What rank 0 sees. On a shared volume others may still see what was there before."""
+    index = background.run(checkpoints.newest()) if rank == 0 else None
+    if ranks.world_size() == 1:
+        return index
+    body = torch.frombuffer(bytearray(msgspec.json.encode(index)), dtype=torch.uint8)
+    size = torch.tensor([len(body)])
+    dist.broadcast(size, src=0)
+    if rank != 0:
+        body = torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(body, src=0)
+    return msgspec.json.decode(bytes(body.tolist()), type=CheckpointIndex | None)
+
+
+def _read(
+    index: CheckpointIndex,
+    learner: Learner,
+    checkpoints: CheckpointStore,
+    background: Background,
+    *,
+    rank: int,
+    folder: Path,
+) -> None:
+    """The headers of all files tell which of them hold something for this rank; only those are fetched."""
+    files = {_local_name(file): file for file in index.files}
+    for name, file in files.items():
+        show_header(folder / name, background.run(checkpoints.header(file)), size=file.size)
+
+    def bring(names: set[str]) -> None:
+        for name in sorted(names):
+            background.run(checkpoints.fetch(files[name], folder / name))
+
+    # With another number of ranks there are no random numbers that this rank could go on with.
+    same_ranks = index.world_size == ranks.world_size()
+    randoms = random_tensors_for(rank=rank) if same_ranks else {}
+    tensors = tensors_for(learner, optimizer_steps=index.optimizer_steps)
+    read = read_shards(tensors, randoms, folder, bring=bring)
+    restore_random(
+        {name: tensor for name, tensor in randoms.items() if name in read},
+        rank=rank,
+        material=f"{index.files[0].sha256} {index.step} {rank} of {ranks.world_size()}",
+    )
+
+
+def _local_name(file: CheckpointFile) -> str:
+    return f"{file.rank}.safetensors"

@@ -1,0 +1,185 @@
+"""Makes checkpoints beside training: the step loop waits for a copy to main memory, and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import msgspec
+import structlog
+import torch
+import torch.distributed as dist
+
+from trimtab.fabric.objects.errors import ObjectStoreError
+from trimtab.trainer import ranks
+from trimtab.trainer.background import Background, Outbox, persistently
+from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
+from trimtab.trainer.checkpoints.shards import Shard, Staging, write_shards
+from trimtab.trainer.checkpoints.state import optimizer_steps_of, tensors_of
+from trimtab.trainer.checkpoints.store import CheckpointStore
+from trimtab.trainer.learner import Learner
+
+_log = structlog.get_logger(__name__)
+_WRITE_DEADLINE_S = 600.0
+_PART_BYTES = 2048
+# Longer than any rank goes on trying to write its file.
+_TIMEOUT = timedelta(hours=2)
+
+
+class WrittenPart(msgspec.Struct, frozen=True, tag=True):
+    """This rank's file is there."""
+
+    file: CheckpointFile
+
+
+class FailedPart(msgspec.Struct, frozen=True, tag=True):
+    """It could not be written."""
+
+    rank: int
+    reason: str
+
+
+Part = WrittenPart | FailedPart
+
+
+class PartExchange:
+    """How the ranks tell one another that their files are there, while their main threads are in the midst of a step.
+    All ranks make it together. It has a process group of its own, so that it never gets between a step's sums.
+    """
+
+    def __init__(self) -> None:
+        self._group: dist.ProcessGroup | None = None
+        if ranks.world_size() > 1:
+            group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+            assert isinstance(group, dist.ProcessGroup)
+            self._group = group
+
+    async def gather(self, part: Part) -> list[Part]:
+        """The parts of all ranks, once each has come with its own. A rank that dies is an error on all others."""
+        if self._group is None:
+            return [part]
+        return await asyncio.to_thread(self._gather, part)
+
+    def _gather(self, part: Part) -> list[Part]:
+        if isinstance(part, FailedPart):
+            part = msgspec.structs.replace(part, reason=part.reason[: _PART_BYTES // 8])
+        body = msgspec.json.encode(part)
+        own = torch.zeros(_PART_BYTES, dtype=torch.uint8)
+        own[: len(body)] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+        everyone = [torch.empty_like(own) for _ in range(ranks.world_size())]
+        dist.all_gather(everyone, own, group=self._group)
+        return [msgspec.json.decode(bytes(one.tolist()).rstrip(b"\0"), type=Part) for one in everyone]
+
+
+class CheckpointFailed(RuntimeError):
+    """A rank could not write its file; the checkpoint before stays in force."""
+
+
+class Acknowledge(Protocol):
+    """Tells the dataflow that a step is durable."""
+
+    async def __call__(self, step: int, *, lease_id: str, weight_version: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Moment:
+    """When the state was copied."""
+
+    step: int
+    lease_id: str
+    optimizer_steps: dict[str, int]
+
+
+class CheckpointSaver:
+    """One rank's. All ranks make the same calls in the same order; one checkpoint is under way at a time."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        checkpoints: CheckpointStore,
+        background: Background,
+        *,
+        rank: int,
+        acknowledge: Acknowledge,
+    ) -> None:
+        self._learner = learner
+        self._checkpoints = checkpoints
+        self._rank = rank
+        self._acknowledge = acknowledge
+        self._staging = Staging()
+        self._exchange = PartExchange()
+        self._outbox = Outbox(background)
+        self.durable_step: int | None = learner.step if rank == 0 and learner.step else None
+        """Of the newest checkpoint; known on rank 0, which commits them."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank still writes. Raises what failed."""
+        return self._outbox.busy
+
+    def raise_failure(self) -> None:
+        """What has failed is raised in the step loop, soon, and not left to the next checkpoint."""
+        self._outbox.raise_failure()
+
+    def flush(self) -> None:
+        """Wait until what is under way is durable and acknowledged."""
+        self._outbox.flush()
+
+    def begin(self, *, lease_id: str) -> None:
+        """Copy the state as it is. Only when it is not busy."""
+        learner = self._learner
+        moment = _Moment(step=learner.step, lease_id=lease_id, optimizer_steps=optimizer_steps_of(learner))
+        shards = self._staging.copies(tensors_of(learner, rank=self._rank))
+        self._outbox.send(self._save(moment, shards))
+
+    async def _save(self, moment: _Moment, shards: list[Shard]) -> None:
+        """Durable before acknowledged: an acknowledged step is never asked for again."""
+        files = await self._agreed(moment, shards)
+        if self._rank != 0:
+            return
+        index = CheckpointIndex(
+            epoch=self._checkpoints.epoch,
+            step=moment.step,
+            lease_id=moment.lease_id,
+            world_size=ranks.world_size(),
+            optimizer_steps=moment.optimizer_steps,
+            files=files,
+        )
+        await persistently(
+            lambda: self._checkpoints.commit(index), what=f"checkpoint {moment.step}", deadline_s=_WRITE_DEADLINE_S
+        )
+        self.durable_step = moment.step
+        _log.info("checkpoint", step=moment.step, bytes=sum(file.size for file in files))
+        await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
+
+    async def _agreed(self, moment: _Moment, shards: list[Shard]) -> tuple[CheckpointFile, ...]:
+        """The files of all ranks. A rank that has failed says so, or the others would wait for it."""
+        failure: ObjectStoreError | OSError | None = None
+        try:
+            part: Part = WrittenPart(file=await self._put(moment, shards))
+        except (ObjectStoreError, OSError) as error:
+            failure = error
+            part = FailedPart(rank=self._rank, reason=str(error))
+        parts = await self._exchange.gather(part)
+        if failure is not None:
+            raise CheckpointFailed(f"checkpoint {moment.step} could not be written: {failure}") from failure
+        for other in parts:
+            if isinstance(other, FailedPart):
+                raise CheckpointFailed(f"rank {other.rank} could not write checkpoint {moment.step}: {other.reason}")
+        return tuple(other.file for other in parts if isinstance(other, WrittenPart))
+
+    async def _put(self, moment: _Moment, shards: list[Shard]) -> CheckpointFile:
+        path = self._checkpoints.new_file()
+        try:
+            await asyncio.to_thread(write_shards, shards, path)
+            file = await self._checkpoints.described(path, step=moment.step)
+            await persistently(
+                lambda: self._checkpoints.put(file, path),
+                what=f"file of checkpoint {moment.step}",
+                deadline_s=_WRITE_DEADLINE_S,
+            )
+            return file
+        finally:
+            path.unlink(missing_ok=True)

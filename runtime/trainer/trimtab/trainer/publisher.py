@@ -1,0 +1,108 @@
+"""How a trainer publishes its policy's weights: with a publisher as the manifest and the pod's settings describe it,
+and beside the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from trimtab.api.policy import Policy
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.selftest import prove_store
+from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.settings import Settings
+from trimtab.fabric.signing import Signer
+from trimtab.trainer.background import Background, Outbox, persistently
+from trimtab.weights.baseline import Captured, WeightSource
+from trimtab.weights.codec.blocks import Codec
+from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.upkeep import UpkeepRules
+
+_LEASE_TTL_S = 900.0
+_COLLECTION_GRACE_S = 600.0
+_OPEN_DEADLINE_S = 60.0
+# The first version of a large model is uploaded whole, and only the pools wait for it.
+_PUBLISH_DEADLINE_S = 1800.0
+
+
+async def open_publisher(
+    store: ObjectStore,
+    pointers: KeyValue,
+    policy: Policy,
+    settings: Settings,
+    *,
+    scratch: Path,
+    stack: AsyncExitStack,
+) -> WeightPublisher:
+    """The process that opens it becomes the policy's trainer: an earlier one can publish nothing any more."""
+    # A store that ignores conditional writes would let two trainers interleave unnoticed.
+    await prove_store(store)
+    if settings.weights.signing_seed is None:
+        raise JobMisconfigured("TRIMTAB_WEIGHTS__SIGNING_SEED: missing; pools load signed weights only")
+    publish = policy.trainer.publish
+    publisher = await WeightPublisher.open(
+        store,
+        pointers,
+        job=settings.pod.job,
+        policy=policy.name,
+        signer=Signer(settings.weights.signing_seed.get_secret_value()),
+        rules=UpkeepRules(
+            anchor_every=publish.anchor_every_versions,
+            fold_every=publish.fold_every_versions,
+            collection=CollectionRules(
+                keep_versions=publish.keep_versions, lease_ttl_s=_LEASE_TTL_S, grace_s=_COLLECTION_GRACE_S
+            ),
+        ),
+        folder=scratch,
+        codec=Codec(publish.codec),
+        clock=time.time,
+        deadline_s=_OPEN_DEADLINE_S,
+    )
+    stack.push_async_callback(publisher.close)
+    return publisher
+
+
+class WeightOutbox:
+    """One version under way at a time. The next step only reads the weights until its optimiser changes them, so they
+    are compared with what was published last while the next rows are computed on. Training waits only if that takes
+    longer than both passes over the rows.
+    """
+
+    def __init__(self, publisher: WeightPublisher, background: Background) -> None:
+        self._publisher = publisher
+        self._background = background
+        self._versions = Outbox(background)
+        self._reading: Future[Captured] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Raises what the last version failed with."""
+        return self._versions.busy
+
+    def send(self, version: int, weights: WeightSource) -> None:
+        """Only when it is not busy. The weights must stay as they are until `wait_until_read` returns."""
+        self._reading = self._background.start(asyncio.to_thread(self._publisher.capture, weights))
+        self._versions.send(self._publish(version, self._reading))
+
+    def wait_until_read(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.result()
+
+    def flush(self) -> None:
+        """Wait until it is out."""
+        self._versions.flush()
+
+    async def _publish(self, version: int, reading: Future[Captured]) -> None:
+        captured = await asyncio.wrap_future(reading)
+        await persistently(
+            lambda: self._publisher.publish(version, captured, deadline_s=_PUBLISH_DEADLINE_S),
+            what=f"weights of version {version}",
+            deadline_s=_PUBLISH_DEADLINE_S,
+        )

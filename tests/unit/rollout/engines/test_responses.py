@@ -1,0 +1,115 @@
+"""What an engine answers is read as the contract says, and anything else is an error that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trimtab.rollout.engines import responses
+from trimtab.rollout.engines.contract import (
+    EngineError,
+    EngineLoad,
+    EngineOverloaded,
+    EngineRefused,
+    EngineUnavailable,
+    SamplingSettings,
+    ServerInfo,
+    WeightRun,
+)
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    meta = {
+        "finish_reason": {"type": "stop", "matched": "</a>"},
+        "output_token_logprobs": [[-0.5, 7, None], [-0.25, 8, None], [-1.0, 9, "x"]],
+        "weight_version": "1.4",
+        "weight_versions": [{"version": "1.3", "start": 0, "end": 1}, {"version": "1.4", "start": 1, "end": 3}],
+    }
+    return {"text": "trimmed", "output_ids": [7], "meta_info": meta | changes}
+
+
+def test_tokens_are_those_with_logprobs_even_where_the_text_is_trimmed() -> None:
+    part = responses.generated(answer())
+    assert (part.token_ids, part.logprobs) == ((7, 8, 9), (-0.5, -0.25, -1.0))
+    assert (part.finish, part.weight_version) == ("stop", "1.4")
+    assert part.weight_runs == (
+        WeightRun(weight_version="1.3", length=1),
+        WeightRun(weight_version="1.4", length=2),
+    )
+
+
+def test_an_engine_may_not_account_for_tokens() -> None:
+    without = answer()
+    del without["meta_info"]["weight_versions"]
+    assert responses.generated(without).weight_runs is None
+    assert responses.generated(answer(weight_versions=None)).weight_runs is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"output_token_logprobs": None}, "TypeError"),
+        ({"output_token_logprobs": [[-0.5]]}, "IndexError"),
+        ({"output_token_logprobs": [[None, 3, None]], "weight_versions": None}, "TypeError"),
+        ({"output_token_logprobs": [[float("nan"), 3, None]], "weight_versions": None}, "not finite"),
+        ({"finish_reason": None}, "TypeError"),
+        ({"finish_reason": {"type": "tired"}}, "tired"),
+        ({"weight_versions": [{"version": "1.3", "start": 0, "end": 2}]}, "covers 2 of 3"),
+        ({"weight_versions": []}, "covers 0 of 3"),
+        ({"weight_versions": [{"version": "1.3", "start": 1, "end": 3}]}, "gap or an overlap after token 0"),
+        (
+            {"weight_versions": [{"version": "a", "start": 0, "end": 2}, {"version": "b", "start": 1, "end": 3}]},
+            "gap or an overlap after token 2",
+        ),
+        ({"weight_versions": ["1.3"]}, "TypeError"),
+    ],
+    ids=str,
+)
+def test_what_is_not_in_the_contract_is_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(EngineError, match=named):
+        responses.generated(answer(**changes))
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, EngineRefused), (429, EngineOverloaded), (503, EngineUnavailable)])
+def test_a_refusal_inside_an_answer_is_a_refusal(status: int, kind: type[EngineError]) -> None:
+    reason = {"type": "abort", "status_code": status, "message": "why"}
+    with pytest.raises(kind, match="why"):
+        responses.generated(answer(finish_reason=reason))
+
+
+def test_loads_are_summed_over_ranks_and_the_fullest_cache_counts() -> None:
+    ranks = [
+        {"num_running_reqs": 3, "num_waiting_reqs": 0, "token_usage": 0.2},
+        {"num_running_reqs": 4, "num_waiting_reqs": 2, "token_usage": 0.9},
+    ]
+    assert responses.load({"loads": ranks}) == EngineLoad(running=7, waiting=2, token_usage=0.9)
+    with pytest.raises(EngineError, match="/v1/loads"):
+        responses.load({"loads": [{}]})
+
+
+def test_an_engine_may_not_say_what_it_was_set_up_for() -> None:
+    unknown = ServerInfo(weight_loaders=(), tensor_parallel=None)
+    assert responses.server_info({"custom_weight_loader": None}) == unknown
+    with pytest.raises(EngineError, match="/model_info"):
+        responses.model_info({"model_path": "m"})
+
+
+def test_an_update_says_for_how_long_it_paused_or_nothing() -> None:
+    assert responses.weight_update("/u", {"success": True, "pause_seconds": 0.25}).pause_s == 0.25
+    assert responses.weight_update("/u", {"success": True}).pause_s is None
+    for failed in ({"success": False, "message": "no room"}, {"message": "no room"}):
+        with pytest.raises(EngineRefused, match="/u: no room"):
+            responses.weight_update("/u", failed)
+
+
+def test_sampling_settings_have_the_names_of_the_contract() -> None:
+    settings = SamplingSettings(
+        max_new_tokens=5, temperature=0.5, top_p=0.9, top_k=3, seed=1, stop=("a",), stop_token_ids=(2,), ignore_eos=True
+    )
+    assert settings.sampling_params() == {
+        "max_new_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "sampling_seed": 1, "stop": ["a"],
+        "stop_token_ids": [2], "ignore_eos": True,
+    }  # fmt: skip
+    plain = SamplingSettings(max_new_tokens=5).sampling_params()
+    assert plain == {"max_new_tokens": 5, "temperature": 1.0, "top_p": 1.0, "top_k": -1}

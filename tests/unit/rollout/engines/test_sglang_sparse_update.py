@@ -1,0 +1,81 @@
+"""What is told to the weight loader inside SGLang, and what is made of its verdict."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab.rollout.engines.responses import server_info
+from trimtab.rollout.engines.sglang.sparse_update import (
+    LOADERS,
+    SparseUpdateRefused,
+    check_outcome,
+    serialized_path,
+    takes_sparse_updates,
+)
+
+FILE = Path("/scratch/update.safetensors")
+
+
+class _Strict(pickle.Unpickler):
+    """Allows one name of those that SGLang's unpickler allows, and so no detail of a version of torch."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) != ("torch", "Tensor"):
+            raise pickle.UnpicklingError(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def test_the_payload_is_the_path_with_an_empty_tensor() -> None:
+    encoded = serialized_path(FILE)
+    ((name, tensor),) = _Strict(io.BytesIO(base64.b64decode(encoded, validate=True))).load()
+    assert name == str(FILE)
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("info", "takes"),
+    [
+        ({"custom_weight_loader": list(LOADERS), "tp_size": 1}, True),
+        ({"custom_weight_loader": list(LOADERS), "tp_size": 2}, False),
+        ({"custom_weight_loader": [LOADERS[0]], "tp_size": 1}, False),
+        ({"custom_weight_loader": None, "tp_size": 1}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_server_launched_for_them_takes_sparse_updates(info: dict[str, Any], takes: bool) -> None:
+    assert takes_sparse_updates(server_info(info)) is takes
+
+
+def _leave(file: Path, **outcome: str | None) -> None:
+    file.with_name(file.name + ".outcome").write_text(json.dumps(outcome))
+
+
+def test_a_good_outcome_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "update.safetensors"
+    _leave(file, refused=None, base_version="3")
+    check_outcome(file, base_version="3")
+    with pytest.raises(SparseUpdateRefused, match="does SGLang see this folder"):
+        check_outcome(file, base_version="3")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        ({"refused": "it is packed", "base_version": None}, "it is packed"),
+        ({"refused": None, "base_version": "2"}, "changes version 2, served is 3"),
+    ],
+)
+def test_a_refusal_gives_its_reason(tmp_path: Path, outcome: dict[str, str | None], reason: str) -> None:
+    file = tmp_path / "update.safetensors"
+    _leave(file, **outcome)
+    with pytest.raises(SparseUpdateRefused, match=reason):
+        check_outcome(file, base_version="3")
