@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.devnode.preemption import preempt_pod
+from trimtab.devcluster.node.preemption import preempt_pod
 from trimtab.kube.access import AccessError, load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError

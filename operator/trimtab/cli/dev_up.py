@@ -10,9 +10,9 @@ import click
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
 from trimtab.cli.dev_operator import DevelopmentOperator
-from trimtab.devnode.quantity import InvalidQuantity, parsed_capacity
-from trimtab.devnode.sandbox import find_sandbox
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.container.sandbox import find_sandbox
+from trimtab.devcluster.node.server import DevelopmentNode
+from trimtab.devcluster.quantity import InvalidQuantity, parsed_capacity
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount

@@ -12,7 +12,7 @@ from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.support.operator.scene import Scene
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 

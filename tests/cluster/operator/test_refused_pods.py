@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.operator.gpu_quota import GpuQuota
 from tests.support.operator.scene import TIMEOUT_S, Scene, tiny_job
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.kube.resources import PODS, RLJOBS, TRAINERS
 
 DATAFLOW, WORKER = "tiny-dataflow-0", "tiny-home-rollout-0"

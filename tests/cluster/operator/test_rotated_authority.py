@@ -20,7 +20,7 @@ from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access

@@ -17,7 +17,7 @@ from tests.support.chart.rendering import CHART
 from tests.support.chart.workloads import Workloads
 from tests.support.operator.quickstart_manifest import in_a_cluster
 from tests.support.quickstart_job import make_quickstart
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 

@@ -23,7 +23,7 @@ from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from tests.support.remote.two_planes import control_plane as control_plane
 from tests.support.remote.two_planes import remote_plane as remote_plane
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS

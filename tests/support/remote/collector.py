@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Self
 
-from trimtab.devnode.garbage_collector import COLLECTED, GarbageCollector
+from trimtab.devcluster.node.garbage_collector import COLLECTED, GarbageCollector
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector

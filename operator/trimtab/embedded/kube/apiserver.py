@@ -60,7 +60,7 @@ class EmbeddedApiServer(EmbeddedServer):
                 f"--service-account-key-file={service_accounts}",
                 f"--service-account-signing-key-file={service_accounts}",
                 "--service-account-issuer=https://kubernetes.default.svc",
-                # How it reaches a node's logs, where there is one: see trimtab.devnode.
+                # How it reaches a node's logs, where there is one: see trimtab.devcluster.
                 f"--kubelet-client-certificate={kubelet_certificate}",
                 f"--kubelet-client-key={kubelet_key}",
                 f"--kubelet-certificate-authority={ca_certificate}",
