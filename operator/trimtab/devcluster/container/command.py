@@ -1,19 +1,20 @@
-"""From a container's manifest to what is started: command, environment and mounts."""
+"""The command that a container's manifest asks for, and the environment of the host that it begins with."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.devcluster.container.expansion import expanded
-
 # What a process needs to find itself and its libraries, and nothing secret; everything else is in the manifest.
 _INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "LD_LIBRARY_PATH",
 )  # fmt: skip
+
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
 class CannotRun(Exception):
@@ -39,6 +40,16 @@ def command_of(container: Mapping[str, Any], variables: Mapping[str, str]) -> li
     if command[0] == "python":
         command[0] = sys.executable
     return command
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """$(NAME) by the rules of Kubernetes: unknown names stay, $$ is a dollar sign."""
+
+    def replacement(match: re.Match[str]) -> str:
+        dollar, name = match.groups()
+        return "$" if dollar else variables.get(name, match[0])
+
+    return _REFERENCE.sub(replacement, text)
 
 
 def check_supported(container: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trimtab.devcluster.container.expansion import expanded
+from trimtab.devcluster.container.command import expanded
 from trimtab.devcluster.pod.fields import PodFacts
 
 SourceKind = Literal["ConfigMap", "Secret"]

@@ -9,18 +9,20 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import structlog
 
 from trimtab.devcluster.container.host_view import Mount
 from trimtab.devcluster.container.sandbox import Sandbox
+from trimtab.devcluster.quantity import quantity
 from trimtab.embedded.reaper import Reaper
 
 _log = structlog.get_logger(__name__)
 _REAPER = Reaper()
 _OUTPUT_LEFT_S = 2.0
+_MEMORY_LOOK_S = 0.5
 
 
 class Output(Protocol):
@@ -125,7 +127,16 @@ class ContainerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGTERM)
 
-    def memory_bytes(self) -> int:
+    async def kill_beyond(self, limit_bytes: int) -> None:
+        """As a kernel does to a container over its memory limit, but looked at twice a second: one that grows fast may
+        have more for a moment. Returns when it has killed; to be cancelled when the process ends by itself."""
+        while True:
+            if await asyncio.to_thread(self._memory_bytes) > limit_bytes:
+                self.kill()
+                return
+            await asyncio.sleep(_MEMORY_LOOK_S)
+
+    def _memory_bytes(self) -> int:
         """What its processes use, memory that they share counted once between them."""
         used = 0
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -144,6 +155,12 @@ class ContainerProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         _REAPER.forget(self.pid)
+
+
+def memory_limit(container: Mapping[str, Any]) -> int | None:
+    """In bytes; None where it has none."""
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    return None if limit is None else int(quantity(limit))
 
 
 async def _pump(stream: asyncio.StreamReader | None, output: Output) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 from trimtab.devcluster.container.command import CannotRun
 from trimtab.devcluster.container.environment import SourceMissing
 from trimtab.devcluster.container.log import LogWriter, forget_older_instances, instance_file, tail
-from trimtab.devcluster.container.memory_limit import kill_beyond, memory_limit
-from trimtab.devcluster.container.probe_counter import ProbeCounter, ProbeTiming
-from trimtab.devcluster.container.probes import Prober
-from trimtab.devcluster.container.process import CapturedOutput, ContainerProcess, Launch, StartError
+from trimtab.devcluster.container.probes import ProbeCounter, Prober, ProbeTiming
+from trimtab.devcluster.container.process import CapturedOutput, ContainerProcess, Launch, StartError, memory_limit
 from trimtab.devcluster.container.restarts import BACKOFF, RestartPolicy, restarts_of
 from trimtab.devcluster.container.sandbox import Sandbox
 from trimtab.devcluster.container.state import ContainerState, Running, Terminated, Waiting, end_of
@@ -188,7 +186,7 @@ class ContainerRunner:
             self._idle.clear()
         probing = asyncio.create_task(self._probe(process))
         limit = memory_limit(self._container)
-        held = None if limit is None else asyncio.create_task(kill_beyond(process, limit))
+        held = None if limit is None else asyncio.create_task(process.kill_beyond(limit))
         self._set(state=Running(started_at=began), restarts=number, started=False, ready=False)
         self._site.record("Normal", "Started", f"Started container {self.name}")
         try:

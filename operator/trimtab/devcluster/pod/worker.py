@@ -32,8 +32,7 @@ from trimtab.devcluster.pod.spec import Role, containers, is_finished, of_role
 from trimtab.devcluster.pod.status import PodFailure, status_of
 from trimtab.devcluster.pod.status_writer import StatusWriter
 from trimtab.devcluster.volumes import pod_volumes
-from trimtab.devcluster.volumes.host_aliases import hosts_mounts
-from trimtab.devcluster.volumes.pod_volumes import VolumeFolders, VolumeRefused
+from trimtab.devcluster.volumes.pod_volumes import VolumeFolders, VolumeRefused, hosts_mounts
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Conflict, KubeError, NotFound
 from trimtab.kube.events import EventRecorder

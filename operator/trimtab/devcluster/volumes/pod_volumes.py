@@ -1,4 +1,4 @@
-"""A pod's volumes on this machine, and where its containers find them."""
+"""What a pod's containers find mounted: its volumes on this machine, and its own /etc/hosts where it asks for one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.devcluster.container.expansion import expanded
+from trimtab.devcluster.container.command import expanded
 from trimtab.devcluster.container.host_view import Mount
 from trimtab.devcluster.pod.fields import PodFacts
 from trimtab.devcluster.pod.sources import PodSources
 from trimtab.devcluster.pod.spec import containers
 from trimtab.devcluster.volumes.projections import PROJECTED, files_of, sources_of, tokens_of, write_files
 from trimtab.kube.resources import Object
+
+_HOSTS = Path("/etc/hosts")
 
 
 class VolumeRefused(Exception):
@@ -84,6 +86,26 @@ def mounts_of(
             mounts.pop(0)
         mounts.append(Mount(source=source, target=target, read_only=read_only))
     return mounts
+
+
+def hosts_mounts(pod: Object, *, folder: Path) -> list[Mount]:
+    """For names that this machine cannot look up, as it has no DNS of the cluster. Writes the file into the pod's
+    folder; nothing for pods without aliases, which see the host's."""
+    if not _aliases(pod):
+        return []
+    file = folder / "hosts"
+    file.write_text(_hosts_text(pod, of_the_host=_HOSTS.read_text(encoding="utf-8") if _HOSTS.exists() else ""))
+    return [Mount(source=file, target=_HOSTS, read_only=True)]
+
+
+def _hosts_text(pod: Object, *, of_the_host: str) -> str:
+    """The host's entries, then the pod's, a line for each address."""
+    entries = [f"{alias['ip']}\t{' '.join(alias.get('hostnames') or ())}" for alias in _aliases(pod)]
+    return "\n".join((of_the_host.rstrip("\n"), *entries, ""))
+
+
+def _aliases(pod: Object) -> list[dict[str, list[str]]]:
+    return list(pod["spec"].get("hostAliases") or ())
 
 
 def _below(source: Path, below: str) -> Path:

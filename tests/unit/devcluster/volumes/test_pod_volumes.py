@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.support.devcluster.pods import a_pod
-from trimtab.devcluster.container.gpus import GpuBook, host_gpus
 from trimtab.devcluster.container.host_view import Mount
 from trimtab.devcluster.volumes.pod_volumes import VolumeFolders, VolumeRefused, mounts_of, refusal_of
 
@@ -76,13 +75,3 @@ def test_no_sub_path_leads_out_of_its_volume(tmp_path: Path) -> None:
     container = {"name": "main", "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "link"}]}
     with pytest.raises(VolumeRefused, match="leads out"):
         mounts_of(container, a_pod(container, volumes=[{"name": "v"}]), folders=folders, variables={})
-
-
-def test_gpus_are_handed_out_once() -> None:
-    book = GpuBook(host_gpus({"CUDA_VISIBLE_DEVICES": "2,5,7"}))
-    two = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    assert book.take(two, uid="a") == {"CUDA_VISIBLE_DEVICES": "2,5"}
-    assert book.take(two, uid="a") == {"CUDA_VISIBLE_DEVICES": "2,5"}
-    assert book.take({"name": "main"}, uid="b") == {"CUDA_VISIBLE_DEVICES": ""}
-    book.release(uid="a")
-    assert book.take(two, uid="c") == {"CUDA_VISIBLE_DEVICES": "2,5"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.devcluster.container.expansion import expanded
+from trimtab.devcluster.container.command import expanded
 
 VARIABLES = {"A": "1", "B": "two words", "EMPTY": ""}
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trimtab.devcluster.container.probe_counter import ProbeCounter, ProbeTiming
+from trimtab.devcluster.container.probes import ProbeCounter, ProbeTiming
 
 
 def test_the_verdict_changes_after_a_row() -> None:
