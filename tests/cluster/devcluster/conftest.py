@@ -1,4 +1,4 @@
-"""One development node for these tests, with room for anything but the pods that ask for too much on purpose."""
+"""One development cluster for these tests, with room for anything but the pods that ask for too much on purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.devcluster.bench import Bench
-from trimtab.devcluster.node.server import DevelopmentNode
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 
@@ -15,13 +16,15 @@ CAPACITY = ("cpu=64", "memory=64Gi", "example.com/widget=2")
 
 
 @pytest.fixture(scope="package")
-def node(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevelopmentNode]:
-    folder = tmp_path_factory.mktemp("node")
-    with DevelopmentNode(folder, control_plane=control_plane, capacity=CAPACITY) as node:
-        yield node
+def cluster(
+    control_plane: ControlPlane, controllers: ControllerAssets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevelopmentCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with DevelopmentCluster(folder, control_plane=control_plane, assets=controllers, capacity=CAPACITY) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def bench(node: DevelopmentNode, control_plane: ControlPlane, namespace: str) -> Bench:
+def bench(cluster: DevelopmentCluster, control_plane: ControlPlane, namespace: str) -> Bench:
     access = load_access(control_plane.kubeconfig())
-    return Bench(control_plane, namespace=namespace, node=node, access=access)
+    return Bench(control_plane, namespace=namespace, node=cluster.node, access=access)

@@ -1,4 +1,4 @@
-"""kubectl logs, through the API server, from the node's own HTTPS API; and nobody else gets in there."""
+"""kubectl logs, through the API server, from the node's own HTTPS API; which lets in no other client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import urllib.request
 import pytest
 
 from tests.support.devcluster.bench import Bench, container, pod
-from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 
 
@@ -52,9 +51,9 @@ def test_follow_ends_with_the_container(bench: Bench) -> None:
 
 
 def test_only_the_api_server_is_let_in(
-    node: DevelopmentNode, control_plane: ControlPlane, bench: Bench, tmp_path_factory: pytest.TempPathFactory
+    control_plane: ControlPlane, bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    url = f"https://127.0.0.1:{node.ports['kubelet']}/containerLogs/{bench.namespace}/any/main"
+    url = f"https://127.0.0.1:{bench.node.ports['kubelet']}/containerLogs/{bench.namespace}/any/main"
     trusting = ssl.create_default_context(cafile=str(control_plane.authority_file))
     with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
         urllib.request.urlopen(url, context=trusting, timeout=120)

@@ -1,4 +1,6 @@
-"""Binding in a cluster of one node: what fits is bound, the rest is told why it waits, and taken when there is room."""
+"""Scheduling on the development cluster: what fits is bound, the rest is told why it waits, and taken when there is
+room.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_a_pod_waits_until_what_it_asks_for_is_free(bench: Bench) -> None:
     bench.apply(pod("small", container("true"), restartPolicy="Never"))
     refused = bench.until(lambda: _scheduled(bench, "waiter"), lambda condition: condition.get("status") == "False")
     assert refused["reason"] == "Unschedulable"
-    assert "Insufficient example.com/widget (requested 1, free 0)" in refused["message"]
+    assert "Insufficient example.com/widget" in refused["message"]
     bench.phase("small", "Succeeded")  # who waits does not keep others from going
     bench.has_events("waiter", "FailedScheduling")
     bench.kubectl("delete", "pod", "holder")
@@ -36,7 +38,7 @@ def test_a_pod_waits_until_what_it_asks_for_is_free(bench: Bench) -> None:
 def test_a_selector_that_no_node_has_is_told(bench: Bench) -> None:
     bench.apply(pod("picky", container("true"), nodeSelector={"gpu": "h100"}))
     refused = bench.until(lambda: _scheduled(bench, "picky"), lambda condition: condition.get("status") == "False")
-    assert "didn't match nodeSelector gpu=h100" in refused["message"]
+    assert "didn't match Pod's node affinity/selector" in refused["message"]
 
 
 def test_a_gated_pod_is_left_alone_until_its_gate_opens(bench: Bench) -> None:

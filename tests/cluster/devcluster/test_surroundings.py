@@ -138,7 +138,7 @@ def test_a_read_only_root_is_read_only(bench: Bench) -> None:
     ("volume", "said"),
     [
         ({"hostPath": {"path": "/etc"}}, "--allow-host-path"),
-        ({"persistentVolumeClaim": {"claimName": "c"}}, "persistentVolumeClaim is not supported"),
+        ({"nfs": {"server": "files", "path": "/"}}, "nfs is not supported"),
     ],
 )
 def test_volumes_that_cannot_be_had_fail_the_pod(bench: Bench, volume: dict[str, object], said: str) -> None:

@@ -50,6 +50,10 @@ class Bench:
     def apply(self, *objects: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def tries(self, manifest: dict[str, Any]) -> str:
+        """What kubectl says, whether it is let in or not."""
+        return self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest), check=False)
+
     def get(self, name: str, resource: Resource = PODS) -> dict[str, Any]:
         """Asked directly: a kubectl for every look would take most of the tests' time."""
         return self._read(resource.path(namespace=self.namespace if resource.namespaced else None, name=name))

@@ -81,7 +81,7 @@ class Kubelet:
             self._node.events.record(worker.pod, "Warning", "NodeError", "the development node failed; see its log")
 
     def _vanished(self, pod: Object) -> None:
-        """The object is no longer there: whatever is left of it goes at once."""
+        """The object is gone: what is left of its pod goes at once."""
         task = asyncio.create_task(self._clear(pod))
         self._clearing.add(task)
         task.add_done_callback(self._clearing.discard)

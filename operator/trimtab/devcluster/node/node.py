@@ -1,4 +1,4 @@
-"""The development node as a whole: a node, its scheduler and the controllers that a lone API server lacks."""
+"""The development node as a whole: its Node object, its kubelet and the API that serves logs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ import structlog
 from trimtab.devcluster.container.command import host_environment
 from trimtab.devcluster.container.gpus import RESOURCE, GpuBook, host_gpus
 from trimtab.devcluster.container.sandbox import find_sandbox
-from trimtab.devcluster.node.binder import Binder
-from trimtab.devcluster.node.garbage_collector import COLLECTED, GarbageCollector
 from trimtab.devcluster.node.kubelet import Kubelet
 from trimtab.devcluster.node.kubelet_api import KubeletApi, server_tls
-from trimtab.devcluster.node.namespace_lifecycle import NamespaceLifecycle
-from trimtab.devcluster.node.node_object import NodeObject, node_labels
+from trimtab.devcluster.node.node_object import NodeObject
 from trimtab.devcluster.pod.ports import PortBook
 from trimtab.devcluster.pod.worker import NodeSite
 from trimtab.devcluster.quantity import quantity
@@ -34,7 +31,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import NAMESPACES, NODES, PODS
+from trimtab.kube.resources import PODS
 
 _log = structlog.get_logger(__name__)
 _COMPONENT = "trimtab-devcluster"
@@ -64,7 +61,6 @@ async def run_node(settings: NodeSettings) -> None:
     ):
         capacity = machine_capacity(os.environ, folder=settings.folder) | dict(settings.capacity)
         allocatable = {name: quantity(amount) for name, amount in capacity.items()}
-        labels = node_labels(settings.name)
         sandbox, problem = find_sandbox()
         if sandbox is None:
             _log.warning("no_sandbox", problem=problem, effect="pods with volumes are refused")
@@ -90,35 +86,16 @@ async def run_node(settings: NodeSettings) -> None:
             clock=time.time,
         )
         own_pods = Reflector(client, PODS, field_selector=f"spec.nodeName={settings.name}")
-        collected = {resource: Reflector(client, resource) for resource in COLLECTED}
-        namespaces = Reflector(client, NAMESPACES)
         kubelet = Kubelet(own_pods, node=site)
-        own_node = Reflector(client, NODES, field_selector=f"metadata.name={settings.name}")
-        binder = Binder(
-            client,
-            collected[PODS],
-            own_node,
-            node=settings.name,
-            labels=labels,
-            allocatable=allocatable,
-            events=events,
-            clock=time.time,
-        )
         tls = server_tls(certificate=settings.certificate, key=settings.key, client_authority=settings.authority)
         api = KubeletApi(kubelet, tls=tls, port=settings.port)
-        node = NodeObject(
-            client, name=settings.name, capacity=capacity, labels=labels, kubelet_port=settings.port, clock=time.time
-        )
-        namespace_lifecycle = NamespaceLifecycle(client, namespaces, authority=settings.authority.read_text())
-        collector = GarbageCollector(client, list(collected.values()))
+        node = NodeObject(client, name=settings.name, capacity=capacity, kubelet_port=settings.port, clock=time.time)
         await node.register()
         await api.start()
         _log.info("node_ready", node=settings.name, sandbox=sandbox is not None, capacity=capacity)
         try:
             async with asyncio.TaskGroup() as group:
-                for store in (own_pods, own_node, namespaces, *collected.values()):
-                    group.create_task(store.run())
-                for part in (kubelet, binder, collector, namespace_lifecycle, events, node):
+                for part in (own_pods, kubelet, events, node):
                     group.create_task(part.run())
         finally:
             _log.info("node_stopping", node=settings.name)
@@ -126,7 +103,7 @@ async def run_node(settings: NodeSettings) -> None:
             await api.stop()
             with suppress(KubeError, TimeoutError):
                 async with asyncio.timeout(2.0):
-                    await node.report(ready=False, reason="NodeStopped", message="the development node was stopped")
+                    await node.report_stopped()
 
 
 def machine_capacity(host: Mapping[str, str], *, folder: Path) -> dict[str, str]:

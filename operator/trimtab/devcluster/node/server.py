@@ -39,7 +39,9 @@ class DevelopmentNode(EmbeddedServer):
         self._host_paths_allowed = host_paths_allowed
 
     def command(self) -> Command:
-        certificate, key = self._control_plane.serving_certificate(node=NODE_NAME, folder=self.data_folder)
+        certificate, key = self._control_plane.serving_certificate(
+            user=f"system:node:{NODE_NAME}", groups=("system:nodes",), folder=self.data_folder
+        )
         arguments = [
             # -P: the working folder is no place for modules, and pods must not be shown it as one.
             sys.executable, "-P", "-m", "trimtab.devcluster.node",
