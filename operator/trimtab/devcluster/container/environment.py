@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trimtab.devcluster.container.command import expanded
-from trimtab.devcluster.pod.fields import PodFacts
+from trimtab.devcluster.pod.spec import PodFacts
 
 SourceKind = Literal["ConfigMap", "Secret"]
 

@@ -13,7 +13,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def host_gpus(host: Mapping[str, str]) -> list[str]:
-    """The host's GPUs, or those of them that whoever started us lets us see."""
+    """The host's GPUs, or those of them that CUDA_VISIBLE_DEVICES shows to this process."""
     if VARIABLE in host:
         return [device for device in host[VARIABLE].split(",") if device]
     return [path.name.removeprefix("nvidia") for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]

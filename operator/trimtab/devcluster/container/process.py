@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import psutil
 import structlog
 
-from trimtab.devcluster.container.host_view import Mount
-from trimtab.devcluster.container.sandbox import Sandbox
+from trimtab.devcluster.container.sandbox import Mount, Sandbox
 from trimtab.devcluster.quantity import quantity
 from trimtab.embedded.reaper import Reaper
 
@@ -170,7 +169,7 @@ async def _pump(stream: asyncio.StreamReader | None, output: Output) -> None:
             try:
                 output.write(piece)
             except OSError as error:
-                # A full disk loses lines; a pipe that nobody reads would stop the container.
+                # A full disk loses lines; a pipe that is not read would stop the container.
                 _log.warning("output_lost", error=str(error))
     finally:
         output.close()
@@ -185,7 +184,7 @@ def _memory_of(process: psutil.Process) -> int:
 
 def _inside(bwrap: int) -> int | None:
     """The container's first process: bubblewrap has one child, the init of its process namespace, whose oldest child it
-    is. None: it is not there yet, or no longer."""
+    is. None: it is not there yet, or has ended."""
     try:
         (init,) = psutil.Process(bwrap).children()
         return int(min(init.children(), key=lambda process: process.create_time()).pid)

@@ -8,7 +8,7 @@ from trimtab.devcluster.pod.spec import Role
 from trimtab.fabric import restarts
 from trimtab.fabric.backoff import FullJitter
 
-# Shorter than a kubelet's: on a laptop somebody is watching.
+# Shorter than a kubelet's: on a laptop a person is watching.
 BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
 _STABLE_S = 30.0
 

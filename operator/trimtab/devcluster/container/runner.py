@@ -17,7 +17,7 @@ from trimtab.devcluster.container.process import CapturedOutput, ContainerProces
 from trimtab.devcluster.container.restarts import BACKOFF, RestartPolicy, restarts_of
 from trimtab.devcluster.container.sandbox import Sandbox
 from trimtab.devcluster.container.state import ContainerState, Running, Terminated, Waiting, end_of
-from trimtab.devcluster.pod.fields import UnknownField
+from trimtab.devcluster.pod.spec import UnknownField
 from trimtab.devcluster.volumes.pod_volumes import VolumeRefused
 from trimtab.kube.errors import KubeError
 from trimtab.kube.events import EventType
@@ -125,7 +125,7 @@ class ContainerRunner:
         await self._idle.wait()
 
     def kill(self) -> None:
-        """At once, while somebody else waits in `stop`."""
+        """At once, while another task waits in `stop`."""
         if self._process is not None:
             self._process.kill()
 

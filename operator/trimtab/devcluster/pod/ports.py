@@ -37,7 +37,7 @@ def declared(pod: Object) -> list[dict[str, Any]]:
 
 
 def probed_port(reference: str | int, *, pod: Object, ports: Mapping[str, int]) -> int:
-    """A probe's port by name, or by the declared number; a number that nobody declared stands for itself."""
+    """A probe's port by name, or by the declared number; a number that was not declared stands for itself."""
     for port in declared(pod):
         if reference in (port["name"], port["containerPort"]):
             return ports[port["name"]]

@@ -63,7 +63,7 @@ class StatusWriter:
                 await self._write()
                 attempt = 0
             except (NotFound, Conflict):
-                self._clean.set()  # the pod is gone, or another of its name is there: nobody is left to tell
+                self._clean.set()  # the pod is gone, or another of its name is there
                 return
             except KubeError as error:
                 _log.warning("status_not_written", pod=self._pod["metadata"]["name"], error=str(error))

@@ -17,18 +17,16 @@ from trimtab.devcluster.container import environment
 from trimtab.devcluster.container.command import check_supported, command_of
 from trimtab.devcluster.container.environment import SourceMissing
 from trimtab.devcluster.container.gpus import GpuBook
-from trimtab.devcluster.container.host_view import Mount
 from trimtab.devcluster.container.probes import Prober
 from trimtab.devcluster.container.process import Launch
 from trimtab.devcluster.container.restarts import BACKOFF, RestartPolicy, policy_of
 from trimtab.devcluster.container.runner import ContainerRunner, ContainerSite
-from trimtab.devcluster.container.sandbox import Sandbox
+from trimtab.devcluster.container.sandbox import Mount, Sandbox
 from trimtab.devcluster.container.state import AFTER_INIT, CREATING, ContainerState
-from trimtab.devcluster.pod.fields import PodFacts
 from trimtab.devcluster.pod.ports import PortBook, shared_host_of, variables_of
 from trimtab.devcluster.pod.resumption import resumed
 from trimtab.devcluster.pod.sources import PodSources
-from trimtab.devcluster.pod.spec import Role, containers, is_finished, of_role
+from trimtab.devcluster.pod.spec import PodFacts, Role, containers, is_finished, of_role
 from trimtab.devcluster.pod.status import PodFailure, status_of
 from trimtab.devcluster.pod.status_writer import StatusWriter
 from trimtab.devcluster.volumes import pod_volumes

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.devcluster.container.command import expanded
-from trimtab.devcluster.container.host_view import Mount
-from trimtab.devcluster.pod.fields import PodFacts
+from trimtab.devcluster.container.sandbox import Mount
 from trimtab.devcluster.pod.sources import PodSources
-from trimtab.devcluster.pod.spec import containers
+from trimtab.devcluster.pod.spec import PodFacts, containers
 from trimtab.devcluster.volumes.projections import PROJECTED, files_of, sources_of, tokens_of, write_files
 from trimtab.kube.resources import Object
 

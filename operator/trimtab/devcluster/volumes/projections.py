@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.devcluster.container.environment import Source, SourceKind, Sources
-from trimtab.devcluster.pod.fields import PodFacts
-from trimtab.devcluster.pod.spec import containers
+from trimtab.devcluster.pod.spec import PodFacts, containers
 
 _DEFAULT_MODE = 0o644
 _TOKEN_LIFETIME_S = 3600

@@ -1,4 +1,4 @@
-"""Volumes of medium Memory: folders in the machine's memory, which nobody would miss and everybody pays for."""
+"""Volumes of medium Memory: folders in the machine's memory, which cost memory until they are removed."""
 
 from __future__ import annotations
 

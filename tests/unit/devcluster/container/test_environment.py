@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.devcluster.pods import a_pod
 from trimtab.devcluster.container.environment import Source, SourceMissing, Sources, content_of, resolved, sources_of
-from trimtab.devcluster.pod.fields import PodFacts, UnknownField
+from trimtab.devcluster.pod.spec import PodFacts, UnknownField
 
 SOURCES = Sources(
     content={

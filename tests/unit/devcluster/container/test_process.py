@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from tests.support.polling import eventually, within
-from trimtab.devcluster.container.host_view import Mount
 from trimtab.devcluster.container.process import CapturedOutput, ContainerProcess, Launch, StartError
-from trimtab.devcluster.container.sandbox import Sandbox, find_sandbox
+from trimtab.devcluster.container.sandbox import Mount, Sandbox, find_sandbox
 
 
 @pytest.fixture(params=["sandboxed", "plain"])

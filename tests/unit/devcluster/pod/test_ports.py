@@ -48,6 +48,6 @@ def test_probes_go_to_the_port_that_was_chosen(reference: str | int, port: int) 
     assert probed_port(reference, pod=serving("1"), ports={"web-api": 40_001}) == port
 
 
-def test_a_probe_of_a_port_that_nobody_has_is_refused() -> None:
+def test_a_probe_of_a_port_that_no_container_has_is_refused() -> None:
     with pytest.raises(ValueError, match="'metrics' is no port"):
         probed_port("metrics", pod=serving("1"), ports={"web-api": 1})

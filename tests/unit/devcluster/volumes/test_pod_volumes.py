@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.devcluster.pods import a_pod
-from trimtab.devcluster.container.host_view import Mount
+from trimtab.devcluster.container.sandbox import Mount
 from trimtab.devcluster.volumes.pod_volumes import VolumeFolders, VolumeRefused, mounts_of, refusal_of
 
 MOUNTED = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}

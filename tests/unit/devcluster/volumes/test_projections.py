@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.devcluster.pods import a_pod
 from trimtab.devcluster.container.environment import Source, SourceMissing, Sources
-from trimtab.devcluster.pod.fields import PodFacts
+from trimtab.devcluster.pod.spec import PodFacts
 from trimtab.devcluster.volumes.projections import File, TokenWish, files_of, sources_of, tokens_of, write_files
 
 FACTS = PodFacts(pod=a_pod({"resources": {"limits": {"cpu": "3"}}}), node="n", allocatable={})

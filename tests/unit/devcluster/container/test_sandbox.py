@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trimtab.devcluster.container.host_view import Mount, view_arguments
+from trimtab.devcluster.container.sandbox import Mount, view_arguments
 
 
 def _triples(arguments: list[str]) -> list[tuple[str, ...]]:
