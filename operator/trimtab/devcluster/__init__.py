@@ -1,1 +1,1 @@
-"""A development node: bound pods of a real API server run as local processes, without containers."""
+"""A cluster on one machine: Kubernetes' scheduler and controllers, and a node that runs pods as local processes."""

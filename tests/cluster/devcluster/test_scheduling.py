@@ -4,6 +4,7 @@ room.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.support.devcluster.bench import Bench, container, pod
@@ -55,3 +56,19 @@ def test_the_node_is_described(bench: Bench) -> None:
     assert {c["type"]: c["status"] for c in node["status"]["conditions"]}["Ready"] == "True"
     assert node["status"]["allocatable"]["example.com/widget"] == "2"
     assert "development" in bench.plane.kubectl("get", "leases", "-n", "kube-node-lease").stdout
+
+
+def test_a_node_that_was_thought_lost_says_that_it_is_there(bench: Bench) -> None:
+    """As after a machine was suspended for longer than the node lifecycle controller waits."""
+    unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}}
+    bench.plane.kubectl("patch", "node", "development", "--subresource=status", f"--patch={json.dumps(unknown)}")
+
+    def node() -> tuple[str, list[str]]:
+        found = bench.get("development", NODES)
+        ready = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}["Ready"]
+        return ready, [taint["key"] for taint in found["spec"].get("taints", ())]
+
+    bench.until(node, lambda seen: "node.kubernetes.io/unreachable" in seen[1])
+    bench.until(node, lambda seen: seen == ("True", []))
+    bench.apply(pod("after", container("true"), restartPolicy="Never"))
+    bench.phase("after", "Succeeded")
