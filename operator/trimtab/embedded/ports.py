@@ -1,7 +1,7 @@
 """Loopback ports for embedded servers.
 
-A port is chosen long before its server listens: an engine imports for seconds. So it comes from below those that the
-kernel gives to whoever asks for any, such as every client that connects, or in the meantime it would be somebody's.
+A port is chosen long before its server listens: an engine imports for seconds. So it comes from below the range from
+which the kernel gives ports to clients that connect, or another process could have it in the meantime.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FEWEST = 2_000
 """With fewer to choose from, any port must do."""
 _KERNELS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-# Each process goes on where it was, from a place of its own: nobody soon hands out again what he or another has.
+# Each process begins at a place of its own and goes on from there: no port is handed out twice within a short time.
 _handed_out = itertools.count()
 _APART = 7919
 

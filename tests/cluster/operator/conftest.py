@@ -12,7 +12,9 @@ from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import OperatorProcess, grant_cluster_role
 from tests.support.operator.scene import Scene
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.devcluster.node.server import DevelopmentNode
+from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
 
@@ -54,7 +56,9 @@ def scene(control_plane: ControlPlane, operator: OperatorProcess, namespace: str
 
 
 @pytest.fixture
-def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
+def node(control_plane: ControlPlane, controllers: ControllerAssets, tmp_path: Path) -> Iterator[DevelopmentNode]:
     """Pods that are pending begin to run."""
-    with DevelopmentNode(tmp_path / "node", control_plane=control_plane, host_paths_allowed=True) as node:
-        yield node
+    with DevelopmentCluster(
+        tmp_path / "cluster", control_plane=control_plane, assets=controllers, host_paths_allowed=True
+    ) as cluster:
+        yield cluster.node

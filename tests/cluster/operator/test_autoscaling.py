@@ -16,7 +16,7 @@ from tests.support.agent.messages_server import MessagesServer
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.kube.resources import EVENTS, ROLLOUT_POOLS
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.operator.scene import Scene, tiny_job
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.kube.resources import RLJOBS, TRAINERS
 
 DATAFLOW, TRAINER, WORKER = "tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0"

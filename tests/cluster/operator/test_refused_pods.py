@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.control_planes import NewControllerManager
 from tests.support.operator.gpu_quota import GpuQuota
 from tests.support.operator.scene import TIMEOUT_S, Scene, tiny_job
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
+from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.kube.controller_manager import RESOURCE_QUOTA
 from trimtab.kube.resources import PODS, RLJOBS, TRAINERS
 
 DATAFLOW, WORKER = "tiny-dataflow-0", "tiny-home-rollout-0"
@@ -60,68 +64,77 @@ def _seen_for(scene: Scene, seconds: float) -> tuple[set[str], list[dict[str, An
     return versions, ranks
 
 
+@pytest.fixture
+def quota_controller(control_plane: ControlPlane, new_controller_manager: NewControllerManager) -> Iterator[None]:
+    with new_controller_manager(control_plane, RESOURCE_QUOTA):
+        yield
+
+
+@pytest.mark.usefixtures("quota_controller")
 @pytest.mark.parametrize(
     ("ranks", "gpus"),
     [pytest.param(1, 0, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (2, 1)],
 )
 def test_what_does_not_fit_is_not_made_and_costs_no_restart(scene: Scene, ranks: int, gpus: int) -> None:
     before = _refusals(scene)
-    with GpuQuota(scene, gpus=gpus) as quota:
-        scene.apply(_job(ranks=ranks))
-        scene.has_pods(DATAFLOW, WORKER)
-        _is_refused(scene)
-        scene.until(
-            lambda: str(scene.condition(RLJOBS, "tiny", "Succeeded")),
-            lambda told: "WaitingForTrainer" in told and "exceeded quota" in told,
-        )
-        error = scene.until(lambda: scene.must_get(RLJOBS, "tiny")["status"].get("lastError") or {}, bool)
-        assert error["reason"] == "PodRefused"
-        # The first attempts come so soon that the quota's counter may not have noticed yet who was taken back.
-        scene.until(lambda: _refusals(scene) - before, lambda count: count >= 5)
-        versions, seen = _seen_for(scene, 8.0)
-        assert len(versions) == 1, "a status was written"
-        assert all(pod["spec"]["schedulingGates"] for pod in seen), "a part of the gang could run"
-        assert len({pod["metadata"]["uid"] for pod in seen}) <= 8
-        assert 5 <= _refusals(scene) - before <= 9
-        status = _trainer(scene)["status"]
-        assert (status["attempt"], status["restarts"], status["startedAttempt"]) == (1, 0, 0)
-        quota.raise_to(ranks)
-        _all_run(scene, *RANKS[:ranks])
-        scene.says(TRAINERS, "tiny-solver", "Accepted", "Accepted")
-        status = scene.until(lambda: _trainer(scene)["status"], lambda status: status["startedAttempt"] == 1)
-        assert (status["attempt"], status["restarts"]) == (1, 0)
-        scene.until(lambda: scene.must_get(RLJOBS, "tiny")["status"].get("lastError"), lambda error: not error)
+    quota = GpuQuota(scene, gpus=gpus)
+    scene.apply(_job(ranks=ranks))
+    scene.has_pods(DATAFLOW, WORKER)
+    _is_refused(scene)
+    scene.until(
+        lambda: str(scene.condition(RLJOBS, "tiny", "Succeeded")),
+        lambda told: "WaitingForTrainer" in told and "exceeded quota" in told,
+    )
+    error = scene.until(lambda: scene.must_get(RLJOBS, "tiny")["status"].get("lastError") or {}, bool)
+    assert error["reason"] == "PodRefused"
+    # The first attempts come so soon that the quota's counter may not have noticed yet who was taken back.
+    scene.until(lambda: _refusals(scene) - before, lambda count: count >= 5)
+    versions, seen = _seen_for(scene, 8.0)
+    assert len(versions) == 1, "a status was written"
+    assert all(pod["spec"]["schedulingGates"] for pod in seen), "a part of the gang could run"
+    assert len({pod["metadata"]["uid"] for pod in seen}) <= 8
+    assert 5 <= _refusals(scene) - before <= 9
+    status = _trainer(scene)["status"]
+    assert (status["attempt"], status["restarts"], status["startedAttempt"]) == (1, 0, 0)
+    quota.raise_to(ranks)
+    _all_run(scene, *RANKS[:ranks])
+    scene.says(TRAINERS, "tiny-solver", "Accepted", "Accepted")
+    status = scene.until(lambda: _trainer(scene)["status"], lambda status: status["startedAttempt"] == 1)
+    assert (status["attempt"], status["restarts"]) == (1, 0)
+    scene.until(lambda: scene.must_get(RLJOBS, "tiny")["status"].get("lastError"), lambda error: not error)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quota_controller")
 def test_after_ten_attempts_there_is_one_a_minute_and_recovery_within_one(scene: Scene) -> None:
     before = _refusals(scene)
-    with GpuQuota(scene, gpus=1) as quota:
-        scene.apply(_job(ranks=2))
-        _is_refused(scene)
-        scene.until(lambda: _refusals(scene) - before, lambda count: count >= 10)
-        version, count, began = _trainer(scene)["metadata"]["resourceVersion"], _refusals(scene), time.monotonic()
-        # Whatever is said on the bus, about another object or about this one wakes it; none of it makes room.
-        while time.monotonic() < began + 150.0:
-            scene.kubectl("annotate", "--overwrite", "rljob", "tiny", f"poke={time.monotonic():.0f}")
-            time.sleep(1.0)
-        assert _refusals(scene) - count in (2, 3)
-        assert _trainer(scene)["metadata"]["resourceVersion"] == version
-        quota.raise_to(2)
-        # A minute, and what a busy machine adds to it.
-        _all_run(scene, *RANKS, timeout_s=120.0)
+    quota = GpuQuota(scene, gpus=1)
+    scene.apply(_job(ranks=2))
+    _is_refused(scene)
+    scene.until(lambda: _refusals(scene) - before, lambda count: count >= 10)
+    version, count, began = _trainer(scene)["metadata"]["resourceVersion"], _refusals(scene), time.monotonic()
+    # Whatever is said on the bus, about another object or about this one wakes it; none of it makes room.
+    while time.monotonic() < began + 150.0:
+        scene.kubectl("annotate", "--overwrite", "rljob", "tiny", f"poke={time.monotonic():.0f}")
+        time.sleep(1.0)
+    assert _refusals(scene) - count in (2, 3)
+    assert _trainer(scene)["metadata"]["resourceVersion"] == version
+    quota.raise_to(2)
+    # A minute, and what a busy machine adds to it.
+    _all_run(scene, *RANKS, timeout_s=120.0)
     assert _trainer(scene)["status"]["restarts"] == 0
 
 
+@pytest.mark.usefixtures("quota_controller")
 def test_another_template_is_tried_at_once(scene: Scene) -> None:
-    with GpuQuota(scene, gpus=0):
-        scene.apply(_job(ranks=2))
-        _is_refused(scene)
-        scene.until(lambda: scene.pods("trainer"), lambda pods: not pods)
-        free = _job(ranks=2)
-        free["spec"]["policies"][0]["trainer"]["resources"] = {"requests": {"cpu": "100m"}}
-        scene.apply(free)
-        _all_run(scene, *RANKS)
+    GpuQuota(scene, gpus=0)
+    scene.apply(_job(ranks=2))
+    _is_refused(scene)
+    scene.until(lambda: scene.pods("trainer"), lambda pods: not pods)
+    free = _job(ranks=2)
+    free["spec"]["policies"][0]["trainer"]["resources"] = {"requests": {"cpu": "100m"}}
+    scene.apply(free)
+    _all_run(scene, *RANKS)
 
 
 def test_on_the_development_node_a_gang_runs_when_all_of_it_is_there(scene: Scene, node: DevelopmentNode) -> None:

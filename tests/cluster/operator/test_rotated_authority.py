@@ -20,7 +20,8 @@ from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
@@ -61,6 +62,7 @@ def servers(
 @pytest.fixture
 def scene(
     new_control_plane: NewControlPlane,
+    controllers: ControllerAssets,
     operator_template: TemplateProcess,
     servers: tuple[TlsNats, TlsSeaweed],
     tmp_path: Path,
@@ -82,7 +84,7 @@ def scene(
             _running(
                 ForkedOperator(operator_template, tmp_path / "operator", plane=plane, environment=environment)
             ) as operator,
-            DevelopmentNode(tmp_path / "node", control_plane=plane, host_paths_allowed=True),
+            DevelopmentCluster(tmp_path / "cluster", control_plane=plane, assets=controllers, host_paths_allowed=True),
         ):
             yield Scene(plane=plane, namespace=_NAMESPACE, access=load_access(plane.kubeconfig()), operator=operator)
 
@@ -148,7 +150,7 @@ def test_a_rotated_authority_reaches_running_pods_of_every_role(
         certificates.trust(*trusted)
         content = certificates.trusted_file.read_bytes()
         scene.until(lambda: _stored(scene), lambda stored: stored == [content] * 2)  # noqa: B023 - called in this turn
-        scene.until(lambda: _mounted(tmp_path / "node"), lambda mounted: mounted == {content})  # noqa: B023
+        scene.until(lambda: _mounted(tmp_path / "cluster" / "node"), lambda mounted: mounted == {content})  # noqa: B023
         certificates.show(second)
         for server in servers:
             server.kill()

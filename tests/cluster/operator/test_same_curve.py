@@ -21,7 +21,7 @@ from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.story import told
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.kube.resources import RLJOBS
 

@@ -13,7 +13,7 @@ from tests.support.operator.administrator import administrators_bus
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 

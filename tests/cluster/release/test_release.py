@@ -17,9 +17,10 @@ from tests.support.chart.rendering import CHART
 from tests.support.chart.workloads import Workloads
 from tests.support.operator.quickstart_manifest import in_a_cluster
 from tests.support.quickstart_job import make_quickstart
-from trimtab.devnode.server import DevelopmentNode
-from trimtab.embedded.kube.assets import ControlPlaneAssets
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.embedded.kube.assets import ControllerAssets, ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.kube.controller_manager import CONTROLLERS, WORKLOADS
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +45,20 @@ def plane(assets: ControlPlaneAssets, tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def node(plane: ControlPlane, tmp_path: Path) -> Iterator[DevelopmentNode]:
-    with DevelopmentNode(tmp_path / "node", control_plane=plane, host_paths_allowed=True) as node:
-        yield node
+def cluster(plane: ControlPlane, controllers: ControllerAssets, tmp_path: Path) -> Iterator[DevelopmentCluster]:
+    """Without the controllers that make pods of Deployments and StatefulSets: `Workloads` makes pods that find Services
+    and claims on one machine."""
+    with DevelopmentCluster(
+        tmp_path / "cluster",
+        control_plane=plane,
+        assets=controllers,
+        host_paths_allowed=True,
+        controllers=[name for name in CONTROLLERS if name not in WORKLOADS],
+    ) as cluster:
+        yield cluster
 
 
-@pytest.mark.usefixtures("node")
+@pytest.mark.usefixtures("cluster")
 def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) -> None:
     _until(lambda: _found(plane, "configmap", _HOME), lambda names: "ConfigMap/kube-root-ca.crt" in names)
     before = _found(plane, _KINDS, _HOME)

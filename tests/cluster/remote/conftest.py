@@ -1,4 +1,6 @@
-"""Two real control planes without nodes: one with the operator, one that pools are sent to."""
+"""Two real control planes without nodes: one with the operator, one that pools are sent to. Objects go with their
+owners, pods are never run.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +10,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.control_planes import NewControlPlane
+from tests.support.control_planes import NewControllerManager, NewControlPlane
 from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import QUICK, OperatorProcess, grant_cluster_role
 from tests.support.operator.scene import Scene
-from tests.support.remote.collector import Collector
 from tests.support.remote.cuttable_line import CuttableLine
 from tests.support.remote.far_side import FarSide
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
+from trimtab.embedded.kube.controller_manager import GARBAGE_COLLECTOR
 from trimtab.kube.access import load_access
-
-# As the operator does it, sooner.
 
 
 @pytest.fixture(scope="package")
-def remote_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
-    with new_control_plane() as plane, Collector(load_access(plane.kubeconfig())):
+def remote_plane(
+    new_control_plane: NewControlPlane, new_controller_manager: NewControllerManager
+) -> Iterator[ControlPlane]:
+    with new_control_plane() as plane, new_controller_manager(plane, GARBAGE_COLLECTOR):
         yield plane
 
 
 @pytest.fixture(scope="package")
-def control_plane(new_control_plane: NewControlPlane) -> Iterator[ControlPlane]:
+def control_plane(
+    new_control_plane: NewControlPlane, new_controller_manager: NewControllerManager
+) -> Iterator[ControlPlane]:
     with new_control_plane() as plane:
         grant_cluster_role(plane)
-        with Collector(load_access(plane.kubeconfig())):
+        with new_controller_manager(plane, GARBAGE_COLLECTOR):
             yield plane
 
 

@@ -14,18 +14,19 @@ import pytest
 import yaml
 
 from examples.curves.running import prepare, variants, write_manifest
+from tests.support.control_planes import NewControllerManager
 from tests.support.operator.forked_operator import ForkedOperator
 from tests.support.operator.operator_process import QUICK, OperatorProcess
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
-from tests.support.remote.collector import Collector
 from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from tests.support.remote.two_planes import control_plane as control_plane
 from tests.support.remote.two_planes import remote_plane as remote_plane
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.kube.access import load_access
+from trimtab.embedded.kube.controller_manager import GARBAGE_COLLECTOR
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS
 
 pytestmark = pytest.mark.slow
@@ -54,20 +55,26 @@ def operator(
 
 
 @pytest.fixture
-def no_nodes(control_plane: ControlPlane, remote_plane: ControlPlane) -> Iterator[None]:
+def no_nodes(
+    control_plane: ControlPlane, remote_plane: ControlPlane, new_controller_manager: NewControllerManager
+) -> Iterator[None]:
     """Pods stay pending, and go with their owners."""
     with ExitStack() as stack:
         for plane in (control_plane, remote_plane):
-            stack.enter_context(Collector(load_access(plane.kubeconfig())))
+            stack.enter_context(new_controller_manager(plane, GARBAGE_COLLECTOR))
         yield
 
 
 @pytest.fixture
-def nodes(control_plane: ControlPlane, remote_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+def nodes(
+    control_plane: ControlPlane, remote_plane: ControlPlane, controllers: ControllerAssets, tmp_path: Path
+) -> Iterator[None]:
     with ExitStack() as stack:
         for number, plane in enumerate((control_plane, remote_plane)):
             stack.enter_context(
-                DevelopmentNode(tmp_path / f"node-{number}", control_plane=plane, host_paths_allowed=True)
+                DevelopmentCluster(
+                    tmp_path / f"cluster-{number}", control_plane=plane, assets=controllers, host_paths_allowed=True
+                )
             )
         yield
 

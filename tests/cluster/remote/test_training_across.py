@@ -24,7 +24,8 @@ from tests.support.remote.far_side import FarSide, kubeconfig_secret
 from tests.support.remote.two_planes import control_plane as control_plane
 from tests.support.remote.two_planes import remote_plane as remote_plane
 from tests.support.template_process import TemplateProcess
-from trimtab.devnode.server import DevelopmentNode
+from trimtab.devcluster.cluster import DevelopmentCluster
+from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.kube.resources import ROLLOUT_POOLS
@@ -91,11 +92,16 @@ def operator(
 
 
 @pytest.fixture
-def nodes(control_plane: ControlPlane, remote_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+def nodes(
+    control_plane: ControlPlane, remote_plane: ControlPlane, controllers: ControllerAssets, tmp_path: Path
+) -> Iterator[None]:
     with ExitStack() as stack:
         for number, plane in enumerate((control_plane, remote_plane)):
-            folder = tmp_path / f"node-{number}"
-            stack.enter_context(DevelopmentNode(folder, control_plane=plane, host_paths_allowed=True))
+            stack.enter_context(
+                DevelopmentCluster(
+                    tmp_path / f"cluster-{number}", control_plane=plane, assets=controllers, host_paths_allowed=True
+                )
+            )
         yield
 
 

@@ -24,7 +24,7 @@ import os, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 from tests.support.guarded_run import memory_folder
-from trimtab.devnode.sandbox import find_sandbox
+from trimtab.devcluster.container.sandbox import find_sandbox
 from trimtab.embedded.nats_server import EmbeddedNats
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"

@@ -1,5 +1,5 @@
-"""Stands in for what a lone API server lacks: controllers that make pods of Deployments and StatefulSets, the admission
-that gives a pod its token, and names of Services, which all lead to this machine.
+"""Stands in for what one machine without a network of pods lacks: pods of Deployments and StatefulSets with fixed
+names, the admission that gives a pod its token, claims, and names of Services, which all lead to this machine.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class FaultProxy:
         self._share = share
         self._chance = chance
         folder.mkdir(parents=True, exist_ok=True)
-        certificate, key = plane.serving_certificate(node="proxy", folder=folder)
+        certificate, key = plane.serving_certificate(user="proxy", folder=folder)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._tls.load_cert_chain(certificate, key)
         (self._port,) = free_ports(1)

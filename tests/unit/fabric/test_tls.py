@@ -54,7 +54,7 @@ def test_our_own_certificate_is_renewed_too(tmp_path: Path) -> None:
 _MAKES_CONTEXTS = {"create_default_context", "SSLContext", "load_verify_locations", "load_cert_chain"}
 _MAKERS = {
     "trimtab/fabric/tls.py": "the place",
-    "trimtab/devnode/kubelet_api.py": "a server's context, whose clients are the API server",
+    "trimtab/devcluster/node/kubelet_api.py": "a server's context, whose clients are the API server",
 }
 _CLIENTS = {"nats", "boto3", "botocore"}
 _FABRIC = ("trimtab/fabric/bus/", "trimtab/fabric/objects/")

@@ -1,1 +1,1 @@
-"""A real Kubernetes control plane (etcd and kube-apiserver) on this machine, for tests and for people."""
+"""Kubernetes' own control plane on this machine, for tests and for people: etcd, API server, scheduler, controllers."""

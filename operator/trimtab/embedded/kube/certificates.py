@@ -46,11 +46,13 @@ class CertificateAuthority:
         self._key = key
 
     @classmethod
-    def create(cls, *, now: datetime.datetime, valid_for: datetime.timedelta = _VALID_FOR) -> Self:
+    def create(
+        cls, *, now: datetime.datetime, valid_for: datetime.timedelta = _VALID_FOR, name: str = "trimtab-embedded-ca"
+    ) -> Self:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(user="trimtab-embedded-ca", groups=())
+        subject = _name(user=name, groups=())
         certificate = (
-            _builder(subject=name, issuer=name, public_key=key.public_key(), now=now, valid_for=valid_for)
+            _builder(subject=subject, issuer=subject, public_key=key.public_key(), now=now, valid_for=valid_for)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(_signs_certificates(), critical=True)

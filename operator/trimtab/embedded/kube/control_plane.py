@@ -43,13 +43,14 @@ class ControlPlane:
 
     def start(self) -> Self:
         self.data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._authority = self._load_authority()
+        self._authority = self._load_authority("ca")
         self.etcd.start()
         self._apiserver = EmbeddedApiServer(
             self.data_folder / "apiserver",
             program=self.assets.apiserver,
             etcd_url=self.etcd.url,
             authority=self._authority,
+            front_proxy_authority=self._load_authority("front-proxy-ca"),
             supervise=self._supervise,
         )
         try:
@@ -85,11 +86,11 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def serving_certificate(self, *, node: str, folder: Path) -> tuple[Path, Path]:
-        """A node's certificate and key for the API that the API server fetches logs from."""
+    def serving_certificate(self, *, user: str, folder: Path, groups: tuple[str, ...] = ()) -> tuple[Path, Path]:
+        """The certificate and key of a server on loopback, such as a node that the API server fetches logs from."""
         if self._authority is None:
             raise RuntimeError("the control plane is not started")
-        pair = self._authority.server(LOOPBACK, user=f"system:node:{node}", groups=("system:nodes",))
+        pair = self._authority.server(LOOPBACK, user=user, groups=groups)
         return pair.write(folder, "serving")
 
     @property
@@ -118,13 +119,13 @@ class ControlPlane:
         names = [f"crd/{definition['metadata']['name']}" for definition in definitions]
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
 
-    def _load_authority(self) -> CertificateAuthority:
+    def _load_authority(self, name: str) -> CertificateAuthority:
         now = datetime.datetime.now(datetime.UTC)
-        certificate, key = self.data_folder / "ca.crt", self.data_folder / "ca.key"
+        certificate, key = self.data_folder / f"{name}.crt", self.data_folder / f"{name}.key"
         if certificate.exists() and key.exists():
             return CertificateAuthority(KeyPair(certificate=certificate.read_bytes(), key=key.read_bytes()), now=now)
-        authority = CertificateAuthority.create(now=now)
-        authority.pair.write(self.data_folder, "ca")
+        authority = CertificateAuthority.create(name=f"trimtab-embedded-{name}", now=now)
+        authority.pair.write(self.data_folder, name)
         return authority
 
 

@@ -1,1 +1,0 @@
-"""A development node: bound pods of a real API server run as local processes, without containers."""
