@@ -8,6 +8,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
 
+import yaml
 from pydantic import BaseModel
 
 from trimtab.embedded.child import Command
@@ -17,6 +18,11 @@ from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings, environment_for
+from trimtab.operator.admission.configuration import REVIEW, webhook_configuration
+from trimtab.operator.settings import AdmissionSettings, OwnSecret
+
+_USER = "trimtab-operator"
+_WEBHOOK = "trimtab-admission"
 
 
 class _Account(BaseModel):
@@ -29,6 +35,7 @@ class _OperatorEnvironment(BaseModel):
     object_store: ObjectStoreSettings
     logs: LogSettings
     probes: ProbeSettings
+    admission: AdmissionSettings
     images: str
 
 
@@ -36,7 +43,7 @@ class DevelopmentOperator(EmbeddedServer):
     """Started with KUBECONFIG as any operator outside its cluster, and brought back when it dies."""
 
     name = "operator"
-    port_names = ("probes",)
+    port_names = ("probes", "webhook")
     # A lease of one that was killed has to run out first.
     start_timeout_s = 60.0
 
@@ -49,13 +56,21 @@ class DevelopmentOperator(EmbeddedServer):
         self._store = store
 
     def command(self) -> Command:
-        kubeconfig = self._control_plane.kubeconfig(user="trimtab-operator")
+        kubeconfig = self._control_plane.kubeconfig(user=_USER)
+        self._install_webhook()
         settings = _OperatorEnvironment(
             nats=self._nats.address,
             nats_account=_Account(seed_file=self._nats.account_seed_file),
             object_store=self._store.settings,
             logs=LogSettings(format="json"),
             probes=ProbeSettings(host=LOOPBACK, port=self.ports["probes"]),
+            admission=AdmissionSettings(
+                host=LOOPBACK,
+                port=self.ports["webhook"],
+                secret=OwnSecret(name=_WEBHOOK, namespace="default"),
+                server_name=LOOPBACK,
+                webhook=_WEBHOOK,
+            ),
             # The development node has no images and looks at none.
             images="trimtab/development",
         )
@@ -64,6 +79,13 @@ class DevelopmentOperator(EmbeddedServer):
             environment={**os.environ, **environment_for(settings), "KUBECONFIG": str(kubeconfig)},
             log_file=self.log_file,
             folder=self.data_folder,
+        )
+
+    def _install_webhook(self) -> None:
+        address: dict[str, object] = {"url": f"https://{LOOPBACK}:{self.ports['webhook']}/{REVIEW}"}
+        body = webhook_configuration(_WEBHOOK, client_config=address, operator=_USER)
+        self._control_plane.kubectl(
+            "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump(body)
         )
 
     def probe(self) -> bool:

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
+from tests.support.api.manifests import changed, job
 from tests.support.devcluster.bench import Bench, container, pod
+from trimtab.api.review import review
 from trimtab.cli.main import main
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 
@@ -45,11 +48,14 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
         said = next((line for line in running.stdout if "Ctrl-C stops everything" in line), "")
         assert str(tmp_path / "node" / "node.log") in said, (tmp_path / "err").read_text()
 
-        def kubectl(*arguments: str, stdin: str | None = None) -> str:
+        def tried(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
             config = ["--kubeconfig", str(tmp_path / "admin.kubeconfig")]
-            done = subprocess.run(
+            return subprocess.run(
                 [str(assets.kubectl), *config, *arguments], input=stdin, capture_output=True, text=True, timeout=600
             )
+
+        def kubectl(*arguments: str, stdin: str | None = None) -> str:
+            done = tried(*arguments, stdin=stdin)
             assert done.returncode == 0, done.stderr
             return done.stdout
 
@@ -57,6 +63,21 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
         kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/hello", "--timeout=300s")
         assert kubectl("logs", "hello") == "hello\n"
         assert kubectl("get", "node", "development", "-o", "jsonpath={.status.capacity.cpu}") == "3"
+
+        bad = json.dumps(changed(job("bad"), {"spec.policies.0.sampling": {"topK": 3}}))
+        (problem,) = review(json.loads(bad)).problems
+        said_of_it = f"{problem.field}: {problem.message}"
+        while (refused := tried("apply", "--dry-run=server", "-f", "-", stdin=bad)).returncode == 0:
+            assert running.poll() is None  # the API server takes a moment to learn of a webhook
+        assert said_of_it in refused.stderr
+        (operator,) = (
+            child for child in psutil.Process(running.pid).children() if "trimtab.operator" in child.cmdline()
+        )
+        operator.suspend()
+        kubectl("apply", "-f", "-", stdin=bad)
+        operator.kill()
+        kubectl("wait", "--for=condition=Accepted=false", "rlj/bad", "--timeout=600s")
+        kubectl("delete", "rlj/bad", "--timeout=600s")
     finally:
         running.send_signal(signal.SIGINT)
         assert running.wait(600) == 0
