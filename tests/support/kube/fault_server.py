@@ -75,9 +75,12 @@ def event(kind: str, name: str, *, version: str) -> bytes:
 
 
 def expired() -> bytes:
-    return (
-        json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}).encode() + b"\n"
-    )
+    return failed(410, "Expired")
+
+
+def failed(code: int, reason: str) -> bytes:
+    """An error amid the events of a watch."""
+    return json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": code, "reason": reason}}).encode() + b"\n"
 
 
 def streamed(*chunks: bytes, abort: bool = False, until: Callable[[], Awaitable[Any]] | None = None) -> Answer:

@@ -6,7 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from tests.support.kube.fault_server import QUICK, FaultServer, event, expired, listed, refusal, streamed
+import pytest
+from aiohttp import web
+
+from tests.support.kube.fault_server import (
+    QUICK,
+    Answer,
+    FaultServer,
+    event,
+    expired,
+    failed,
+    listed,
+    refusal,
+    streamed,
+)
 from tests.support.polling import eventually, patiently
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
@@ -110,6 +123,36 @@ async def test_a_refused_watch_says_why_and_is_tried_again(faults: Faults) -> No
         await reflector.synced(timeout_s=60)
     assert Forbidden in failures
     assert reflector.failure is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal(410, "Expired"),
+        refusal(403, "Forbidden"),
+        refusal(500, "InternalError"),
+        streamed(failed(500, "InternalError")),
+        streamed(b'{"type": "MODI\n'),
+    ],
+    ids=["410", "403", "500", "error in the stream", "cut line"],
+)
+async def test_one_bad_answer_to_a_watch_loses_nothing(faults: Faults, answer: Answer) -> None:
+    """Whether it goes on or lists again."""
+    server, client = faults
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        watches.append("watch" in request.query)
+        if watches == [False, True]:
+            return await answer(request)
+        if watches[-1]:
+            return await streamed(event("DELETED", "b", version="9"), until=forever)(request)
+        return await listed("a", "b", version="2")(request)
+
+    watches: list[bool] = []
+    server.script = [handle] * 20
+    reflector = Reflector(client, PODS, backoff=QUICK)
+    async with running(reflector):
+        await eventually(lambda: sum(watches) > 1 and names(reflector)() == {"a"}, timeout_s=5)
 
 
 async def test_streams_that_end_at_once_are_not_asked_for_in_a_tight_loop(faults: Faults) -> None:
