@@ -55,7 +55,7 @@ def astraflow_runs() -> dict[str, list[Outcome]]:
 
 
 def least_gpu_hours(workload: Workload) -> float:
-    """What nobody can go below: every step known beforehand, replicas divisible, started in no time, no work lost."""
+    """The least there can be: every step known beforehand, replicas divisible, started in no time, no work lost."""
     return (
         sum(
             workload.step_s(step)

@@ -149,7 +149,7 @@ def measure_encoding() -> dict[str, Any]:
 
 
 class JetStreamRun:
-    """One stream per measurement, so that nobody's files are warmer than the other's."""
+    """One stream per measurement, so that no files are warmer than the other's."""
 
     def __init__(self, bus: Bus, raw: NatsClient) -> None:
         self._bus = bus

@@ -89,7 +89,7 @@ def _running_operator(plane: ControlPlane, folder: Path) -> Iterator[Operator]:
         **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
         "KUBECONFIG": str(plane.kubeconfig(user="trimtab-operator")),
         "TRIMTAB_IMAGES": "trimtab:benchmark",
-        # Nothing runs, so nobody dials these.
+        # Nothing runs, so these are never dialled.
         "TRIMTAB_NATS__SERVERS": "nats://127.0.0.1:1",
         "TRIMTAB_OBJECT_STORE__BUCKET": "none",
         "TRIMTAB_PROBES__HOST": "127.0.0.1",

@@ -12,7 +12,7 @@ from trimtab.rollout.workflows.team import Assignment, Episode, Team
 
 class JudgedAnswerWithTools:
     """A tool is called before the solver speaks and another checks at the end. Their times are log-normal and follow
-    from the episode's seed: whoever runs the same tasks waits for the same tools.
+    from the episode's seed: the same tasks wait for the same tools.
     """
 
     roles = JudgedAnswer.roles

@@ -243,7 +243,7 @@ class World:
         heapq.heappush(replica.running, (replica.progress + group.work, next(self._order), group))
 
     def _fill_all(self) -> None:
-        """Tasks go one by one to whoever has most room, as when all pull."""
+        """Tasks go one by one to the worker with most room, as when all pull."""
         if not self._queue:
             return
         room = [

@@ -122,7 +122,7 @@ class LoopFigures:
     """A step that publishes stands still for this long, of the time that publication adds."""
     blocked_share: float
     processor_s: dict[str, float]
-    """Of the computing thread, of a step: with one thread, what its wall time is when nobody else wants the core."""
+    """Of the computing thread, of a step: with one thread, what its wall time is when the core is free."""
     processor_ratio: float
     """Computing and standing still in a step that publishes, over computing in one that does not."""
     published_share: float

@@ -48,7 +48,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """`steps` are those of one round: enough that the first batch, which nobody can read before it is full, weighs
+    """`steps` are those of one round: enough that the first batch, which cannot be read before it is full, weighs
     little."""
 
     name: str
@@ -227,7 +227,7 @@ def _raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], floa
 
 
 def _peer_rounds(peer: TransferQueue, size: Size, failures: dict[str, str]) -> dict[str, Callable[[], float]]:
-    """Puts of a group, which is what a rollout worker has at a time, and of a whole batch, which nobody has.
+    """Puts of a group, which is what a rollout worker has at a time, and of a whole batch, which no worker has.
 
     A round of each comes first and does not count: its buffers grow in it, as ours did in our first steps.
     """

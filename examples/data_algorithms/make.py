@@ -20,7 +20,7 @@ _BROKEN = "none"
 
 
 def with_broken_keys(rows: list[Row]) -> list[Row]:
-    """The first of them, up to a share, have an answer key that nobody can meet."""
+    """The first of them, up to a share, have an answer key that no answer can meet."""
     broken = round(len(rows) * _BROKEN_SHARE)
     return [row | {"answer": _BROKEN} for row in rows[:broken]] + rows[broken:]
 

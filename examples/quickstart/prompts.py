@@ -1,4 +1,4 @@
-"""Makes what the quickstart asks: of the 1,000 questions there are, 100 are held out, and nobody trains on them."""
+"""Makes what the quickstart asks: of the 1,000 questions there are, 100 are held out and never trained on."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ OWNER = f"{GROUP}/owner"
 ATTEMPT = f"{GROUP}/attempt"
 REVISION = f"{GROUP}/revision"
 APPLIED_REPLICAS = f"{GROUP}/applied-replicas"
-"""An annotation on a job's RolloutPool: what the manifest said when replicas were last set from it. Whoever scaled the
-pool since then is not overruled.
+"""An annotation on a job's RolloutPool: what the manifest said when replicas were last set from it. A
+scale by hand since then is not overruled.
 """
 APPROVE_PROPOSAL = f"{GROUP}/approve-proposal"
 """An annotation on a job: the id of the agent's proposal that a person has approved."""
 VICTIMS = f"{GROUP}/victims"
 """An annotation on a job's RolloutPool: pods that should go first, with commas, when it is made smaller."""
 AUTOSCALED_REPLICAS = f"{GROUP}/autoscaled-replicas"
-"""An annotation on a job's RolloutPool: the size that the autoscaler has given it last. Another size is somebody
-else's.
+"""An annotation on a job's RolloutPool: the size that the autoscaler has given it last. Another size was set
+by a person.
 """

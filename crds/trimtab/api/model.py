@@ -22,8 +22,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 class ApiModel(BaseModel):
     """Base of all API types.
 
-    Unknown fields are ignored here, so that an operator reads objects written for a newer CRD; whoever accepts a
-    manifest from a person calls trimtab.api.validation, which reports them.
+    Unknown fields are ignored here, so that an operator reads objects written for a newer CRD. Code that
+    accepts a manifest from a person calls trimtab.api.validation, which reports them.
     """
 
     model_config = ConfigDict(

@@ -1,8 +1,8 @@
 """Names of everything a job creates. They are functions of the job's names alone, so that a restarted operator finds
 its children again and never makes two of one; the length limits the API enforces follow from the longest of them.
 
-Two jobs can still derive one name (`a` with `b-c`, `a-b` with `c`), and a person may have taken it by hand: whoever
-creates a child checks first that what has its name is its own.
+Two jobs can still derive one name (`a` with `b-c`, `a-b` with `c`), and a person may have taken it by hand: the code
+that creates a child checks first that what has its name is its own.
 """
 
 from __future__ import annotations

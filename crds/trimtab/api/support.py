@@ -1,4 +1,4 @@
-"""What the API has fields for and this version does not do yet. Whoever runs a job refuses it by these names, so that
+"""What the API has fields for and this version does not do yet. Both executors refuse a job by these names, so that
 nothing in a manifest is ever ignored in silence.
 """
 

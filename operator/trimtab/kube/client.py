@@ -87,7 +87,7 @@ class KubeClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Nobody may find a session that is half closed.
+        # First, so that no request begins on a session that is half closed.
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -62,8 +62,8 @@ class Changes:
 class Reflector(Mapping[Key, Object]):
     """The store, read like a dict; `run` keeps it up to date until it is cancelled.
 
-    Objects come without metadata.managedFields, which nobody reads and which is half of their size, and must not be
-    changed by those who read them.
+    Objects come without metadata.managedFields, which is half of their size and not needed here. Readers must not
+    change them.
     """
 
     def __init__(

@@ -131,8 +131,8 @@ class NatsAccountSettings(BaseModel):
 
 
 class AdmissionSettings(BaseModel):
-    """The webhook that the API server asks about RLJobs, RolloutPools and Trainers. Its certificate is somebody else's,
-    in a folder, or the operator's own, in a Secret."""
+    """The webhook that the API server asks about RLJobs, RolloutPools and Trainers. Its certificate is in a folder
+    that another program fills, or it is the operator's own, in a Secret."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -50,7 +50,7 @@ def _evaluation(story: Story) -> Chart | None:
     return Chart(
         key="evaluation",
         title="Evaluation",
-        note="Mean reward on held-out prompts, which nobody trains on.",
+        note="Mean reward on held-out prompts, which are never trained on.",
         series=found,
         x=_step_axis(found, name="weight version"),
         y=Axis(low=low, high=high, text=_short, ticks=round_ticks),

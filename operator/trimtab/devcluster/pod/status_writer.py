@@ -43,7 +43,7 @@ class StatusWriter:
         # What was watched may be older than the answer to our own last write.
         if int(pod["metadata"]["resourceVersion"]) >= int(self._pod["metadata"]["resourceVersion"]):
             self._pod = pod
-            # Somebody else's conditions may open a readiness gate.
+            # A condition of another controller's may open a readiness gate.
             self.touch()
 
     async def written(self) -> None:
