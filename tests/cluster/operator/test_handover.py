@@ -49,7 +49,8 @@ def operator_of(
             operator_template,
             tmp_path / f"{identity}-{len(started)}",
             plane=control_plane,
-            environment={**servers, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "15", **environment},
+            # A machine that is busy for a while must not cost it the lease.
+            environment={**servers, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "120", **environment},
             user=user,
             home=namespace,
         ).start("--namespace", namespace)
@@ -75,7 +76,7 @@ def _holder(scene: Scene) -> str:
 def test_one_works_and_the_other_takes_over(
     operator_of: Callable[..., OperatorProcess], scene_of: Callable[[OperatorProcess], Scene]
 ) -> None:
-    one = operator_of("one")
+    one = operator_of("one", TRIMTAB_LEASE__DURATION_S="15")
     scene = scene_of(one)
     scene.until(lambda: "operator_ready" in one.log, bool)
     two = operator_of("two")
