@@ -95,6 +95,7 @@ def test_on_the_development_node_what_does_not_fit_says_so(scene: Scene, node: D
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("close", "reopen", "fix"),
     [
