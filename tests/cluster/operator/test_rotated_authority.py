@@ -22,9 +22,9 @@ from tests.support.quickstart_job import make_quickstart
 from tests.support.template_process import TemplateProcess
 from trimtab.devcluster.cluster import DevelopmentCluster
 from trimtab.embedded.kube.assets import ControllerAssets
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
+from trimtab.kube.certificates import CertificateAuthority
 from trimtab.kube.resources import SECRETS
 
 pytestmark = pytest.mark.slow

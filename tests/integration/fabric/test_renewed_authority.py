@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.fabric.tls_servers import Certificates, TlsNats, TlsSeaweed, new_authority
 from tests.support.polling import eventually
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus, BusState
@@ -23,6 +22,7 @@ from trimtab.fabric.bus.topology import StreamSpec
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreUnavailable
 from trimtab.fabric.settings import NatsSettings
+from trimtab.kube.certificates import CertificateAuthority
 
 D = 60.0
 QUICK = FullJitter(base_s=0.02, cap_s=0.2)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.embedded.child import Command
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.kube.certificates import CertificateAuthority
 
 
 def new_authority() -> CertificateAuthority:

@@ -14,10 +14,10 @@ from typing import Any
 
 from aiohttp import web
 
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess, fixed_token
+from trimtab.kube.certificates import CertificateAuthority
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.embedded.kube.certificates import CertificateAuthority, KeyPair
+from trimtab.kube.certificates import CertificateAuthority, KeyPair
 
 TOKEN = "token-of-the-remote-account"
 SERVER = "https://cluster.example.org:6443"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.fabric.tls import ClientTls, TlsUnusable
+from trimtab.kube.certificates import CertificateAuthority
 
 ROOT = Path(__file__).parents[3]
 AUTHORITY = CertificateAuthority.create(now=datetime.datetime.now(datetime.UTC))

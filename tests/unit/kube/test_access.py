@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.api.manifests import changed
-from trimtab.embedded.kube.certificates import CertificateAuthority
 from trimtab.kube.access import AccessError, TokenFile, carried_access, in_cluster_access
+from trimtab.kube.certificates import CertificateAuthority
 
 AUTHORITY = CertificateAuthority.create(now=datetime.datetime.now(datetime.UTC))
 ENCODED = base64.b64encode(AUTHORITY.pair.certificate).decode()

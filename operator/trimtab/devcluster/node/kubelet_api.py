@@ -14,8 +14,8 @@ from aiohttp import web
 from trimtab.devcluster.container.log import LogOptions, instance_file, read_log
 from trimtab.devcluster.node.kubelet import Kubelet
 from trimtab.devcluster.pod.spec import containers
-from trimtab.embedded.kube.certificates import KUBELET_CLIENT
 from trimtab.embedded.ports import LOOPBACK
+from trimtab.kube.certificates import KUBELET_CLIENT
 from trimtab.kube.resources import Key, Object
 from trimtab.kube.timestamps import epoch
 

@@ -6,10 +6,10 @@ import http.client
 from pathlib import Path
 
 from trimtab.embedded.child import Command
-from trimtab.embedded.kube.certificates import KUBELET_CLIENT, CertificateAuthority, service_account_key
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.tls import ClientTls
+from trimtab.kube.certificates import KUBELET_CLIENT, CertificateAuthority, service_account_key
 
 _FRONT_PROXY = "front-proxy-client"
 

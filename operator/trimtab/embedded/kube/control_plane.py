@@ -13,9 +13,9 @@ import yaml
 
 from trimtab.embedded.kube.apiserver import EmbeddedApiServer
 from trimtab.embedded.kube.assets import ControlPlaneAssets
-from trimtab.embedded.kube.certificates import CertificateAuthority, KeyPair
 from trimtab.embedded.kube.etcd import EmbeddedEtcd
 from trimtab.embedded.ports import LOOPBACK
+from trimtab.kube.certificates import CertificateAuthority, KeyPair
 
 _KUBECTL_TIMEOUT_S = 120.0
 

@@ -15,7 +15,7 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from trimtab.embedded.kube.certificates import CertificateAuthority
+from trimtab.kube.certificates import CertificateAuthority
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Conflict, KubeError
 from trimtab.kube.resources import SECRETS, VALIDATING_WEBHOOKS, Object

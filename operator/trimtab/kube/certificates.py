@@ -1,4 +1,4 @@
-"""The control plane's certificate authority: the server's certificate, and client certificates for users and groups."""
+"""A certificate authority: of a development control plane, and of the operator's own webhook."""
 
 from __future__ import annotations
 
