@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trimtab.api.crd import custom_resource_definitions
-from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
+from trimtab.cli.dev import data_folder_option, told_to_stop
 from trimtab.embedded.kube.assets import control_plane_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
 

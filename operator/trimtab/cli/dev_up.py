@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trimtab.api.crd import custom_resource_definitions
-from trimtab.cli.dev_foreground import data_folder_option, told_to_stop
+from trimtab.cli.dev import data_folder_option, told_to_stop
 from trimtab.cli.dev_operator import DevelopmentOperator
 from trimtab.devcluster.cluster import DevelopmentCluster
 from trimtab.devcluster.container.sandbox import find_sandbox
