@@ -47,6 +47,9 @@ class OperatorMetrics:
         self._requests = metrics.counter(
             "operator_api_requests", "Answers of the API server.", ("verb", "resource", "code")
         )
+        self._reviews = metrics.counter(
+            "operator_admission_reviews", "Answers to the API server about objects to be written.", ("kind", "result")
+        )
         self.leader = metrics.gauge("operator_leader", "1 while this operator holds the lease.")
         self.watched_jobs = metrics.gauge("operator_watched_jobs", "Jobs that are followed on the bus.")
         self._remote_reachable = metrics.gauge(
@@ -80,6 +83,10 @@ class OperatorMetrics:
 
     def request(self, verb: str, resource: str, code: int) -> None:
         self._requests.labels(verb=verb, resource=resource, code=str(code)).inc()
+
+    def reviewed(self, kind: str, result: str) -> None:
+        """From any thread."""
+        self._reviews.labels(kind, result).inc()
 
     def reconciled(self, kind: str, *, result: str, seconds: float) -> None:
         self._duration.labels(kind=kind, result=result).observe(seconds)

@@ -73,7 +73,8 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
                 asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
             # Every replica answers the API server, whichever of them leads.
             admission = asyncio.create_task(
-                serve_admission(settings.admission, access, client, told_to_stop=told_to_stop), name="admission"
+                serve_admission(settings.admission, access, client, on_review=own.reviewed, told_to_stop=told_to_stop),
+                name="admission",
             )
             if await _acquired(leadership, unless=admission):
                 _log.info("leading", identity=settings.identity)

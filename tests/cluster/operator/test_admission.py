@@ -46,8 +46,8 @@ async def client(control_plane: ControlPlane) -> AsyncGenerator[KubeClient, None
 
 
 @asynccontextmanager
-async def webhook(client: KubeClient, namespace: str) -> AsyncGenerator[None, None]:
-    """Asked about objects of the namespace, as long as it is open."""
+async def webhook(client: KubeClient, namespace: str) -> AsyncGenerator[set[tuple[str, str]], None]:
+    """Asked about objects of the namespace, as long as it is open; it yields kinds and results of its answers."""
     (port,) = free_ports(1)
     settings = admission_settings(namespace, port=port)
     body = webhook_configuration(
@@ -55,9 +55,18 @@ async def webhook(client: KubeClient, namespace: str) -> AsyncGenerator[None, No
     )
     await client.create(VALIDATING_WEBHOOKS, body)
     told_to_stop = asyncio.Event()
-    serving = asyncio.create_task(serve_admission(settings, client.access, client, told_to_stop=told_to_stop))
+    reviews: set[tuple[str, str]] = set()
+    serving = asyncio.create_task(
+        serve_admission(
+            settings,
+            client.access,
+            client,
+            on_review=lambda kind, result: reviews.add((kind, result)),
+            told_to_stop=told_to_stop,
+        )
+    )
     try:
-        yield
+        yield reviews
     finally:
         told_to_stop.set()
         await serving
@@ -78,7 +87,7 @@ async def applied(
 async def test_a_bad_job_is_refused_in_the_words_of_validate_and_accepted_while_the_webhook_is_away(
     control_plane: ControlPlane, client: KubeClient, namespace: str
 ) -> None:
-    async with webhook(client, namespace):
+    async with webhook(client, namespace) as reviews:
 
         async def refused() -> bool:
             code, text = await applied(control_plane, namespace, BAD, "--dry-run=server")
@@ -92,6 +101,7 @@ async def test_a_bad_job_is_refused_in_the_words_of_validate_and_accepted_while_
         code, text = await applied(control_plane, namespace, changed(job(), {"spec.data.maxStaleness": 0}))
         assert code == 0, text
         assert "Warning: spec.data.maxStaleness: 0 makes training synchronous" in text
+        assert reviews == {("RLJob", "refused"), ("RLJob", "allowed"), ("RLJob", "warned")}
     code, text = await applied(control_plane, namespace, changed(BAD, {"metadata.name": "unjudged"}))
     assert code == 0, text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import http
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -28,7 +29,11 @@ _LOOKUP_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
-def admission_handlers(access: ClusterAccess) -> kopf.OperatorRegistry:
+OnReview = Callable[[str, str], None]
+"""Told of each answer: the kind, and the result (allowed, warned, refused, faulted)."""
+
+
+def admission_handlers(access: ClusterAccess, *, on_review: OnReview) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -51,12 +56,12 @@ def admission_handlers(access: ClusterAccess) -> kopf.OperatorRegistry:
         await memo.client.__aexit__()
 
     for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS):
-        _validate(registry, resource)
-    _warn_of_scale(registry)
+        _validate(registry, resource, on_review)
+    _warn_of_scale(registry, on_review)
     return registry
 
 
-def _validate(registry: kopf.OperatorRegistry, resource: Resource) -> None:
+def _validate(registry: kopf.OperatorRegistry, resource: Resource, on_review: OnReview) -> None:
     @kopf.on.validate(
         resource.group, resource.version, resource.plural, id=REVIEW, operations=["CREATE", "UPDATE"],
         registry=registry,
@@ -67,11 +72,13 @@ def _validate(registry: kopf.OperatorRegistry, resource: Resource) -> None:
             judgement = judge(new, old=old, job=await _job_of(memo.client, new))
         except Exception:  # noqa: BLE001 - a fault of ours keeps no one from writing; the reconciler judges again
             _log.exception("admission_faulted", kind=resource.kind)
+            on_review(resource.kind, "faulted")
             return
+        on_review(resource.kind, _result(judgement))
         _answer(judgement, warnings)
 
 
-def _warn_of_scale(registry: kopf.OperatorRegistry) -> None:
+def _warn_of_scale(registry: kopf.OperatorRegistry, on_review: OnReview) -> None:
     @kopf.on.validate(
         ROLLOUT_POOLS.group, ROLLOUT_POOLS.version, ROLLOUT_POOLS.plural, id=REVIEW, subresource="scale",
         operations=["UPDATE"], registry=registry,
@@ -83,8 +90,16 @@ def _warn_of_scale(registry: kopf.OperatorRegistry) -> None:
             judgement = judge_scale(RolloutPool.model_validate(item), replicas, job=await _job_of(memo.client, item))
         except (KubeError, ValueError) as error:
             _log.info("scale_not_judged", error=str(error))
+            on_review("Scale", "faulted")
             return
+        on_review("Scale", _result(judgement))
         _answer(judgement, warnings)
+
+
+def _result(judgement: Judgement) -> str:
+    if judgement.refusal is not None:
+        return "refused"
+    return "warned" if judgement.warnings else "allowed"
 
 
 def _answer(judgement: Judgement, warnings: list[str]) -> None:

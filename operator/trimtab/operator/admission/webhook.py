@@ -23,7 +23,7 @@ from trimtab.fabric.restarts import RestartPolicy
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.operator.admission.certificates import CERTIFICATE, KEY, WebhookCertificate
-from trimtab.operator.admission.handlers import admission_handlers
+from trimtab.operator.admission.handlers import OnReview, admission_handlers
 from trimtab.operator.settings import AdmissionSettings
 
 _log = structlog.get_logger(__name__)
@@ -35,14 +35,20 @@ _RESTARTS = RestartPolicy(backoff=FullJitter(base_s=1.0, cap_s=30.0), stable_s=6
 
 
 async def serve_admission(
-    settings: AdmissionSettings | None, access: ClusterAccess, client: KubeClient, *, told_to_stop: asyncio.Event
+    settings: AdmissionSettings | None,
+    access: ClusterAccess,
+    client: KubeClient,
+    *,
+    on_review: OnReview,
+    told_to_stop: asyncio.Event,
 ) -> None:
     """Until it is told to stop."""
+    handlers = partial(admission_handlers, access, on_review=on_review)
     if settings is None:
         await told_to_stop.wait()
     elif settings.certificate_folder is not None:
         server = partial(server_for, settings, settings.certificate_folder)
-        await run_webhook(access, server=server, told_to_stop=told_to_stop)
+        await run_webhook(handlers, server=server, told_to_stop=told_to_stop)
     else:
         with tempfile.TemporaryDirectory() as folder:
             certificate = WebhookCertificate(client, settings, Path(folder), clock=time.time)
@@ -51,14 +57,14 @@ async def serve_admission(
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 server = partial(server_for, settings, Path(folder))
-                await run_webhook(access, server=server, told_to_stop=told_to_stop)
+                await run_webhook(handlers, server=server, told_to_stop=told_to_stop)
             finally:
                 for task in (keeping, *waits):
                     task.cancel()
 
 
 async def run_webhook(
-    access: ClusterAccess,
+    handlers: Callable[[], kopf.OperatorRegistry],
     *,
     server: Callable[[], kopf.WebhookServer],
     told_to_stop: asyncio.Event,
@@ -79,7 +85,7 @@ async def run_webhook(
     shell: asyncio.Task[None] | None = None
     try:
         while not told_to_stop.is_set():
-            life = _KopfLife(access, server())
+            life = _KopfLife(handlers(), server())
             began = loop.time()
             shell = asyncio.create_task(in_daemon_thread(life.live, name="kopf"))
             await asyncio.wait({shell, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -103,8 +109,8 @@ async def run_webhook(
 class _KopfLife:
     """kopf from its start to its end."""
 
-    def __init__(self, access: ClusterAccess, server: kopf.WebhookServer) -> None:
-        self._access = access
+    def __init__(self, handlers: kopf.OperatorRegistry, server: kopf.WebhookServer) -> None:
+        self._handlers = handlers
         self._server = server
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -114,7 +120,7 @@ class _KopfLife:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(
                 kopf.operator(
-                    registry=admission_handlers(self._access),
+                    registry=self._handlers,
                     settings=_settings(self._server),
                     standalone=True,
                     clusterwide=True,

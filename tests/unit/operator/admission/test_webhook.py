@@ -12,8 +12,6 @@ import pytest
 from tests.support.polling import eventually, patiently
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.restarts import RestartPolicy
-from trimtab.fabric.tls import ClientTls
-from trimtab.kube.access import ClusterAccess
 from trimtab.operator.admission.webhook import run_webhook
 
 Operator = Callable[..., Awaitable[None]]
@@ -21,10 +19,9 @@ Operator = Callable[..., Awaitable[None]]
 
 async def run(monkeypatch: pytest.MonkeyPatch, operator: Operator, told_to_stop: asyncio.Event) -> None:
     monkeypatch.setattr(kopf, "operator", operator)
-    access = ClusterAccess(server="https://nowhere.invalid", tls=ClientTls())
     async with patiently(10):
         await run_webhook(
-            access,
+            kopf.OperatorRegistry,
             server=kopf.WebhookServer,
             told_to_stop=told_to_stop,
             ends_within_s=0.1,
