@@ -57,13 +57,18 @@ class WebhookCertificate:
             await asyncio.sleep(_LOOK_S * random.uniform(0.8, 1.2))  # noqa: S311 - not for secrets
 
     async def refresh(self) -> None:
+        configuration = await self._client.get_or_none(VALIDATING_WEBHOOKS, self._settings.webhook)
+        if configuration is None:
+            # As during an uninstall: without it we are not asked.
+            _log.warning("webhook_configuration_missing", name=self._settings.webhook)
+            return
         stored = await self._client.get_or_none(SECRETS, self._secret.name, namespace=self._secret.namespace)
         files = _files(stored)
         if files is None or self._is_due(files[CERTIFICATE]):
-            stored = await self._renewed(stored, files)
+            stored = await self._renewed(stored, files, configuration)
             files = _files(stored)
         else:
-            await self._tell(files[_AUTHORITIES])
+            await self._tell(configuration, files[_AUTHORITIES])
         if files is not None:
             self._write(files)
             self.ready.set()
@@ -72,7 +77,9 @@ class WebhookCertificate:
         ends = x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
         return self._clock() > ends - _RENEWED_BEFORE.total_seconds()
 
-    async def _renewed(self, stored: Object | None, files: dict[str, bytes] | None) -> Object | None:
+    async def _renewed(
+        self, stored: Object | None, files: dict[str, bytes] | None, configuration: Object
+    ) -> Object | None:
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
         authority = CertificateAuthority.create(now=now, valid_for=_LIFETIME)
         server = authority.server(self._settings.server_name, user="trimtab-admission")
@@ -84,8 +91,8 @@ class WebhookCertificate:
             _AUTHORITIES: b"".join([authority.pair.certificate, *known]),
         }
         # First, so that no replica ever shows what the API server does not know.
-        await self._tell(made[_AUTHORITIES])
-        body = _secret(self._secret, made, stored)
+        await self._tell(configuration, made[_AUTHORITIES])
+        body = _secret(self._secret, made, stored, owner=configuration)
         try:
             if stored is None:
                 return await self._client.create(SECRETS, body, namespace=self._secret.namespace)
@@ -94,18 +101,13 @@ class WebhookCertificate:
             # Another replica was faster, and tells of its own at its next look, as we do at ours.
             return await self._client.get_or_none(SECRETS, self._secret.name, namespace=self._secret.namespace)
 
-    async def _tell(self, authorities: bytes) -> None:
-        name = self._settings.webhook
-        configuration = await self._client.get_or_none(VALIDATING_WEBHOOKS, name)
-        if configuration is None:
-            _log.warning("webhook_configuration_missing", name=name)
-            return
+    async def _tell(self, configuration: Object, authorities: bytes) -> None:
         bundle = base64.b64encode(authorities).decode()
         hooks = configuration.get("webhooks") or []
         if all(hook["clientConfig"].get("caBundle") == bundle for hook in hooks):
             return
         changed = [{"name": hook["name"], "clientConfig": {"caBundle": bundle}} for hook in hooks]
-        await self._client.patch(VALIDATING_WEBHOOKS, name, {"webhooks": changed}, strategic=True)
+        await self._client.patch(VALIDATING_WEBHOOKS, self._settings.webhook, {"webhooks": changed}, strategic=True)
 
     def _write(self, files: dict[str, bytes]) -> None:
         """Only what has changed: the server looks at the files, and starts anew."""
@@ -125,11 +127,20 @@ def _files(stored: Object | None) -> dict[str, bytes] | None:
     return {name: base64.b64decode(data[name]) for name in names} if all(map(data.get, names)) else None
 
 
-def _secret(place: OwnSecret, files: dict[str, bytes], stored: Object | None) -> Object:
+def _secret(place: OwnSecret, files: dict[str, bytes], stored: Object | None, *, owner: Object) -> Object:
+    """It goes with the configuration, when the release is uninstalled."""
     metadata = {
         "name": place.name,
         "namespace": place.namespace,
         "labels": {"app.kubernetes.io/part-of": "trimtab", "app.kubernetes.io/component": "admission"},
+        "ownerReferences": [
+            {
+                "apiVersion": VALIDATING_WEBHOOKS.api_version,
+                "kind": VALIDATING_WEBHOOKS.kind,
+                "name": owner["metadata"]["name"],
+                "uid": owner["metadata"]["uid"],
+            }
+        ],
     }
     return {
         "apiVersion": "v1",
