@@ -4,6 +4,7 @@ templates. Every string and list has an upper bound, because the API server pric
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
@@ -80,3 +81,11 @@ class Resources(ApiModel):
     """What the scheduler sets aside, by resource name, such as `cpu: 4` or `memory: 16Gi`."""
     limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """What the container may use at most, by resource name, such as `nvidia.com/gpu: 8`."""
+
+
+def count_of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
+    """A count, or a share of the replicas as one."""
+    if isinstance(value, int):
+        return value
+    share = replicas * int(value.removesuffix("%")) / 100
+    return math.ceil(share) if up else math.floor(share)

@@ -19,7 +19,7 @@ from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.progress import JobReport
-from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
+from trimtab.operator.scaling.scaled_plan import ScaledPlan, with_scaling
 
 SCALING = {"mode": "Auto", "maxReplicas": 6, "minReplicas": 1, "maintainer": {"policy": "ThreeZone"}}
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
-
-from trimtab.api.scalars import CountOrPercent
 
 Targets = Mapping[str, int]
 """Replicas by pool."""
@@ -104,11 +101,3 @@ def best_first(fleet: Fleet, weights: Weights) -> tuple[Pool, ...]:
             ),
         )
     )
-
-
-def count_of(value: CountOrPercent, replicas: int, *, up: bool) -> int:
-    """A count, or a share of the replicas as one."""
-    if isinstance(value, int):
-        return value
-    share = replicas * int(value.removesuffix("%")) / 100
-    return math.ceil(share) if up else math.floor(share)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.api.autoscaling import Autoscaling
-from trimtab.api.scalars import CountOrPercent
+from trimtab.api.scalars import CountOrPercent, count_of
 from trimtab.operator.autoscale.distribution import within_bounds
-from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first, count_of
+from trimtab.operator.autoscale.fleet import Fleet, Pool, Targets, Weights, best_first
 from trimtab.operator.autoscale.history import Change, History
 
 

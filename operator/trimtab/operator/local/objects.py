@@ -26,8 +26,8 @@ from trimtab.operator.plan.lifecycle import verdict
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.plan.progress import JobReport
-from trimtab.operator.plan.scaling import with_scaling
 from trimtab.operator.plan.trainer import plan_trainer
+from trimtab.operator.scaling.scaled_plan import with_scaling
 
 _log = structlog.get_logger(__name__)
 # There is one job here, and no API server to give it a uid.

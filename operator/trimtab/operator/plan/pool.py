@@ -16,7 +16,7 @@ from trimtab.api import labels, names
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus, Update
-from trimtab.operator.autoscale.fleet import count_of
+from trimtab.api.scalars import count_of
 from trimtab.operator.conditions import Statement, updated, without
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
 from trimtab.operator.plan.job_pods import rollout_pod

@@ -13,7 +13,6 @@ from trimtab.operator.plan.actions import PutPool, PutTrainer, StartPod
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
-from trimtab.operator.plan.scaling import ScaledPlan, with_scaling
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.actions import Executor
 from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
@@ -23,6 +22,7 @@ from trimtab.operator.reconcile.home_cluster import HomeCluster, renew_credentia
 from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other, works_for
 from trimtab.operator.reconcile.ownership import is_leaving
 from trimtab.operator.reconcile.refusals import refusal_of
+from trimtab.operator.scaling.scaled_plan import ScaledPlan, with_scaling
 
 
 async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:

@@ -17,7 +17,7 @@ from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.operator.autoscale.agent.proposal import AgentProposal, AgentReply, NotProposed, Proposed
 from trimtab.operator.conditions import moment
 from trimtab.operator.plan.actions import PutPool
-from trimtab.operator.plan.scaling import ScaledPlan
+from trimtab.operator.scaling.scaled_plan import ScaledPlan
 
 
 def agent_job(*, approval: str = "Apply", **scaling: Any) -> RLJob:

@@ -19,13 +19,13 @@ from trimtab.operator.autoscale.recommendation import LatestReports, missing_evi
 from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
 from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
-from trimtab.operator.plan.agent_advice import advice
 from trimtab.operator.plan.children import made_by
 from trimtab.operator.plan.job import JobPlan, Observed
 from trimtab.operator.plan.job_pods import pool_label
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.reachability import is_lost
 from trimtab.operator.plan.trainer import COMPLETED, outcome
+from trimtab.operator.scaling.agent_advice import advice
 
 
 @dataclass(frozen=True, kw_only=True)
