@@ -85,6 +85,7 @@ def test_ranks_behind_a_node_that_is_away_are_not_said_to_be_idle(scene: Scene) 
     assert "node away is not ready" in scene.says(TRAINERS, "tiny-solver", "Ready", "NodeNotReady")
 
 
+@pytest.mark.slow
 def test_on_the_development_node_what_does_not_fit_says_so(scene: Scene, node: DevelopmentNode) -> None:
     greedy = {"replicas": 1, "resources": {"requests": {"cpu": "4k"}}}
     policies = [{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": greedy}]
@@ -119,6 +120,7 @@ def test_on_the_development_node_a_closed_node_is_told(
     scene.until(lambda: _told(scene).get("message", ""), lambda message: fix not in message)
 
 
+@pytest.mark.slow
 def test_on_the_development_node_a_limit_that_kills_is_told(scene: Scene, node: DevelopmentNode) -> None:
     small = {"replicas": 1, "resources": {"limits": {"memory": "48Mi"}}}
     scene.apply(tiny_job(policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": small}]))
