@@ -137,6 +137,7 @@ def test_another_template_is_tried_at_once(scene: Scene) -> None:
     _all_run(scene, *RANKS)
 
 
+@pytest.mark.slow
 def test_on_the_development_node_a_gang_runs_when_all_of_it_is_there(scene: Scene, node: DevelopmentNode) -> None:
     own = {"replicas": 2, "template": {"spec": {"containers": [{"name": "trainer", "command": ["sleep", "600"]}]}}}
     scene.apply(tiny_job(policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": own}]))
