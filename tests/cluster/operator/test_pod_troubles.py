@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.support.operator.scene import Scene, tiny_job
-from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.kube.resources import RLJOBS, TRAINERS
 
 DATAFLOW, TRAINER, WORKER = "tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0"
@@ -83,50 +82,6 @@ def test_ranks_behind_a_node_that_is_away_are_not_said_to_be_idle(scene: Scene) 
     scene.says(TRAINERS, "tiny-solver", "Ready", "RanksReady")
     scene.patch_pod_status(TRAINER, {"conditions": [_condition("Ready", "False")]})
     assert "node away is not ready" in scene.says(TRAINERS, "tiny-solver", "Ready", "NodeNotReady")
-
-
-@pytest.mark.slow
-def test_on_the_development_node_what_does_not_fit_says_so(scene: Scene, node: DevelopmentNode) -> None:
-    greedy = {"replicas": 1, "resources": {"requests": {"cpu": "4k"}}}
-    policies = [{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": greedy}]
-    scene.apply(tiny_job(policies=policies))
-    scene.until(
-        lambda: scene.condition(RLJOBS, "tiny", "Succeeded").get("message", ""),
-        lambda message: "Insufficient cpu" in message and "lower resources.requests" in message,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("close", "reopen", "fix"),
-    [
-        (["cordon", "development"], ["uncordon", "development"], "cordoned: kubectl uncordon"),
-        (
-            ["taint", "node", "development", "gpu=busy:NoSchedule"],
-            ["taint", "node", "development", "gpu:NoSchedule-"],
-            "tolerate the taint",
-        ),
-    ],
-)
-def test_on_the_development_node_a_closed_node_is_told(
-    scene: Scene, node: DevelopmentNode, close: list[str], reopen: list[str], fix: str
-) -> None:
-    scene.plane.kubectl(*close)
-    try:
-        scene.apply(tiny_job())
-        scene.until(lambda: _told(scene).get("message", ""), lambda message: fix in message)
-    finally:
-        scene.plane.kubectl(*reopen)
-    scene.until(lambda: _told(scene).get("message", ""), lambda message: fix not in message)
-
-
-@pytest.mark.slow
-def test_on_the_development_node_a_limit_that_kills_is_told(scene: Scene, node: DevelopmentNode) -> None:
-    small = {"replicas": 1, "resources": {"limits": {"memory": "48Mi"}}}
-    scene.apply(tiny_job(policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": small}]))
-    error = scene.until(lambda: _told(scene), lambda error: error.get("reason") == "OOMKilled")
-    assert "raise resources.limits.memory" in error["message"]
-    assert "OOMKilled" in scene.kubectl("describe", "rljob", "tiny")
 
 
 def _told(scene: Scene) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import pytest
 from tests.support.control_planes import NewControllerManager
 from tests.support.operator.gpu_quota import GpuQuota
 from tests.support.operator.scene import TIMEOUT_S, Scene, tiny_job
-from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.kube.controller_manager import RESOURCE_QUOTA
 from trimtab.kube.resources import PODS, RLJOBS, TRAINERS
@@ -135,11 +134,3 @@ def test_another_template_is_tried_at_once(scene: Scene) -> None:
     free["spec"]["policies"][0]["trainer"]["resources"] = {"requests": {"cpu": "100m"}}
     scene.apply(free)
     _all_run(scene, *RANKS)
-
-
-@pytest.mark.slow
-def test_on_the_development_node_a_gang_runs_when_all_of_it_is_there(scene: Scene, node: DevelopmentNode) -> None:
-    own = {"replicas": 2, "template": {"spec": {"containers": [{"name": "trainer", "command": ["sleep", "600"]}]}}}
-    scene.apply(tiny_job(policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": own}]))
-    assert "2 of 2 ranks train" in scene.says(TRAINERS, "tiny-solver", "Ready", "RanksReady")
-    assert _trainer(scene)["status"]["startedAttempt"] == 1

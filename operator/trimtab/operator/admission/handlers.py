@@ -6,6 +6,7 @@ API server ends it with all the others; trimtab.kube's Reflectors outlive both. 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import http
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Object, Resource
 from trimtab.operator.admission.configuration import REVIEW
-from trimtab.operator.admission.judgement import Judgement, judge, judge_scale
+from trimtab.operator.admission.judgement import Judgement, is_scaled, judge, judge_scale
 
 _LOGIN_LIFETIME = datetime.timedelta(minutes=5)
 _LOOKUP_S = 2.0
@@ -49,11 +50,14 @@ def admission_handlers(access: ClusterAccess, *, on_review: OnReview) -> kopf.Op
 
     @kopf.on.startup(registry=registry)
     async def open_client(memo: kopf.Memo, **_: Any) -> None:
-        memo.client = await KubeClient(access, user_agent="trimtab-admission", deadline_s=_LOOKUP_S).__aenter__()
+        memo.opened = contextlib.AsyncExitStack()
+        memo.client = await memo.opened.enter_async_context(
+            KubeClient(access, user_agent="trimtab-admission", deadline_s=_LOOKUP_S)
+        )
 
     @kopf.on.cleanup(registry=registry)
     async def close_client(memo: kopf.Memo, **_: Any) -> None:
-        await memo.client.__aexit__()
+        await memo.opened.aclose()
 
     for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS):
         _validate(registry, resource, on_review)
@@ -69,7 +73,7 @@ def _validate(registry: kopf.OperatorRegistry, resource: Resource, on_review: On
     async def validate(*, memo: kopf.Memo, warnings: list[str], **given: Any) -> None:
         new, old = dict(given["new"]), None if given["old"] is None else dict(given["old"])
         try:
-            judgement = judge(new, old=old, job=await _job_of(memo.client, new))
+            judgement = judge(new, old=old, job=await _job_of(memo.client, new) if is_scaled(new, old=old) else None)
         except Exception:  # noqa: BLE001 - a fault of ours keeps no one from writing; the reconciler judges again
             _log.exception("admission_faulted", kind=resource.kind)
             on_review(resource.kind, "faulted")

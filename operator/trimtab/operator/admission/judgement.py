@@ -10,7 +10,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.review import review, scale_warnings
 from trimtab.api.validation import parse
-from trimtab.kube.resources import Object
+from trimtab.kube.resources import ROLLOUT_POOLS, Object
 from trimtab.operator.reconcile.refusals import refusal_of
 
 _MOST_PROBLEMS = 20
@@ -24,7 +24,7 @@ class Judgement:
 
 
 def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
-    """`job` is that of a pool or trainer, as far as it is known.
+    """`job` is that of a pool that is scaled, as far as it is known.
 
     A write that leaves the spec as it is says nothing new, and one to an object that goes must not be held up: a bad
     object that came in while the webhook was down gets its status, loses its finalizer and can be deleted.
@@ -38,9 +38,17 @@ def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
         return Judgement(refusal=_listed(problems), warnings=reviewed.warnings)
     resource = parse(written)
     warnings = list(reviewed.warnings)
-    if isinstance(resource, RolloutPool) and old is not None and _replicas(old) != resource.spec.replicas:
+    if isinstance(resource, RolloutPool) and is_scaled(new, old=old):
         warnings += scale_warnings(resource, resource.spec.replicas, job)
     return Judgement(refusal=refusal_of(resource.spec), warnings=tuple(warnings))
+
+
+def is_scaled(new: Object, *, old: Object | None) -> bool:
+    """Whether the write gives a pool another size, by a change of its spec."""
+    if old is None or new["kind"] != ROLLOUT_POOLS.kind:
+        return False
+    sizes = [(pool.get("spec") or {}).get("replicas") for pool in (old, new)]
+    return sizes[0] != sizes[1]
 
 
 def judge_scale(pool: RolloutPool, replicas: int, *, job: RLJob | None) -> Judgement:
@@ -54,10 +62,6 @@ def _as_written(item: Object) -> Object:
         name: value for name, value in item["metadata"].items() if name in ("name", "generateName", "namespace")
     }
     return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata, "spec": item.get("spec")}
-
-
-def _replicas(pool: Object) -> object:
-    return (pool.get("spec") or {}).get("replicas")
 
 
 def _listed(problems: list[str]) -> str:
