@@ -16,7 +16,14 @@ from trimtab.embedded.ports import free_ports
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 
 
-@pytest.mark.parametrize(("ended", "expected"), [(EXIT_MISCONFIGURED, EXIT_MISCONFIGURED), (3, 1), (0, 0)])
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (EXIT_MISCONFIGURED, EXIT_MISCONFIGURED),
+        pytest.param(3, 1, marks=pytest.mark.slow),
+        pytest.param(0, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_says_it_is_misconfigured_is_heard(tmp_path: Path, ended: int, expected: int) -> None:
     script = tmp_path / "rank.py"
     script.write_text(f"raise SystemExit({ended})")
