@@ -212,7 +212,10 @@ class Reflector(Mapping[Key, Object]):
                 return
             self._objects[key] = item
         for listener in self._listeners:
-            listener(key, before, item)
+            try:
+                listener(key, before, item)
+            except Exception:  # noqa: BLE001 - what one object holds must not end the watch of all others
+                _log.exception("listener_faulted", resource=self.resource.plural, **key._asdict())
 
     def _heard(self) -> None:
         self.last_contact = self._clock()

@@ -106,7 +106,16 @@ def work_key(item: Object) -> WorkKey:
 
 def by_job_ref(item: Object) -> Iterable[Hashable]:
     """Pools and trainers, by the job they work for."""
-    return (Key(item["metadata"]["namespace"], item["spec"]["jobRef"]["name"]),)
+    job = job_named_by(item)
+    return () if job is None else (Key(item["metadata"]["namespace"], job),)
+
+
+def job_named_by(item: Object) -> str | None:
+    """The job that a pool or trainer names; None for an object that no schema has seen."""
+    spec = item.get("spec")
+    reference = spec.get("jobRef") if isinstance(spec, dict) else None
+    name = reference.get("name") if isinstance(reference, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def by_owner_and_job(item: Object) -> Iterable[Hashable]:

@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -19,20 +20,21 @@ from trimtab.kube.errors import Conflict, KubeError
 from trimtab.kube.resources import Key, Object
 from trimtab.operator.metrics import OperatorMetrics, pool_size, scaling, trainer_steps
 from trimtab.operator.reconcile.cache import Unreadable
-from trimtab.operator.reconcile.cluster import KINDS, Cluster, Result, WorkKey
+from trimtab.operator.reconcile.cluster import KINDS, Cluster, Result, WorkKey, job_named_by
 from trimtab.operator.reconcile.deletion import finish_deletion, has_finalizer
 from trimtab.operator.reconcile.job import reconcile_job
 from trimtab.operator.reconcile.observation import LeaveAlone
 from trimtab.operator.reconcile.ownership import controller_of, is_leaving
 from trimtab.operator.reconcile.placement import is_remote
 from trimtab.operator.reconcile.pool import reconcile_pool
-from trimtab.operator.reconcile.status import write_unreadable
+from trimtab.operator.reconcile.status import write_faulted, write_unreadable
 from trimtab.operator.reconcile.trainer import reconcile_trainer
 from trimtab.operator.reconcile.work_queue import WorkQueue
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.2, cap_s=60.0)
 _LONGEST_RECONCILE_S = 300.0
+_TELLING_S = 30.0
 _RESYNC_SPREAD = 0.2
 _ECHOED = ("resourceVersion", "managedFields")
 """What changes in an object's metadata when only its status is written."""
@@ -45,12 +47,22 @@ _RECONCILERS: Mapping[str, Reconcile] = {
 }
 
 
+class SayFaulted(Protocol):
+    def __call__(self, cluster: Cluster, item: Object, message: str, *, now: float) -> Awaitable[None]: ...
+
+
 class Controller:
     def __init__(
-        self, cluster: Cluster, metrics: OperatorMetrics, *, reconcilers: Mapping[str, Reconcile] = _RECONCILERS
+        self,
+        cluster: Cluster,
+        metrics: OperatorMetrics,
+        *,
+        reconcilers: Mapping[str, Reconcile] = _RECONCILERS,
+        say_faulted: SayFaulted = write_faulted,
     ) -> None:
-        """`reconcilers` by kind."""
+        """`reconcilers` by kind; `say_faulted` tells an object that it could not be reconciled."""
         self._cluster = cluster
+        self._say_faulted = say_faulted
         self._reconcilers = reconcilers
         self._metrics = metrics
         self._failures: dict[WorkKey, int] = {}
@@ -115,9 +127,12 @@ class Controller:
         except LeaveAlone as reason:
             outcome = "left_alone"
             _log.info("left_alone", **key._asdict(), reason=str(reason))
-        except Exception:  # noqa: BLE001 - a fault of ours with one object must not stop the work on all others
+        except Exception as fault:  # noqa: BLE001 - a fault of ours with one object must not stop all others
             outcome = "fault"
             _log.exception("reconcile_faulted", **key._asdict())
+            # Before its status changes: the echo of that is no reason to try again at once.
+            self._backing_off.add(key)
+            await self._tell_fault(key, fault)
         if result.objected or result.busy:
             outcome = "objected"
         self._metrics.reconciled(key.kind, result=outcome, seconds=time.monotonic() - began)
@@ -138,9 +153,23 @@ class Controller:
             return Result()
         if is_leaving(item) and has_finalizer(item):
             return await finish_deletion(self._cluster, item, None)
-        message = f"this version of the operator cannot read the object: {problem}"
+        message = f"the operator cannot read the object: {problem}"
         await write_unreadable(self._cluster, item, message, now=self._cluster.clock())
         return Result()
+
+    async def _tell_fault(self, key: WorkKey, fault: Exception) -> None:
+        """In the object's own status, without the fault's text, which may quote anything."""
+        message = (
+            f"the operator failed at this object ({type(fault).__name__}) and tries again, less and less often; change "
+            "what is unusual about it, or report the operator's log line reconcile_faulted"
+        )
+        try:
+            item = self._cluster.cache_of(key.kind).get(key.key)
+            if item is not None:
+                async with asyncio.timeout(_TELLING_S):
+                    await self._say_faulted(self._cluster, item, message, now=self._cluster.clock())
+        except Exception as error:  # noqa: BLE001 - what broke the reconcile may break this, and then the log has it
+            _log.warning("fault_not_told", **key._asdict(), error=type(error).__name__)
 
     def _requeue(self, key: WorkKey, result: Result, *, failed: bool) -> None:
         if failed:
@@ -174,8 +203,8 @@ class Controller:
     def _child_changed(self, kind: str, key: Key, before: Object | None, after: Object | None) -> None:
         self._changed(kind, key, before, after)
         for item in (before, after):
-            if item is not None:
-                self.wake("RLJob", Key(key.namespace, item["spec"]["jobRef"]["name"]))
+            if item is not None and (job := job_named_by(item)) is not None:
+                self.wake("RLJob", Key(key.namespace, job))
 
     def _pod_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
         pod = after or before

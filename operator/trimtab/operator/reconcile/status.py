@@ -38,13 +38,24 @@ async def write_status(cluster: Cluster, item: Object, status: ApiModel, *, befo
 
 
 async def write_unreadable(cluster: Cluster, item: Object, message: str, *, now: float) -> None:
-    """The condition Accepted alone, as the rest of the status belongs to an operator that can read the object."""
+    """For an object that this version cannot read."""
+    await _write_refusal(cluster, item, reasons.UNREADABLE, message, now=now)
+
+
+async def write_faulted(cluster: Cluster, item: Object, message: str, *, now: float) -> None:
+    """For an object at which a reconcile has failed for no reason that we know."""
+    await _write_refusal(cluster, item, reasons.FAULTED, message, now=now)
+
+
+async def _write_refusal(cluster: Cluster, item: Object, reason: str, message: str, *, now: float) -> None:
+    """The condition Accepted alone, as the rest of the status belongs to an operator that can read the object. Once,
+    however often it is said."""
     metadata = item["metadata"]
     raw = (item.get("status") or {}).get("conditions") or ()
     known = next((entry for entry in raw if entry.get("type") == ConditionType.ACCEPTED), None)
-    if known is not None and (known.get("reason"), known.get("message")) == (reasons.UNREADABLE, message):
+    if known is not None and (known.get("reason"), known.get("message")) == (reason, message):
         return
-    statement = Statement(type=ConditionType.ACCEPTED, holds=False, reason=reasons.UNREADABLE, message=message)
+    statement = Statement(type=ConditionType.ACCEPTED, holds=False, reason=reason, message=message)
     (condition,) = updated((), [statement], generation=metadata.get("generation"), now=now)
     others = [entry for entry in raw if entry.get("type") != ConditionType.ACCEPTED]
     patch = {
@@ -55,7 +66,7 @@ async def write_unreadable(cluster: Cluster, item: Object, message: str, *, now:
         KINDS[item["kind"]], metadata["name"], patch, namespace=metadata["namespace"], subresource="status"
     )
     cluster.cache_of(item["kind"]).note(written)
-    cluster.events.record(item, "Warning", reasons.UNREADABLE, message)
+    cluster.events.record(item, "Warning", reason, message)
 
 
 async def is_current(cluster: Cluster, item: Object) -> bool:

@@ -62,7 +62,7 @@ def _acceptance(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> 
         and now.status == "False"
         and (was is None or (was.status, was.message) != ("False", now.message))
     ):
-        known = (reasons.NAME_TAKEN, reasons.POD_REFUSED, reasons.UNREADABLE)
+        known = (reasons.NAME_TAKEN, reasons.POD_REFUSED, reasons.UNREADABLE, reasons.FAULTED)
         reason = now.reason if now.reason in known else reasons.NOT_ACCEPTED
         yield Transition(type="Warning", reason=reason, message=now.message)
 

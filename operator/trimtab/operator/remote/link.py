@@ -214,6 +214,7 @@ class Link:
                     connection.config_maps,
                     there=connection.client,
                     home=self._home,
+                    home_namespace=self.placement.home,
                     installation=self._installation,
                 )
             except KubeError as error:
@@ -234,7 +235,7 @@ class Link:
 
     def _pod_changed(self, key: Key, before: Object | None, after: Object | None) -> None:
         pod = after or before
-        pool = None if pod is None else home_pool_of(pod)
+        pool = None if pod is None else home_pool_of(pod, home_namespace=self.placement.home)
         if pool is not None and self.connection is not None:
             self._wake_pool(pool)
 

@@ -7,6 +7,7 @@ take an owner at home for one that is gone; and with it everything goes at once.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ HOME_POOL_UID = f"{GROUP}/home-pool-uid"
 """On everything of ours there, and on nothing else."""
 ANCHOR_ROLE = "anchor"
 _HEX_DIGITS = 8
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +108,14 @@ class Origin:
         }
 
 
-def home_pool_of(item: Object) -> Key | None:
-    """The pool that something there belongs to; None for what is not ours."""
+def home_pool_of(item: Object, *, home_namespace: str) -> Key | None:
+    """The pool in this namespace that something there belongs to; None for what is not ours. The labels are the other
+    cluster's word, which counts for the namespace whose kubeconfig leads there and for no other."""
     own = item["metadata"].get("labels") or {}
-    if HOME_POOL_UID not in own:
+    name = own.get(labels.OWNER, "")
+    if HOME_POOL_UID not in own or own.get(HOME_NAMESPACE) != home_namespace or not _NAME.fullmatch(name):
         return None
-    return Key(own.get(HOME_NAMESPACE, ""), own.get(labels.OWNER, ""))
+    return Key(home_namespace, name)
 
 
 def is_anchor_of(item: Object, installation: str) -> bool:

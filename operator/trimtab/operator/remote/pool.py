@@ -34,6 +34,7 @@ from trimtab.operator.reconcile.observation import is_ours, job_of, pods_of
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, is_leaving
 from trimtab.operator.reconcile.placement import (
     Placement,
+    has_remote_finalizer,
     placements_of,
     record_placement,
     recorded_placement,
@@ -80,6 +81,9 @@ class RemotePoolReconciler:
     async def reconcile(self, cluster: Cluster, item: Object) -> Result:
         recorded = recorded_placement(item)
         if is_leaving(item):
+            if recorded is None and has_remote_finalizer(item):
+                # The annotation was taken away. What the spec names is where its things are, as far as is known.
+                recorded = wanted_placement(item)
             if recorded is None:
                 return forgotten(cluster, work_key(item))
             deadline = _departure_deadline(cluster, item)

@@ -15,14 +15,18 @@ from trimtab.operator.remote.origin import home_pool_of, is_anchor_of, is_leftov
 _log = structlog.get_logger(__name__)
 
 
-async def sweep(config_maps: ObjectCache, *, there: KubeClient, home: KubeClient, installation: str) -> None:
-    """Anchors of this installation whose pool is gone from home. Everything of theirs goes with them."""
+async def sweep(
+    config_maps: ObjectCache, *, there: KubeClient, home: KubeClient, home_namespace: str, installation: str
+) -> None:
+    """Anchors of this installation and namespace whose pool is gone from home. Everything of theirs goes with them.
+    What the other cluster says about other namespaces is not followed up: it would learn what is in them."""
     for key in list(config_maps):
         anchor = config_maps.get(key)
         if anchor is None or not is_anchor_of(anchor, installation):
             continue
-        pool = home_pool_of(anchor)
-        assert pool is not None
+        pool = home_pool_of(anchor, home_namespace=home_namespace)
+        if pool is None:
+            continue
         # Read live: a copy may be older than the pool, and this deletes.
         try:
             live = await home.get_or_none(ROLLOUT_POOLS, pool.name, namespace=pool.namespace)

@@ -1,4 +1,4 @@
-"""What wakes an object that has just failed: anything but the echo of our own status."""
+"""What wakes an object that has just failed: anything but the echo of our own status. And what a bad one costs: itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Unreachable
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Resource
+from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
-from trimtab.operator.reconcile.controller import Controller
+from trimtab.operator.reconcile.controller import Controller, Reconcile
 
 KEY = Key("team", "job-solver")
 
@@ -51,13 +51,14 @@ def _trainer(version: int, *, step: int = 0, generation: int = 1) -> dict[str, A
 
 class _Story:
     def __init__(self) -> None:
-        self.trainers = _Watched(TRAINERS)
+        self.trainers, self.pools = _Watched(TRAINERS), _Watched(ROLLOUT_POOLS)
+        watched = {"Trainer": self.trainers, "RolloutPool": self.pools}
         self.reconciles = 0
         metrics = OperatorMetrics(Metrics())
         caches = {
             resource.kind: ObjectCache(
                 resource,
-                {None: self.trainers if resource is TRAINERS else _Watched(resource)},
+                {None: watched[resource.kind] if resource.kind in watched else _Watched(resource)},
                 index=lambda item: (),
                 clock=time.monotonic,
             )
@@ -74,12 +75,18 @@ class _Story:
             clock=time.time,
             cache_of=lambda kind: caches[kind],
         )
-        reconcilers = {"Trainer": self._fail, "RLJob": self._rest}
-        self.controller = Controller(cast(Cluster, parts), metrics, reconcilers=reconcilers)
+        self.reconcilers: dict[str, Reconcile] = {"Trainer": self._fail, "RLJob": self._rest}
+        self.told: list[str] = []
+        self.controller = Controller(
+            cast(Cluster, parts), metrics, reconcilers=self.reconcilers, say_faulted=self._say_faulted
+        )
 
     async def _fail(self, cluster: Cluster, key: WorkKey) -> Result:
         self.reconciles += 1
         raise Unreachable("no answer")
+
+    async def _say_faulted(self, cluster: Cluster, item: Object, message: str, *, now: float) -> None:
+        self.told.append(message)
 
     async def _rest(self, cluster: Cluster, key: WorkKey) -> Result:
         return Result()
@@ -116,3 +123,65 @@ async def test_a_change_of_the_object_does(change: dict[str, int]) -> None:
     async with _failing() as story:
         story.trainers.says(_trainer(2, **change))
         assert WorkKey("Trainer", *KEY) in story.controller.queue.waiting
+
+
+async def test_an_object_that_a_listener_chokes_on_costs_the_others_nothing() -> None:
+    """Whatever is in it: the watch goes on, and the next object is taken up."""
+    story = _Story()
+    heard: list[Key] = []
+
+    def choke(key: Key, before: Object | None, after: Object | None) -> None:
+        raise TypeError("unhashable type: 'list'")
+
+    story.trainers.listen(choke)
+    story.trainers.listen(lambda key, before, after: heard.append(key))
+    story.trainers.says(_trainer(1))
+    assert heard == [KEY]
+    story.trainers.says({**_trainer(2), "spec": ["no", "mapping"]})
+    story.trainers.says(_trainer(3))
+    assert heard == [KEY] * 3
+
+
+async def test_a_pool_whose_annotation_is_anything_ends_no_worker() -> None:
+    story = _Story()
+    reconciled: list[WorkKey] = []
+
+    async def reconcile(cluster: Cluster, key: WorkKey) -> Result:
+        reconciled.append(key)
+        return Result()
+
+    story.reconcilers["RolloutPool"] = reconcile
+    bad = _trainer(1)
+    bad["metadata"]["annotations"] = {"rl.trimtab.dev/placement": '{"home":[],"secret":[],"key":[],"namespace":[]}'}
+    bad["spec"]["cluster"] = {"kubeconfigSecret": {"name": [], "key": []}}
+    running = asyncio.create_task(story.controller.run())
+    try:
+        story.pools.says(bad)
+        await eventually(lambda: len(reconciled) == 1, timeout_s=10.0)
+        story.pools.says(_trainer(2))
+        await eventually(lambda: len(reconciled) == 2, timeout_s=10.0)
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_fault_is_told_in_the_object_once_and_backs_off() -> None:
+    story = _Story()
+
+    async def fault(cluster: Cluster, key: WorkKey) -> Result:
+        story.reconciles += 1
+        raise KeyError("secret-text")
+
+    story.reconcilers["Trainer"] = fault
+    running = asyncio.create_task(story.controller.run())
+    try:
+        story.trainers.says(_trainer(1))
+        await story.backs_off()
+        assert not running.done()
+        assert len(story.told) == story.reconciles
+        assert "KeyError" in story.told[0]
+        assert "secret-text" not in story.told[0]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

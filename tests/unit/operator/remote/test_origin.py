@@ -13,6 +13,7 @@ from trimtab.kube.resources import Key
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.reconcile.placement import ANNOTATION, Placement, placements_of, recorded_placement
 from trimtab.operator.remote.origin import (
+    HOME_NAMESPACE,
     HOME_POOL_UID,
     Origin,
     home_pool_of,
@@ -65,14 +66,26 @@ def test_what_is_sent_belongs_to_the_anchor_and_to_no_operator_there() -> None:
     assert sent["metadata"]["namespace"] == "guests"
     assert labels.JOB not in sent["metadata"]["labels"]
     assert sent["metadata"]["labels"][labels.REVISION] == "r"
-    assert home_pool_of(sent) == Key("team", "job-far")
+    assert home_pool_of(sent, home_namespace="team") == Key("team", "job-far")
     assert pod["metadata"]["labels"] == {labels.JOB: "job", labels.REVISION: "r"}
 
 
 def test_what_is_not_ours_has_no_home() -> None:
-    assert home_pool_of({"metadata": {"name": "x"}}) is None
-    assert home_pool_of({"metadata": {"name": "x", "labels": {labels.OWNER: "job-far"}}}) is None
+    assert home_pool_of({"metadata": {"name": "x"}}, home_namespace="team") is None
+    unlabelled = {"metadata": {"name": "x", "labels": {labels.OWNER: "job-far"}}}
+    assert home_pool_of(unlabelled, home_namespace="team") is None
     assert not is_anchor_of({"metadata": {"name": "x", "labels": {labels.ROLE: "anchor"}}}, "op")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{HOME_NAMESPACE: "kube-system"}, {labels.OWNER: "../secrets/admin"}, {labels.OWNER: "x?watch=1"}, {labels.OWNER: ""}],
+    ids=str,
+)
+def test_the_other_cluster_has_no_say_about_other_namespaces_and_paths(said: dict[str, str]) -> None:
+    anchor = _stored(ORIGIN.anchor(PLACE))
+    anchor["metadata"]["labels"] |= said
+    assert home_pool_of(anchor, home_namespace="team") is None
 
 
 def test_another_installations_anchor_is_not_ours_to_collect() -> None:
