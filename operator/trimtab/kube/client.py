@@ -18,13 +18,26 @@ import aiohttp
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.tls import TlsUnusable
 from trimtab.kube.access import AccessError, ClusterAccess
-from trimtab.kube.errors import Gone, KubeError, NotFound, ServerError, TooManyRequests, Unreachable, api_error
+from trimtab.kube.answers import OWN_SERVER, AnswerLimits, checked, checked_items, decoded, read_bounded
+from trimtab.kube.errors import (
+    Gone,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooLarge,
+    TooManyRequests,
+    Unreachable,
+    api_error,
+)
 from trimtab.kube.resources import Object, Resource
 
 DEADLINE_S = 30.0
 _PAGE = 500
 _CONNECT_S = 10.0
 _READ_BACKOFF = FullJitter(base_s=0.2, cap_s=5.0)
+_LIST_FIELDS = ("resourceVersion", "continue")
+_WHOLE_OBJECTS = (None, "status")
+"""Subresources that are answered with the object itself."""
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 RequestHook = Callable[[str, str, int], None]
@@ -68,9 +81,11 @@ class KubeClient:
         on_request: RequestHook = lambda verb, resource, code: None,
         deadline_s: float = DEADLINE_S,
         backoff: FullJitter = _READ_BACKOFF,
+        limits: AnswerLimits = OWN_SERVER,
     ) -> None:
         self.access = access
         self.deadline_s = deadline_s
+        self.limits = limits
         self._user_agent = user_agent
         self._on_request = on_request
         self._backoff = backoff
@@ -81,8 +96,13 @@ class KubeClient:
             # Unlimited, because watches hold their connections and must not starve the calls.
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
-            auto_decompress=True,
+            headers={
+                "User-Agent": self._user_agent,
+                "Accept": "application/json",
+                # Compression is a processor's work at both ends, and a few bytes could become as many as they like.
+                "Accept-Encoding": "identity",
+            },
+            auto_decompress=False,
         )
         return self
 
@@ -114,11 +134,12 @@ class KubeClient:
         field_selector: str | None = None,
         page: int = _PAGE,
     ) -> ObjectList:
-        """All objects, page by page; the whole is as of one resourceVersion. `deadline_s` holds for each page."""
+        """All objects, page by page; the whole is as of one resourceVersion. `deadline_s` holds for each page. A page
+        that is too large is asked for again with fewer objects: authors of large ones must not hide all others."""
         path = resource.path(namespace=namespace)
         base = _selectors(label_selector, field_selector)
         items: list[Object] = []
-        proceed = ""
+        proceed, smallest = "", False
         while True:
             parameters = {**base, "limit": str(page)} if page else dict(base)
             if proceed:
@@ -127,6 +148,11 @@ class KubeClient:
                 answer = await self._read(
                     _Request(verb="list", method="GET", resource=resource, path=path, parameters=parameters)
                 )
+            except TooLarge:
+                if smallest:
+                    raise
+                page, smallest = max(1, page // 4), page // 4 <= 1
+                continue
             except Gone:
                 if not proceed:
                     raise
@@ -134,9 +160,15 @@ class KubeClient:
                 items, proceed, page = [], "", 0
                 continue
             items += _with_kind(answer, resource)
-            proceed = str(answer["metadata"].get("continue") or "")
+            if len(items) > self.limits.objects:
+                raise Unreachable(f"list {path}: there are more than {self.limits.objects} objects")
+            metadata = answer.get("metadata")
+            version, token = (metadata.get(name) if isinstance(metadata, dict) else None for name in _LIST_FIELDS)
+            if not isinstance(version, str) or not isinstance(token, str | None) or (token and token == proceed):
+                raise Unreachable(f"list {path}: the server sends a list without resourceVersion, or one that never ends")
+            proceed = token or ""
             if not proceed:
-                return ObjectList(items=items, resource_version=str(answer["metadata"]["resourceVersion"]))
+                return ObjectList(items=items, resource_version=version)
 
     async def create(
         self,
@@ -266,6 +298,8 @@ class KubeClient:
         with _as_unreachable(request):
             async with self._send(request, limits=limits) as response:
                 await self._check(request, response)
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise Unreachable(f"{request}: the stream is compressed, which was not asked for")
                 yield response.content
 
     async def _read(self, request: _Request) -> Object:
@@ -276,6 +310,8 @@ class KubeClient:
         while True:
             try:
                 return await self._once(request, deadline_s=max(0.001, deadline - loop.time()))
+            except TooLarge:
+                raise  # it will not be smaller the next time
             except (Unreachable, ServerError, TooManyRequests) as error:
                 delay = retry_delay_s(error, attempt=attempt, backoff=self._backoff)
                 if loop.time() + delay >= deadline:
@@ -288,10 +324,18 @@ class KubeClient:
         with _as_unreachable(request):
             async with asyncio.timeout(limit), self._send(request) as response:
                 await self._check(request, response)
-                answer = json.loads(await response.read())
-        if not isinstance(answer, dict):
-            raise Unreachable(f"{request}: the answer is no object; is this a Kubernetes API server?")
+                answer = await self._answer(request, response)
+        is_object = request.verb != "list" and request.resource.kind and request.resource.namespaced
+        if is_object and request.subresource in _WHOLE_OBJECTS and answer.get("kind") != "Status":
+            return checked(answer, call=str(request))
         return answer
+
+    async def _answer(self, request: _Request, response: aiohttp.ClientResponse) -> Object:
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise Unreachable(f"{request}: the answer is compressed, which was not asked for")
+        body = await read_bounded(response.content.iter_any(), limit=self.limits.answer_bytes, call=str(request))
+        return await decoded(body, call=str(request))
 
     @asynccontextmanager
     async def _send(
@@ -334,11 +378,11 @@ class KubeClient:
         try:
             # Not wait_for: in Python 3.11 it swallows a cancellation that comes just as the body is complete.
             async with asyncio.timeout(self.deadline_s):
-                status = json.loads(await response.read())
-        except ValueError:
+                status = await self._answer(request, response)
+        except Unreachable:
             status = {}
         raise api_error(
-            status if isinstance(status, dict) else {},
+            status,
             code=response.status,
             call=str(request),
             retry_after_s=_seconds(response.headers.get("Retry-After")),
@@ -367,7 +411,8 @@ def _as_unreachable(request: _Request) -> Generator[None, None, None]:
 
 def _with_kind(answer: Object, resource: Resource) -> list[Object]:
     """Items of a list do not say what they are."""
-    return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.get("items") or ()]
+    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return [named | item for item in checked_items(answer, call=f"list {resource.plural}")]
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

@@ -15,6 +15,10 @@ class Unreachable(KubeError):
     """No answer: no connection, a broken one, or the deadline. A write may or may not have happened."""
 
 
+class TooLarge(Unreachable):
+    """The answer has more bytes than we take."""
+
+
 class ApiError(KubeError):
     """The server answered and did not do it. `reason` is the machine-readable one, such as AlreadyExists."""
 
@@ -76,13 +80,20 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 
+_LONGEST_MESSAGE = 4096
+_LONGEST_WAIT_S = 3600.0
+
+
 def api_error(status: Mapping[str, Any], *, code: int, call: str = "", retry_after_s: float | None = None) -> ApiError:
     """The error for an answer's code and its Status object, which may be empty."""
-    reason = str(status.get("reason") or "")
-    message = str(status.get("message") or f"the server answered {code}")
-    if retry_after_s is None:
-        asked = (status.get("details") or {}).get("retryAfterSeconds")
-        retry_after_s = float(asked) if asked else None
+    reason = _text(status.get("reason"))
+    message = _text(status.get("message")) or f"the server answered {code}"
+    details = status.get("details")
+    if retry_after_s is None and isinstance(details, Mapping):
+        asked = details.get("retryAfterSeconds")
+        retry_after_s = float(asked) if isinstance(asked, int) and asked > 0 else None
+    if retry_after_s is not None:
+        retry_after_s = min(retry_after_s, _LONGEST_WAIT_S)
     if code == http.HTTPStatus.CONFLICT and reason == "AlreadyExists":
         kind: type[ApiError] = AlreadyExists
     elif code >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -90,3 +101,8 @@ def api_error(status: Mapping[str, Any], *, code: int, call: str = "", retry_aft
     else:
         kind = _BY_CODE.get(code, ApiError)
     return kind(f"{call}: {message}" if call else message, code=code, reason=reason, retry_after_s=retry_after_s)
+
+
+def _text(said: object) -> str:
+    """It goes into logs and statuses, and may be another team's server's."""
+    return said[:_LONGEST_MESSAGE] if isinstance(said, str) else ""

@@ -14,7 +14,7 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.client import KubeClient, retry_delay_s
-from trimtab.kube.errors import Gone, KubeError
+from trimtab.kube.errors import Gone, KubeError, Unreachable
 from trimtab.kube.resources import Key, Object, Resource, key_of
 from trimtab.kube.watch import IDLE_S, Change, ChangeType, watch
 
@@ -195,6 +195,8 @@ class Reflector(Mapping[Key, Object]):
     def _take(self, change: Change) -> None:
         if change.type is not ChangeType.BOOKMARK:
             key = key_of(change.object)
+            if len(self._objects) >= self._client.limits.objects and key not in self._objects:
+                raise Unreachable(f"there are more than {self._client.limits.objects} {self.resource.plural}")
             self._put(key, None if change.type is ChangeType.DELETED else change.object)
         self._version = change.resource_version
         self._changes_seen += 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+_PART = re.compile(r"[-.:_~A-Za-z0-9]{1,253}")
 
 Object = dict[str, Any]
 """An object as JSON has it."""
@@ -38,7 +41,7 @@ class Resource:
             parts.append(name)
         if subresource is not None:
             parts.append(subresource)
-        if not all(part and "/" not in part and part not in (".", "..") for part in parts):
+        if not all(_PART.fullmatch(part) and part not in (".", "..") for part in parts):
             raise ValueError(f"{parts} is no path of an object")
         return "/" + "/".join(parts)
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from trimtab.kube.answers import UNREADABLE
 from trimtab.kube.reflector import Listener, Reflector
 from trimtab.kube.resources import Key, Object, Resource, key_of
 
@@ -147,6 +148,8 @@ class TypedCache(ObjectCache, Generic[M]):
         known = self._read.get(key)
         if known is not None and known[:2] == (uid, version):
             return known[2]
+        if UNREADABLE in item:
+            raise Unreadable(str(item[UNREADABLE]))
         try:
             typed = self._model.model_validate(item)
         except ValidationError as invalid:

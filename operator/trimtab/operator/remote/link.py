@@ -19,6 +19,7 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
+from trimtab.kube.answers import OTHERS_SERVER
 from trimtab.kube.client import KubeClient, RequestHook
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
@@ -137,7 +138,11 @@ class Link:
         """After both lists are complete. Raises KubeError or TimeoutError."""
         settings = self._settings
         client = RemoteClient(
-            access, user_agent="trimtab-operator", on_request=self._on_request, deadline_s=settings.deadline_s
+            access,
+            user_agent="trimtab-operator",
+            on_request=self._on_request,
+            deadline_s=settings.deadline_s,
+            limits=OTHERS_SERVER,
         )
         async with client:
             # First what fails at once and with a reason, where reflectors would go on trying.
