@@ -165,7 +165,9 @@ class KubeClient:
             metadata = answer.get("metadata")
             version, token = (metadata.get(name) if isinstance(metadata, dict) else None for name in _LIST_FIELDS)
             if not isinstance(version, str) or not isinstance(token, str | None) or (token and token == proceed):
-                raise Unreachable(f"list {path}: the server sends a list without resourceVersion, or one that never ends")
+                raise Unreachable(
+                    f"list {path}: the server sends a list without resourceVersion, or one that never ends"
+                )
             proceed = token or ""
             if not proceed:
                 return ObjectList(items=items, resource_version=version)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from statistics import fmean
+from math import fsum
 
 import structlog
 
@@ -40,6 +40,9 @@ _RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=30.0), stable_s=6
 _HISTORY = 10_000
 _REPORTS = 10
 _GIVEN_UP = 1000
+_BENCHMARKS = 32
+_NAMES = 100_000
+"""Of members and quarantined tasks that are remembered: pods write them, as many as they like."""
 _TRAINING_TASK = re.compile(r"t([0-9]{1,18})")
 
 
@@ -67,9 +70,9 @@ class PolicyView:
             step=last[-1].step + 1,
             version=self.weights.version if self.weights else 0,
             # Rounded, because people read them in columns.
-            reward=round(fmean(step.reward for step in last), 4),
+            reward=round(_mean([step.reward for step in last]), 4),
             waiting_fraction=round(last[-1].wait_fraction, 3),
-            staleness=round(fmean(step.staleness for step in last), 2),
+            staleness=round(_mean([step.staleness for step in last]), 2),
             evaluation=tuple(
                 Score(
                     benchmark=result.benchmark,
@@ -96,14 +99,16 @@ class JobWatch:
         policies: list[str],
         *,
         task_lease_s: float | None = None,
+        history: int = _HISTORY,
         listener: Callable[[JobMessage], None] | None = None,
     ) -> None:
-        """With `task_lease_s` it makes the consumer of tasks as well, for workers that may not."""
+        """With `task_lease_s` it makes the consumer of tasks as well, for workers that may not. `history` is how many
+        steps of a policy are kept."""
         self.task_lease_s = task_lease_s
         self._bus = bus
         self._listener = listener if listener is not None else lambda _: None
         self._topology = topology
-        self.policies = {policy: PolicyView() for policy in policies}
+        self.policies = {policy: PolicyView(steps=deque(maxlen=history)) for policy in policies}
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self._quarantined: set[str] = set()
         self._ever_present: set[str] = set()
@@ -118,6 +123,8 @@ class JobWatch:
         self._any_completed = self._any_completed or any(worker.completed for worker in workers)
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
         present = {member.member_id for member in members}
+        if len(self._ever_present) + len(present) > _NAMES:
+            self._ever_present.clear()
         self._ever_present |= present
         return JobReport(
             policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
@@ -207,6 +214,8 @@ class JobWatch:
     def _note_evaluation(self, result: EvaluationResult) -> None:
         if result.policy in self.policies:
             known = self.policies[result.policy].evaluations
+            if result.benchmark not in known and len(known) >= _BENCHMARKS:
+                return
             if result.benchmark not in known or known[result.benchmark].version <= result.version:
                 known[result.benchmark] = result
             self._listener(result)
@@ -224,12 +233,13 @@ class JobWatch:
                         break
         async with KvWatch(quarantine, headers_only=True) as watch:
             async for change in watch:
-                if isinstance(change, Entry):
+                if isinstance(change, Entry) and len(self._quarantined) < _NAMES:
                     self._quarantined.add(change.key)
 
     def note_quarantined(self, entry: Entry) -> None:
-        new = entry.key not in self._quarantined
-        self._quarantined.add(entry.key)
+        new = entry.key not in self._quarantined and len(self._quarantined) < _NAMES
+        if new:
+            self._quarantined.add(entry.key)
         # Tasks of the training are numbered; evaluations have names of their own.
         number = _TRAINING_TASK.fullmatch(entry.key)
         if number is None or not new:
@@ -259,6 +269,11 @@ class JobWatch:
         else:
             self.policies[entry.key].weights = pointer
             self._listener(pointer)
+
+
+def _mean(values: list[float]) -> float:
+    """Divided first: the sum of what pods report may be more than a number can be."""
+    return fsum(value / len(values) for value in values)
 
 
 def _rounded(rate: float) -> float:

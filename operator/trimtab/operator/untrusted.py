@@ -4,18 +4,26 @@ is made short and printable before it is shown, and names are looked up again by
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_NAME = 128
 MAX_TEXT = 300
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def printable(text: str, *, limit: int) -> str:
     """Without control, formatting and surrogate characters, on one line, and cut to the limit."""
     kept = "".join(char if char.isprintable() else " " if char.isspace() else "" for char in text[: 4 * limit]).strip()
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def whole_number(text: str | None) -> int | None:
+    """In an annotation or a label. None for what is no number of a few digits: `²` is a digit too, and a long one costs
+    its square."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 @dataclass(frozen=True)

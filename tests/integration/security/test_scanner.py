@@ -17,8 +17,9 @@ import yaml
 from images.environment import ROOT
 from tests.support.chart.rendering import SETS, objects, values_of
 from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import rollout_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
-from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods
+from trimtab.operator.plan.job_pods import dataflow_pods, trainer_pods
 from trimtab.operator.pods.rendering import PodSite, render_pod
 
 pytestmark = pytest.mark.slow

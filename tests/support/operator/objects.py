@@ -20,8 +20,8 @@ from trimtab.operator.plan.actions import (
     StopPod,
 )
 from trimtab.operator.plan.children import pool_of, trainer_of
-from trimtab.operator.plan.job_pods import rollout_pod, trainer_pods
-from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.job_pods import rollout_pods, rollout_revision, trainer_pods
+from trimtab.operator.plan.pods import ObservedPod, Phase, PodPlan
 
 
 def pool(of: RLJob, **spec: Any) -> RolloutPool:
@@ -33,6 +33,11 @@ def trainer(of: RLJob, **status: Any) -> Trainer:
     return trainer_of(of, of.spec.policies[0]).model_copy(update={"status": TrainerStatus(**status)})
 
 
+def rollout_pod(of: RLJob, fleet: RolloutPool, ordinal: int) -> PodPlan:
+    (pod,) = rollout_pods(of, fleet, [ordinal], revision=rollout_revision(of, fleet))
+    return pod
+
+
 def worker(of: RLJob, fleet: RolloutPool, ordinal: int, **fields: Any) -> ObservedPod:
     """A pod of the pool with its present template, running and ready unless told otherwise."""
     return ObservedPod(
@@ -40,7 +45,7 @@ def worker(of: RLJob, fleet: RolloutPool, ordinal: int, **fields: Any) -> Observ
         **{
             "phase": Phase.RUNNING,
             "owner": fleet.metadata.name,
-            "revision": rollout_pod(of, fleet, 0).revision,
+            "revision": rollout_revision(of, fleet),
             **fields,
         },
     )

@@ -89,7 +89,9 @@ async def test_large_objects_hide_no_others(far: Far) -> None:
 
     async def paged(request: web.Request) -> web.StreamResponse:
         limit, begin = int(request.query["limit"]), int(request.query.get("continue") or 0)
-        chosen = [{**pod(f"p{n}", version="1"), "data": {"x": "y" * (1 << 20)}} for n in range(12)][begin : begin + limit]
+        chosen = [{**pod(f"p{n}", version="1"), "data": {"x": "y" * (1 << 20)}} for n in range(12)][
+            begin : begin + limit
+        ]
         proceed = str(begin + limit) if begin + limit < 12 else ""
         return web.json_response({"metadata": {"resourceVersion": "9", "continue": proceed}, "items": chosen})
 

@@ -174,7 +174,9 @@ async def test_streams_that_end_at_once_are_not_asked_for_in_a_tight_loop(faults
 
 async def test_large_objects_pass(faults: Faults) -> None:
     server, client = faults
-    large = event("ADDED", "a", version="3").replace(b'"metadata"', b'"data": {"x": "%s"}, "metadata"' % (b"x" * 2_000_000))
+    large = event("ADDED", "a", version="3").replace(
+        b'"metadata"', b'"data": {"x": "%s"}, "metadata"' % (b"x" * 2_000_000)
+    )
     server.script = [listed(version="2"), streamed(large, until=forever)]
     reflector = Reflector(client, PODS, backoff=QUICK)
     async with running(reflector):

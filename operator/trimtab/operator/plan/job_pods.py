@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
 from trimtab.api import labels, names
@@ -107,8 +107,17 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
     return [replace(pod, revision=revision) for pod in pods]
 
 
-def rollout_pod(job: RLJob, pool: RolloutPool, ordinal: int) -> PodPlan:
-    """A worker and the engines it samples from, side by side: when one dies, the others stay."""
+def rollout_pods(job: RLJob, pool: RolloutPool, ordinals: Iterable[int], *, revision: str) -> list[PodPlan]:
+    """A worker and the engines it samples from, side by side: when one dies, the others stay. `revision` is theirs all
+    together: it takes a look at the whole manifest, which may be long, as pools may be large."""
+    return [
+        replace(_rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, ordinal)), revision=revision)
+        for ordinal in ordinals
+    ]
+
+
+def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
+    """Of all pods of the pool."""
     first = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, 0))
     served = served_policies(job, pool)
     reads = [
@@ -118,8 +127,7 @@ def rollout_pod(job: RLJob, pool: RolloutPool, ordinal: int) -> PodPlan:
             mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update", "cluster"}
         ),
     ]
-    pod = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, ordinal))
-    return replace(pod, revision=_revision_of(first, reads=reads))
+    return _revision_of(first, reads=reads)
 
 
 def served_policies(job: RLJob, pool: RolloutPool) -> list[Policy]:

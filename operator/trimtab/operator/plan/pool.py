@@ -19,7 +19,7 @@ from trimtab.api.pool import RolloutPool, RolloutPoolStatus, Update
 from trimtab.api.scalars import count_of
 from trimtab.operator.conditions import Statement, updated, without
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.job_pods import rollout_pod
+from trimtab.operator.plan.job_pods import rollout_pods, rollout_revision
 from trimtab.operator.plan.last_error import error_to_tell
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -48,7 +48,7 @@ class Room:
 def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod], *, now: float) -> PoolPlan:
     """`job` is None when there is none of the name that the pool works for."""
     rest = _rest_reason(job, pool)
-    revision = "" if job is None else rollout_pod(job, pool, 0).revision
+    revision = "" if job is None else rollout_revision(job, pool)
     living = [pod for pod in pods if pod.alive]
     stops = _stops(pool, living, revision=revision, at_rest=rest is not None)
     leaving = {stop.name for stop in stops}
@@ -63,7 +63,7 @@ def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod],
         if held_until is None:
             taken = [pod.name for pod in pods]
             free = free_ordinals(pool.metadata.name, taken, count=most - len(kept))
-            starts = [StartPod(rollout_pod(job, pool, ordinal)) for ordinal in free]
+            starts = [StartPod(pod) for pod in rollout_pods(job, pool, free, revision=revision)]
     removals = [RemovePod(pod.name) for pod in ended] if held_until is None else []
     return PoolPlan(
         actions=(*removals, *stops, *starts),

@@ -15,6 +15,7 @@ from trimtab.operator.plan.troubles import log_sentence, one_line
 from trimtab.operator.pods.gang import is_gated
 from trimtab.operator.pods.troubles import OUT_OF_MEMORY, ended, trouble_of
 from trimtab.operator.reconcile.ownership import is_leaving
+from trimtab.operator.untrusted import whole_number
 
 _LONGEST_LOG = 4096
 _WORD = re.compile(r"[A-Za-z]{1,64}")
@@ -39,7 +40,7 @@ def observed_pod(pod: Object) -> ObservedPod:
         uid=str(metadata["uid"]),
         phase=phase,
         owner=own.get(labels.OWNER, ""),
-        attempt=_number(own.get(labels.ATTEMPT)),
+        attempt=whole_number(own.get(labels.ATTEMPT)) or 0,
         revision=own.get(labels.REVISION, ""),
         gated=is_gated(pod),
         scheduled=bool(pod["spec"].get("nodeName")),
@@ -111,7 +112,3 @@ def _killed_by(status: Mapping[str, Any], told: Mapping[str, Any] | None) -> str
         return OUT_OF_MEMORY
     word = str(status.get("reason") or "")
     return word if _WORD.fullmatch(word) else ""
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0

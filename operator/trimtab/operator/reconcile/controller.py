@@ -67,7 +67,9 @@ class Controller:
         self._metrics = metrics
         self._failures: dict[WorkKey, int] = {}
         self._backing_off: set[WorkKey] = set()
-        self.queue: WorkQueue[WorkKey] = WorkQueue(clock=time.monotonic)
+        self.queue: WorkQueue[WorkKey] = WorkQueue(
+            clock=time.monotonic, tenant=_namespace_of, at_once=max(1, cluster.settings.workers // 2)
+        )
         cluster.jobs.listen(self._job_changed)
         cluster.pools.listen(lambda key, before, after: self._child_changed("RolloutPool", key, before, after))
         cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
@@ -101,6 +103,7 @@ class Controller:
             item = self._cluster.pools.get(key.key) if key.kind == "RolloutPool" else None
             if item is not None and is_remote(item):
                 # By itself: a cluster that does not answer must not hold one of the workers.
+                self.queue.detach(key)
                 group.create_task(self._reconcile_and_finish(key))
             else:
                 await self._reconcile_and_finish(key)
@@ -224,6 +227,10 @@ class Controller:
     def _oldest_start(self) -> float:
         since = self.queue.busy_since
         return 0.0 if since is None else time.time() - (time.monotonic() - since)
+
+
+def _namespace_of(key: WorkKey) -> str:
+    return key.namespace
 
 
 def _without_status(item: Object) -> Object:

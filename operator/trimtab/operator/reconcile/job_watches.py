@@ -158,7 +158,11 @@ class JobWatches:
             return self._bus
 
     def _take(self, key: Key, followed: _Followed) -> None:
-        snapshot = _snapshot(followed)
+        try:
+            snapshot = _snapshot(followed)
+        except Exception:  # noqa: BLE001 - what one job says of itself must not end the watch of all others
+            _log.exception("job_report_faulted", namespace=key.namespace, job=key.name)
+            return
         if snapshot != followed.snapshot:
             followed.snapshot = snapshot
             for listener in self._listeners:
@@ -166,7 +170,9 @@ class JobWatches:
 
     def _begin(self, bus: Bus, key: Key, request: _Request) -> None:
         topology = JobTopology(key.namespace, key.name)
-        watch = JobWatch(bus, topology, list(request.policies), task_lease_s=request.task_lease_s)
+        watch = JobWatch(
+            bus, topology, list(request.policies), task_lease_s=request.task_lease_s, history=request.window
+        )
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
         self._followed[key] = _Followed(watch=watch, window=request.window, task=task)

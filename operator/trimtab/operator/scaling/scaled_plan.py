@@ -26,6 +26,7 @@ from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.reachability import is_lost
 from trimtab.operator.plan.trainer import COMPLETED, outcome
 from trimtab.operator.scaling.agent_advice import advice
+from trimtab.operator.untrusted import whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +193,9 @@ def _remembered(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> Hist
     decision that was never carried out.
     """
     set_by_us = {
-        pool_label(pool): int(pool.metadata.annotations[labels.AUTOSCALED_REPLICAS])
+        pool_label(pool): size
         for pool in pools
-        if pool.metadata.annotations.get(labels.AUTOSCALED_REPLICAS, "").isdigit()
+        if (size := whole_number(pool.metadata.annotations.get(labels.AUTOSCALED_REPLICAS))) is not None
     }
     return replace(restored(job.status.autoscaling if job.status else None, now=now), targets=set_by_us)
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import rollout_pod
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
 from trimtab.operator.plan.children import pool_of, trainer_of
-from trimtab.operator.plan.job_pods import dataflow_pods, rollout_pod, trainer_pods
+from trimtab.operator.plan.job_pods import dataflow_pods, trainer_pods
 from trimtab.operator.plan.pods import PodPlan, Restart
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.dataflow.jobs import job
+from tests.support.operator.objects import rollout_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
-from trimtab.operator.plan.job_pods import rollout_pod, trainer_pods
+from trimtab.operator.plan.job_pods import trainer_pods
 from trimtab.operator.plan.pods import PodPlan
 from trimtab.operator.pods.rendering import PodSite, render_pod
 from trimtab.operator.pods.template import merged

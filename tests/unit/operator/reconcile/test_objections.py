@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tests.support.dataflow.jobs import job
-from tests.support.operator.objects import pool
+from tests.support.operator.objects import pool, rollout_pod
 from trimtab.operator.plan.actions import Action, RemovePod, StartPod
-from trimtab.operator.plan.job_pods import rollout_pod
 from trimtab.operator.reconcile.objections import _BACKOFF, Objection, Objections, retry_delay_s
 
 JOB = job()

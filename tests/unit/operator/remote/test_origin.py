@@ -79,7 +79,12 @@ def test_what_is_not_ours_has_no_home() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{HOME_NAMESPACE: "kube-system"}, {labels.OWNER: "../secrets/admin"}, {labels.OWNER: "x?watch=1"}, {labels.OWNER: ""}],
+    [
+        {HOME_NAMESPACE: "kube-system"},
+        {labels.OWNER: "../secrets/admin"},
+        {labels.OWNER: "x?watch=1"},
+        {labels.OWNER: ""},
+    ],
     ids=str,
 )
 def test_the_other_cluster_has_no_say_about_other_namespaces_and_paths(said: dict[str, str]) -> None:
