@@ -6,6 +6,7 @@ Messages name fields and never what is in them: they go into statuses and events
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from typing import Any
@@ -13,11 +14,16 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.kube.access import AccessError, ClusterAccess, carried_access
 
 INSECURE = "InsecureKubeConfig"
 BAD = "BadKubeConfig"
-_MAX_BYTES = 256 * 1024
+_MAX_BYTES = 128 * 1024
+_MAX_DEPTH = 20
+_MAX_ENTRIES = 10_000
+_READING_S = 30.0
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REQUIRED_AUTHORITY = "give the cluster's certificate in certificate-authority-data"
 _OWN_CREDENTIALS = "give token, or client-certificate-data and client-key-data"
 
@@ -40,6 +46,7 @@ _INSECURE_IN_USER = {
     "username": f"passwords are not supported; {_OWN_CREDENTIALS}",
     "password": f"passwords are not supported; {_OWN_CREDENTIALS}",
 }
+_MERGE = "tag:yaml.org,2002:merge"
 _KNOWN_IN_CLUSTER = frozenset({"server", "certificate-authority-data", "disable-compression", "extensions"})
 _KNOWN_IN_USER = frozenset({"token", "client-certificate-data", "client-key-data", "extensions"})
 
@@ -71,11 +78,44 @@ def read_kubeconfig(content: bytes) -> ClusterAccess:
         ) from None
 
 
+async def read_kubeconfig_beside(content: bytes) -> ClusterAccess:
+    """The same in a thread: YAML and certificates take their time, and the event loop has other clusters to serve."""
+    try:
+        async with asyncio.timeout(_READING_S):
+            return await in_daemon_thread(lambda: read_kubeconfig(content), name="kubeconfig")
+    except TimeoutError:
+        raise KubeConfigRefused(BAD, f"the kubeconfig takes more than {_READING_S:.0f} s to read") from None
+
+
+def _check_plain(content: bytes) -> None:
+    """Before anything is built of it. Aliases and merges make much of little: a few hundred bytes take minutes. Depth
+    would exhaust the stack, which the C reader does not notice."""
+    depth = entries = 0
+    for event in yaml.parse(content, Loader=_LOADER):
+        entries += 1
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise KubeConfigRefused(BAD, f"line {line}: an anchor or alias (& or *) is refused; write the value itself")
+        if isinstance(event, yaml.ScalarEvent) and (event.tag == _MERGE or (event.value == "<<" and event.implicit[0])):
+            raise KubeConfigRefused(BAD, f"line {line}: a merge (<<) is refused; write the fields themselves")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH or entries > _MAX_ENTRIES:
+            raise KubeConfigRefused(
+                BAD, f"the kubeconfig is nested deeper than {_MAX_DEPTH} levels or has more than {_MAX_ENTRIES} values"
+            )
+
+
 def _parsed(content: bytes) -> dict[str, Any]:
     if len(content) > _MAX_BYTES:
-        raise KubeConfigRefused(BAD, f"the kubeconfig has more than {_MAX_BYTES} bytes")
+        raise KubeConfigRefused(
+            BAD, f"the kubeconfig has more than {_MAX_BYTES} bytes; kubectl config view --minify --flatten --raw is short"
+        )
     try:
-        config = yaml.safe_load(content)
+        _check_plain(content)
+        config = yaml.load(content, Loader=_LOADER)  # noqa: S506 - a safe loader, in C where there is one
     except (yaml.YAMLError, ValueError, RecursionError):
         raise KubeConfigRefused(BAD, "the kubeconfig is no YAML") from None
     if not isinstance(config, dict):

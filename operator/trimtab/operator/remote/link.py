@@ -29,7 +29,7 @@ from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.ownership import controller_uid
 from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.client import RemoteClient
-from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig
+from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig_beside
 from trimtab.operator.remote.origin import HOME_POOL_UID, home_pool_of
 from trimtab.operator.remote.outage import NO_KUBECONFIG, Outage, outage_by
 from trimtab.operator.remote.sweep import sweep
@@ -97,7 +97,7 @@ class Link:
             before = self.outage
             try:
                 self._content = await self._kubeconfig()
-                async with self._connected(read_kubeconfig(self._content)) as connection:
+                async with self._connected(await read_kubeconfig_beside(self._content)) as connection:
                     failures = 0
                     self._found(connection)
                     await self._watch_over(connection)

@@ -1,4 +1,4 @@
-"""What wakes an object that has just failed: anything but the echo of our own status. And what a bad one costs: itself."""
+"""What wakes an object that has just failed: anything but the echo of our own status; and what it costs others."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.remote.kubeconfigs import (
     kubeconfig,
     written,
 )
-from trimtab.operator.remote.kubeconfig import BAD, INSECURE, KubeConfigRefused, read_kubeconfig
+from trimtab.operator.remote.kubeconfig import BAD, INSECURE, KubeConfigRefused, read_kubeconfig, read_kubeconfig_beside
 
 
 def _certificates() -> dict[str, str]:
@@ -178,3 +179,44 @@ def test_what_is_no_yaml_is_refused(content: bytes) -> None:
         read_kubeconfig(content)
     assert refused.value.reason == BAD
     assert "hidden" not in str(refused.value)
+
+
+def _merges(levels: int) -> bytes:
+    """Each level merges the one before nine times."""
+    lines = ["a0: &a0 {k: v}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, levels)]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (_merges(9), "line 1: an anchor or alias"),
+        (b"a: &x 1\nb: *x", "line 1: an anchor or alias"),
+        (b"clusters: []\n? *x\n: 1", "line 2: an anchor or alias"),
+        (b"users:\n- <<: {a: b}", "line 2: a merge"),
+        (b"users:\n- !!merge a: {a: b}", "line 2: a merge"),
+        (b"[" * 100_000, "nested deeper than 20 levels"),
+        (b"a: " + b"[" * 30 + b"]" * 30, "nested deeper than 20 levels"),
+        (b"- x\n" * 30_000, "more than 10000 values"),
+        (b"a: '" + b"x" * 200_000 + b"'", "more than 131072 bytes"),
+        (b"a: " + b"9" * 100_000, "no YAML"),
+        (b"a: !!python/object/apply:os.system [id]", "no YAML"),
+        (b"\xff\xfe\x00", "no YAML"),
+    ],
+    ids=lambda given: str(given)[:30],
+)
+def test_what_makes_much_of_little_is_refused_at_once(content: bytes, told: str) -> None:
+    began = time.process_time()
+    with pytest.raises(KubeConfigRefused) as refused:
+        read_kubeconfig(content)
+    assert told in str(refused.value)
+    assert refused.value.reason == BAD
+    assert time.process_time() - began < 1.0
+
+
+async def test_reading_beside_the_event_loop_says_the_same() -> None:
+    access = await read_kubeconfig_beside(written(kubeconfig()))
+    assert access.server == SERVER
+    with pytest.raises(KubeConfigRefused):
+        await read_kubeconfig_beside(b"a: &x 1")
