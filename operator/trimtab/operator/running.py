@@ -27,6 +27,7 @@ from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.admission.webhook import serve_admission
+from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, read_api_key
 from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
@@ -116,6 +117,7 @@ async def _lead(
         read_key=partial(read_api_key, client),
         transcripts=TranscriptFolder(settings.transcripts.folder, newest=settings.transcripts.newest),
         on_reply=lambda key, reply: _record_reply(cluster, controller, key, reply),
+        egress=Egress(allowed=settings.agent_egress.networks),
     )
     cluster = _cluster(
         settings, client, events=events, watches=watches, maintainers=maintainers, remote=remote, mint=mint

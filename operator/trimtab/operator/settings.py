@@ -5,6 +5,7 @@ The same names as in a pod: TRIMTAB_NATS__… and TRIMTAB_OBJECT_STORE__… are 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import tempfile
@@ -57,6 +58,30 @@ class TranscriptSettings(BaseModel):
     folder: Path = Path(tempfile.gettempdir()) / "trimtab-transcripts"
     newest: int = Field(default=50, ge=1)
     """Kept of each job."""
+
+
+class AgentEgressSettings(BaseModel):
+    """Where the endpoints of agent maintainers may be, beside public addresses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allowed_cidrs: tuple[str, ...] = ()
+
+    @field_validator("allowed_cidrs", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
+    @field_validator("allowed_cidrs")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for cidr in value:
+            ipaddress.ip_network(cidr)
+        return value
+
+    @property
+    def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        return tuple(ipaddress.ip_network(cidr) for cidr in self.allowed_cidrs)
 
 
 class ImageSettings(BaseModel):
@@ -181,6 +206,7 @@ class OperatorSettings(BaseModel):
     probes: ProbeSettings = ProbeSettings()
     lease: LeaseSettings = LeaseSettings()
     transcripts: TranscriptSettings = TranscriptSettings()
+    agent_egress: AgentEgressSettings = AgentEgressSettings()
     identity: str = Field(default_factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
     """Who holds the lease."""
     workers: int = Field(default=8, ge=1, le=256)
@@ -218,6 +244,9 @@ class OperatorSettings(BaseModel):
     @field_validator("namespaces", "image_pull_secrets", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(item.strip() for item in value.split(",") if item.strip())
-        return value
+        return _listed(value)
+
+
+def _listed(value: object) -> object:
+    """A text with commas as the list that it is; the rest as it is."""
+    return tuple(item.strip() for item in value.split(",") if item.strip()) if isinstance(value, str) else value

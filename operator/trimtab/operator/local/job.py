@@ -30,6 +30,7 @@ from trimtab.fabric.settings import (
     write_secrets,
 )
 from trimtab.fabric.signing import Signer
+from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
@@ -87,6 +88,7 @@ class LocalJob:
             read_key=_api_key,
             transcripts=TranscriptFolder(folder / "transcripts", newest=_TRANSCRIPTS),
             on_reply=lambda key, reply: _log.info("agent_replied", reply=reply),
+            egress=Egress(anywhere=True),
         )
         self.objects = LocalObjects(
             job,

@@ -90,9 +90,8 @@ async def read_kubeconfig_beside(content: bytes) -> ClusterAccess:
 def _check_plain(content: bytes) -> None:
     """Before anything is built of it. Aliases and merges make much of little: a few hundred bytes take minutes. Depth
     would exhaust the stack, which the C reader does not notice."""
-    depth = entries = 0
-    for event in yaml.parse(content, Loader=_LOADER):
-        entries += 1
+    depth = 0
+    for entries, event in enumerate(yaml.parse(content, Loader=_LOADER)):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise KubeConfigRefused(BAD, f"line {line}: an anchor or alias (& or *) is refused; write the value itself")
@@ -111,7 +110,7 @@ def _check_plain(content: bytes) -> None:
 def _parsed(content: bytes) -> dict[str, Any]:
     if len(content) > _MAX_BYTES:
         raise KubeConfigRefused(
-            BAD, f"the kubeconfig has more than {_MAX_BYTES} bytes; kubectl config view --minify --flatten --raw is short"
+            BAD, f"the kubeconfig has more than {_MAX_BYTES} bytes; give the one context, as kubectl's --minify does"
         )
     try:
         _check_plain(content)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -37,6 +39,9 @@ _ASSIGNMENT = re.compile(
 )
 
 
+_WITHIN: ContextVar[tuple[str, ...]] = ContextVar("secrets of a task", default=())
+
+
 class Redactor:
     """Knows a process's secrets and takes them out of anything that is about to be shown."""
 
@@ -54,9 +59,20 @@ class Redactor:
             # Longest first, so that no secret is cut short by another that is part of it.
             self._known = tuple(sorted(disguises - {""}, key=len, reverse=True))
 
+    @contextmanager
+    def within(self, secrets: Iterable[str]) -> Iterator[None]:
+        """In what this task says, and what it starts, these are taken out as well: for secrets that are not ours, which
+        may be any text and must not change what is said about others."""
+        disguises = {disguise for secret in secrets for disguise in _disguises(secret)} - {""}
+        token = _WITHIN.set(tuple(sorted({*_WITHIN.get(), *disguises}, key=len, reverse=True)))
+        try:
+            yield
+        finally:
+            _WITHIN.reset(token)
+
     def text(self, text: str) -> str:
         """The text without secrets."""
-        for secret in self._known:
+        for secret in (*self._known, *_WITHIN.get()):
             if secret in text:
                 text = text.replace(secret, REDACTED)
         if "://" in text:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent.asking import API_KEY, Asked, put, settings
+from tests.support.agent.asking import API_KEY, LOCAL, Asked, put, settings
 from tests.support.agent.cases import case
 from tests.support.agent.messages_server import (
     Answer,
@@ -186,17 +186,19 @@ async def test_the_environment_does_not_redirect_the_key(
     assert "of-the-operator" not in str(server.requests[0].headers)
 
 
-@pytest.mark.parametrize("key", ["", " \n", "two\nlines", "schlüssel"])
+@pytest.mark.parametrize(
+    "key", ["", " \n", "two\nlines-and-more-of-them", "schlüssel-und-bund", "e", "tooshort", "aaaaaaaaaaaaaaaabbbb"]
+)
 def test_a_key_that_is_none(key: str) -> None:
     with pytest.raises(MaintainerFailed, match="key 'api-key' of Secret 'anthropic' is not an API key") as failed:
-        open_client(settings("http://127.0.0.1:1"), api_key=key)
+        open_client(settings("http://127.0.0.1:1"), api_key=key, egress=LOCAL)
 
     assert failed.value.cause is Cause.BAD_SETTINGS
 
 
 def test_an_endpoint_that_is_none() -> None:
     with pytest.raises(MaintainerFailed, match=r"agent.baseUrl is not a URL"):
-        open_client(settings("http://[::1/v1"), api_key=API_KEY)
+        open_client(settings("http://[::1/v1"), api_key=API_KEY, egress=LOCAL)
 
 
 async def test_without_a_transcript_nothing_is_proposed(server: MessagesServer) -> None:
@@ -206,7 +208,7 @@ async def test_without_a_transcript_nothing_is_proposed(server: MessagesServer) 
 
     server.script = in_turn([message(HOLD)])
     agent = settings(server.url)
-    async with open_client(agent, api_key=API_KEY) as client:
+    async with open_client(agent, api_key=API_KEY, egress=LOCAL) as client:
         with pytest.raises(MaintainerFailed) as failed:
             await ask(case(), settings=agent, client=client, transcripts=Full())
 

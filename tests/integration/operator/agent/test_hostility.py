@@ -17,7 +17,7 @@ from hypothesis import event, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.support.agent.asking import API_KEY, Asked, settings
+from tests.support.agent.asking import API_KEY, LOCAL, Asked, settings
 from tests.support.agent.cases import case, instance, pool
 from tests.support.agent.messages_server import (
     Answer,
@@ -213,7 +213,7 @@ class Endpoint:
     async def start(self) -> None:
         await self._open.enter_async_context(self._server.running())
         self._settings = settings(self._server.url)
-        self._client = await self._open.enter_async_context(open_client(self._settings, api_key=API_KEY))
+        self._client = await self._open.enter_async_context(open_client(self._settings, api_key=API_KEY, egress=LOCAL))
 
     async def stop(self) -> None:
         await self._open.aclose()

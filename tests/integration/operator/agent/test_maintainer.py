@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent.asking import API_KEY, settings
+from tests.support.agent.asking import API_KEY, LOCAL, settings
 from tests.support.agent.cases import case
 from tests.support.agent.messages_server import MessagesServer, Request, follow_formula
 from tests.support.polling import eventually
@@ -46,7 +46,9 @@ def told() -> Told:
 
 @pytest.fixture
 async def maintainers(told: Told, tmp_path: Path) -> AsyncIterator[AgentMaintainers]:
-    maintainers = AgentMaintainers(read_key=_key, transcripts=TranscriptFolder(tmp_path, newest=5), on_reply=told)
+    maintainers = AgentMaintainers(
+        read_key=_key, transcripts=TranscriptFolder(tmp_path, newest=5), on_reply=told, egress=LOCAL
+    )
     yield maintainers
     await maintainers.close()
 

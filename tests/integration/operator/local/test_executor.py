@@ -20,6 +20,7 @@ from trimtab.api.scalars import SecretKey
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.restarts import RestartPolicy
+from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, KeyMissing
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing
@@ -234,7 +235,10 @@ def no_agents(folder: Path) -> AgentMaintainers:
         raise KeyMissing("this job has no agent")
 
     return AgentMaintainers(
-        read_key=read_key, transcripts=TranscriptFolder(folder, newest=1), on_reply=lambda key, reply: None
+        read_key=read_key,
+        transcripts=TranscriptFolder(folder, newest=1),
+        on_reply=lambda key, reply: None,
+        egress=Egress(),
     )
 
 

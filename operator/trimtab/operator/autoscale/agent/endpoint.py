@@ -11,24 +11,28 @@ import anthropic
 import httpx2
 
 from trimtab.api.autoscaling import Agent
-from trimtab.fabric.logs import REDACTOR
+from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.proposal import Cause, MaintainerFailed
 
 _ANTHROPIC = "https://api.anthropic.com"
 _RETRIES = 2
 _MAX_ANSWER_BYTES = 512 << 10
+_SHORTEST_KEY = 16
+_FEWEST_CHARACTERS = 8
+"""Different ones. A word would be taken out of everything that is logged about the job."""
+_PORTS = {"http": 80, "https": 443}
 _WAIT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-def open_client(settings: Agent, *, api_key: str) -> anthropic.AsyncAnthropic:
-    """Close it after use. The key is taken out of all logs from here on."""
+def open_client(settings: Agent, *, api_key: str, egress: Egress) -> anthropic.AsyncAnthropic:
+    """Close it after use. Taking the key out of logs and transcripts is the caller's business."""
     key = api_key.strip()
-    REDACTOR.register([key])
-    if not (key and key.isascii() and key.isprintable()):
+    if not (key.isascii() and key.isprintable() and len(key) >= _SHORTEST_KEY and len(set(key)) >= _FEWEST_CHARACTERS):
         raise MaintainerFailed(
             Cause.BAD_SETTINGS,
             f"key {settings.api_key_secret.key!r} of Secret {settings.api_key_secret.name!r} is not an API key: it "
-            "must be one line of printable ASCII",
+            f"must be one line of printable ASCII, of {_SHORTEST_KEY} characters or more and {_FEWEST_CHARACTERS} "
+            "different ones",
         )
     try:
         return anthropic.AsyncAnthropic(
@@ -38,7 +42,10 @@ def open_client(settings: Agent, *, api_key: str) -> anthropic.AsyncAnthropic:
             max_retries=_RETRIES,
             # Spans would carry the conversation to wherever the operator's traces go.
             open_telemetry=False,
-            http_client=anthropic.DefaultAsyncHttpxClient(
+            http_client=httpx2.AsyncClient(
+                transport=_CheckedTransport(egress),
+                # No proxy and no netrc of the operator's environment: what is dialled is what was checked.
+                trust_env=False,
                 # A redirect would take the key along.
                 follow_redirects=False,
                 headers={"accept-encoding": "identity"},
@@ -47,6 +54,36 @@ def open_client(settings: Agent, *, api_key: str) -> anthropic.AsyncAnthropic:
         )
     except httpx2.InvalidURL:
         raise MaintainerFailed(Cause.BAD_SETTINGS, "agent.baseUrl is not a URL") from None
+
+
+class _CheckedTransport(httpx2.AsyncHTTPTransport):
+    """Dials addresses that `egress` has judged, in the name that the certificate has to be for."""
+
+    def __init__(self, egress: Egress) -> None:
+        super().__init__()
+        self._egress = egress
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        host = request.url.host
+        port = request.url.port or _PORTS[request.url.scheme]
+        *others, last = await self._egress.addresses(host, port)
+        for address in others:
+            try:
+                return await super().handle_async_request(_dialling(request, address))
+            except httpx2.ConnectError:
+                continue
+        return await super().handle_async_request(_dialling(request, last))
+
+
+def _dialling(request: httpx2.Request, address: str) -> httpx2.Request:
+    extensions = {**request.extensions, "sni_hostname": request.url.host}
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,
+        stream=request.stream,
+        extensions=extensions,
+    )
 
 
 async def _bound(response: httpx2.Response) -> None:

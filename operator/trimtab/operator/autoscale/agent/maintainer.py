@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from trimtab.api.autoscaling import Agent
 from trimtab.api.scalars import SecretKey
+from trimtab.fabric.logs import REDACTOR
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import SECRETS, Key
 from trimtab.operator.autoscale.agent.case import Case
+from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.proposal import AgentReply, Cause, MaintainerFailed, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import Transcripts
 
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _log = structlog.get_logger(__name__)
-_AT_ONCE = 4
+_AT_ONCE = 256
+_AT_ONCE_OF_A_NAMESPACE = 2
+"""An endpoint may hang for as long as its manifest says: its namespace waits for it, and no other."""
 _SPARE_S = 30.0
 
 
@@ -35,19 +41,32 @@ KeyReader = Callable[[str, SecretKey], Awaitable[str]]
 """The API key in a namespace's Secret. Raises KeyMissing."""
 
 
+@dataclass
+class _NamespaceGate:
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE_OF_A_NAMESPACE))
+    users: int = 0
+
+
 class AgentMaintainers:
     """One question of a job at a time; jobs are told apart by uid."""
 
     def __init__(
-        self, *, read_key: KeyReader, transcripts: Transcripts, on_reply: Callable[[Key, AgentReply], None]
+        self,
+        *,
+        read_key: KeyReader,
+        transcripts: Transcripts,
+        on_reply: Callable[[Key, AgentReply], None],
+        egress: Egress,
     ) -> None:
-        """`on_reply` is told every reply of a job, once."""
+        """`on_reply` is told every reply of a job, once; `egress` says where endpoints may be."""
+        self._egress = egress
         self._read_key = read_key
         self._transcripts = transcripts
         self._on_reply = on_reply
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._replies: dict[str, AgentReply] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._gates: dict[str, _NamespaceGate] = {}
 
     def reply(self, uid: str) -> AgentReply | None:
         """The newest."""
@@ -74,11 +93,23 @@ class AgentMaintainers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, key: Key, uid: str, case: Case, settings: Agent) -> None:
-        async with self._gate:
+        async with self._turn(key.namespace), self._gate:
             reply = await self._reply_to(case, settings)
         _log.info("agent_replied", namespace=case.namespace, job=case.job, reply=type(reply).__name__)
         self._replies[uid] = reply
         self._on_reply(key, reply)
+
+    @asynccontextmanager
+    async def _turn(self, namespace: str) -> AsyncIterator[None]:
+        gate = self._gates.setdefault(namespace, _NamespaceGate())
+        gate.users += 1
+        try:
+            async with gate.turns:
+                yield
+        finally:
+            gate.users -= 1
+            if not gate.users:
+                del self._gates[namespace]
 
     async def _reply_to(self, case: Case, settings: Agent) -> AgentReply:
         question, asked_at = case.decision_id, case.at
@@ -86,10 +117,12 @@ class AgentMaintainers:
             async with asyncio.timeout(settings.timeout_seconds + _SPARE_S):
                 key = await self._read_key(case.namespace, settings.api_key_secret)
                 conversation, endpoint = await asyncio.to_thread(_modules)
-                async with endpoint.open_client(settings, api_key=key) as client:
-                    outcome = await conversation.ask(
-                        case, settings=settings, client=client, transcripts=self._transcripts
-                    )
+                # In what this task says and in nothing else: a key is any text that a tenant likes.
+                with REDACTOR.within([key.strip()]):
+                    async with endpoint.open_client(settings, api_key=key, egress=self._egress) as client:
+                        outcome = await conversation.ask(
+                            case, settings=settings, client=client, transcripts=self._transcripts
+                        )
         except MaintainerFailed as failure:
             return NotProposed(
                 question=question,

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.values import check_plain
+from trimtab.operator.autoscale.agent.egress import EgressRefused
 from trimtab.operator.autoscale.agent.proposal import Cause, MaintainerFailed
 
 _TOO_MANY_REQUESTS = 429
@@ -118,6 +119,8 @@ def _failure(error: anthropic.AnthropicError) -> MaintainerFailed:
             return MaintainerFailed(_status_cause(status), f"the endpoint answered HTTP {status}")
         case anthropic.APITimeoutError():
             return MaintainerFailed(Cause.DEADLINE, "the model did not answer in time")
+        case anthropic.APIConnectionError() if isinstance(error.__cause__, EgressRefused):
+            return MaintainerFailed(Cause.BAD_SETTINGS, str(error.__cause__))
         case anthropic.APIConnectionError():
             return MaintainerFailed(Cause.CONNECTION, f"the connection to the endpoint failed{_kind(error.__cause__)}")
         case _:
