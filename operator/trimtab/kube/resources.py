@@ -72,6 +72,7 @@ VALIDATING_WEBHOOKS = Resource(
     kind="ValidatingWebhookConfiguration",
     namespaced=False,
 )
+NETWORK_POLICIES = Resource(group="networking.k8s.io", plural="networkpolicies", kind="NetworkPolicy")
 LEASES = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
 
 RLJOBS = Resource(group="rl.trimtab.dev", version="v1alpha1", plural="rljobs", kind="RLJob")

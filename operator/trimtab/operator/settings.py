@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -82,6 +83,21 @@ class AgentEgressSettings(BaseModel):
     @property
     def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
         return tuple(ipaddress.ip_network(cidr) for cidr in self.allowed_cidrs)
+
+
+class JobNetworkSettings(BaseModel):
+    """The NetworkPolicies that the operator makes for each job; see trimtab.operator.pods.network."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dns_ports: tuple[int, ...] = (53,)
+    scrapers: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    """The peer that may read metrics."""
+    server_cidrs: tuple[str, ...] = ("0.0.0.0/0", "::/0")
+    """Where NATS, object storage and engine servers are that have a name outside the cluster. Of all addresses,
+    link-local ones are left out."""
+    egress: tuple[dict[str, Any], ...] = ()
+    """Rules of a NetworkPolicy for all jobs, beside what pods need themselves."""
 
 
 class ImageSettings(BaseModel):
@@ -196,6 +212,8 @@ class OperatorSettings(BaseModel):
     remote: RemoteSettings = RemoteSettings()
     admission: AdmissionSettings | None = None
     """Absent, manifests are judged only once they are there, in the condition Accepted."""
+    job_network: JobNetworkSettings | None = None
+    """Absent, no NetworkPolicies are made for jobs."""
     images: ImageSettings
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets in the namespaces of jobs, with which their images are pulled; a template may name others."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import yaml
+
 from tests.support.chart.rendering import (
     RELEASE,
     ROOT,
@@ -15,7 +17,12 @@ from tests.support.chart.rendering import (
     pod_templates,
     values_of,
 )
+from tests.support.operator.scene import tiny_job
 from trimtab.api import labels
+from trimtab.api.job import RLJob
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.operator.pods.network import job_policy, ranks_policy
+from trimtab.operator.settings import JobNetworkSettings
 
 _JOB_PODS = {"matchExpressions": [{"key": labels.JOB, "operator": "Exists"}]}
 
@@ -66,16 +73,40 @@ def test_evaluation_servers_answer_jobs_and_call_nobody() -> None:
     assert store["ingress"][0]["from"] == [jobs]
 
 
-def test_pods_of_jobs_are_dialled_by_prometheus_and_ranks_only() -> None:
-    entries = objects(values_of("existing"))
-    jobs = named(entries, "NetworkPolicy", "trimtab-jobs")
-    trainers = named(entries, "NetworkPolicy", "trimtab-trainers")["spec"]
-    assert jobs["metadata"]["namespace"] == "research"
-    assert jobs["spec"]["podSelector"] == _JOB_PODS
-    assert _ports(jobs["spec"]["ingress"]) == [[9464]]
-    ranks = {"matchLabels": {labels.ROLE: "trainer"}}
-    assert trainers["podSelector"] == ranks
-    assert trainers["ingress"] == [{"from": [{"podSelector": ranks}]}]
+def test_policies_of_jobs_are_the_operators_and_as_the_values_say() -> None:
+    settings = _settings(values_of("existing"))
+    assert settings["job_network"] == {
+        "dns_ports": [5353],
+        "scrapers": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+            "podSelector": {},
+        },
+        "server_cidrs": ["10.0.0.0/8"],
+        "egress": [{"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}], "ports": [{"port": 443, "protocol": "TCP"}]}],
+    }
+    assert "job_network" not in _settings({"networkPolicy": {"jobs": {"enabled": False}}})
+    assert "job_network" not in _settings({"networkPolicy": {"enabled": False}})
+
+
+def _settings(values: Object) -> Object:
+    text = named(objects(values), "ConfigMap", "trimtab-operator")["data"]["settings.yaml"]
+    read: Object = yaml.safe_load(text)
+    return read
+
+
+def _policies_of_a_job() -> list[Object]:
+    """As the operator makes them with the chart's own servers."""
+    settings = _settings({})
+    solver = RLJob.model_validate(tiny_job())
+    item = {"kind": "RLJob", "metadata": {"namespace": "team", "name": "job", "uid": "u"}}
+    pods = job_policy(
+        item,
+        solver,
+        settings=JobNetworkSettings.model_validate(settings["job_network"]),
+        nats=NatsSettings(servers=tuple(settings["nats"]["servers"])),
+        object_store=ObjectStoreSettings(bucket="b", region="r", endpoint_url=settings["object_store"]["endpoint_url"]),
+    )
+    return [pods, ranks_policy({**item, "kind": "Trainer"}, job="job")]
 
 
 def test_the_table_in_the_documentation_has_every_flow() -> None:
@@ -84,12 +115,12 @@ def test_the_table_in_the_documentation_has_every_flow() -> None:
     section = text.partition("## Who talks to whom")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     told = {(row[3], row[2]) for row in rows[2:] if row[3] != "none"}
-    assert told == set(_flows(objects({"networkPolicy": {"jobNamespaces": ["research"]}})))
+    assert told == {*_flows(objects({})), *_flows(_policies_of_a_job())}
 
 
 def _flows(entries: list[Object]) -> Iterator[tuple[str, str]]:
     for policy in of_kind(entries, "NetworkPolicy"):
-        name = name_of(policy).removeprefix(f"{RELEASE}-")
+        name = name_of(policy).removeprefix(f"{RELEASE}-").replace("job-", "JOB-")
         for direction in ("ingress", "egress"):
             for rule in policy["spec"].get(direction, []):
                 ports = sorted({port["port"] for port in rule.get("ports", [])})

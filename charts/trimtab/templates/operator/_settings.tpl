@@ -37,6 +37,16 @@ actions_per_turn: {{ .Values.operator.actionsPerTurn | int }}
 resync_s: {{ .Values.operator.resyncSeconds }}
 report_interval_s: {{ .Values.operator.reportIntervalSeconds }}
 deletion_deadline_s: {{ .Values.operator.deletionDeadlineSeconds }}
+{{- with .Values.operator.agentEgress.allowedCidrs }}
+agent_egress: {allowed_cidrs: {{ toJson . }}}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled .Values.networkPolicy.jobs.enabled }}
+job_network:
+  dns_ports: {{ toJson .Values.networkPolicy.dnsPorts }}
+  scrapers: {{ toJson .Values.networkPolicy.scrapers }}
+  server_cidrs: {{ toJson .Values.networkPolicy.jobs.serverCidrs }}
+  egress: {{ toJson .Values.networkPolicy.jobs.egress }}
+{{- end }}
 nats:
   {{- include "trimtab.natsSettings" (list "nats" $nats) | nindent 2 }}
 {{- with include "trimtab.natsAccountSettings" . }}

@@ -55,6 +55,9 @@ class PodCluster(Protocol):
     async def credentials(self, job: Object) -> JobCredentials:
         """Makes what is missing; to be called before the first object is made."""
 
+    async def isolate(self, job: Object, typed_job: RLJob) -> None:
+        """Says who may dial the owner's pods, and whom they may, before there is one."""
+
 
 async def prepare_site(
     pod_cluster: PodCluster,
@@ -67,6 +70,7 @@ async def prepare_site(
 ) -> PodSite:
     """Makes what is missing. Raises Objected when it cannot be had."""
     credentials, role = await pod_cluster.credentials(job), ROLES[owner["kind"]]
+    await pod_cluster.isolate(job, typed_job)
     name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
     manifest = await _ensure_manifest(pod_cluster, typed_job, owner, typed)
     ranks, own_command, own = 1, False, {}

@@ -91,6 +91,9 @@ class Cluster:
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """By the job's uid, once they are stored."""
 
+    policies: dict[tuple[str, str], tuple[Object, float]] = field(default_factory=dict)
+    """By owner's uid and name, the network policies that are stored, and until when that is believed."""
+
     def cache_of(self, kind: str) -> ObjectCache:
         caches: dict[str, ObjectCache] = {
             "RLJob": self.jobs,

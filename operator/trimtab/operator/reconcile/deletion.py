@@ -14,6 +14,7 @@ from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.cluster import Cluster, Result
+from trimtab.operator.reconcile.isolation import forget_network
 from trimtab.operator.reconcile.placement import recorded_placement
 
 FINALIZER = "rl.trimtab.dev/cleanup"
@@ -64,6 +65,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     cluster.credentials.pop(job["metadata"]["uid"], None)
     cluster.scaling.pop(job["metadata"]["uid"], None)
     cluster.maintainers.forget(job["metadata"]["uid"])
+    forget_network(cluster, job["metadata"]["uid"])
     return Result()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.api.job import RLJob
 from trimtab.fabric.signing import Signer
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import SECRETS, Key, Object
@@ -15,6 +16,7 @@ from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.pods.sites import ROLES
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
+from trimtab.operator.reconcile.isolation import ensure_network
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
 
 
@@ -50,6 +52,9 @@ class HomeCluster:
 
     async def credentials(self, job: Object) -> JobCredentials:
         return await ensure_credentials(self.cluster, job)
+
+    async def isolate(self, job: Object, typed_job: RLJob) -> None:
+        await ensure_network(self.cluster, job, typed_job, self.owner)
 
 
 async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:

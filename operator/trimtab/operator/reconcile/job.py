@@ -19,6 +19,7 @@ from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
 from trimtab.operator.reconcile.deletion import ensure_finalizer, finish_deletion, has_finalizer
 from trimtab.operator.reconcile.execution import accepted_conditions, carry_out, earliest, forgotten
 from trimtab.operator.reconcile.home_cluster import HomeCluster, renew_credentials
+from trimtab.operator.reconcile.isolation import renew_network
 from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other, works_for
 from trimtab.operator.reconcile.ownership import is_leaving
 from trimtab.operator.reconcile.refusals import refusal_of
@@ -52,6 +53,7 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
         item = await ensure_finalizer(cluster, item)
     if has_finalizer(item) and rest_reason(job) is None:
         await renew_credentials(cluster, item)
+        await renew_network(cluster, item, job)
     conditions = accepted_conditions(cluster, key, plan.status, job, now=now)
     status = plan.status.model_copy(update={"conditions": conditions})
     executor = Executor(cluster=cluster, owner=item, typed=job, job=item, typed_job=job, pod_cluster=home)

@@ -9,6 +9,7 @@ from trimtab.operator.reconcile.actions import Executor
 from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
 from trimtab.operator.reconcile.execution import accepted_conditions, carry_out, forgotten
 from trimtab.operator.reconcile.home_cluster import HomeCluster
+from trimtab.operator.reconcile.isolation import forget_network
 from trimtab.operator.reconcile.observation import is_ours, job_of, pods_of
 from trimtab.operator.reconcile.ownership import is_leaving
 from trimtab.operator.reconcile.refusals import refusal_of
@@ -17,6 +18,8 @@ from trimtab.operator.reconcile.refusals import refusal_of
 async def reconcile_trainer(cluster: Cluster, key: WorkKey) -> Result:
     item = cluster.trainers.get(key.key)
     if item is None or is_leaving(item):
+        if item is not None:
+            forget_network(cluster, item["metadata"]["uid"])
         return forgotten(cluster, key)
     trainer = cluster.trainers.read(item)
     job, typed_job = job_of(cluster, item, trainer.spec.job_ref.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trimtab.api.job import RLJob
 from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.client import KubeClient
@@ -96,6 +97,9 @@ class RemoteCluster:
         await self._store(wanted.secret, owner_uid=uid)
         self._connection.credentials[uid] = wanted
         return wanted
+
+    async def isolate(self, job: Object, typed_job: RLJob) -> None:
+        """Who may talk to whom there is that cluster's business: rbac/remote.yaml gives no right to say."""
 
     def _dialled(self) -> tuple[NatsSettings, UserMint | None]:
         """What pods there dial, and the mint of their user; None where the settings name a user for them."""

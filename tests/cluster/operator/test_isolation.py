@@ -1,0 +1,43 @@
+"""NetworkPolicies of jobs on a real API server: there before the first pod, one for each job, and kept as they are."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.operator.scene import Scene, tiny_job
+from trimtab.kube.resources import NETWORK_POLICIES, PODS
+
+
+def test_each_job_has_policies_of_its_own_before_its_pods(scene: Scene) -> None:
+    policies = [{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": {"replicas": 2}}]
+    scene.apply(tiny_job("one", policies=policies), tiny_job("two"))
+    scene.until(scene.pods, lambda pods: len(pods) == 7)
+    found = {policy["metadata"]["name"]: policy for policy in scene.listed(NETWORK_POLICIES)}
+    assert set(found) == {"one-pods", "two-pods", "one-solver-ranks", "two-solver-ranks"}
+    selected = found["one-pods"]["spec"]["podSelector"]["matchLabels"]
+    for pod in scene.listed(PODS):
+        own = pod["metadata"]["labels"]
+        assert (selected.items() <= own.items()) == (own["rl.trimtab.dev/job"] == "one")
+    pods = scene.listed(PODS)
+    first = min(pod["metadata"]["creationTimestamp"] for pod in pods)
+    assert found["one-pods"]["metadata"]["creationTimestamp"] <= first
+    ranks = found["one-solver-ranks"]["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    reached = {pod["metadata"]["name"] for pod in pods if ranks.items() <= pod["metadata"]["labels"].items()}
+    assert reached == {"one-solver-trainer-0", "one-solver-trainer-1"}
+    (owner,) = found["one-pods"]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("RLJob", "one")
+
+
+def test_a_policy_that_was_changed_is_put_right_with_the_next_pod(scene: Scene) -> None:
+    scene.apply(tiny_job())
+    scene.until(scene.pods, lambda pods: len(pods) == 3)
+    wanted = scene.must_get(NETWORK_POLICIES, "tiny-pods")["spec"]
+    scene.kubectl("patch", "networkpolicy", "tiny-pods", "--type=merge", "-p", json.dumps({"spec": {"egress": [{}]}}))
+    scene.kubectl("annotate", "rljob", "tiny", "poke=1")
+    scene.until(
+        lambda: (scene.get(NETWORK_POLICIES, "tiny-pods") or {}).get("spec"),
+        lambda spec: spec == wanted,
+        timeout_s=60.0,
+    )
+    scene.kubectl("delete", "networkpolicy", "tiny-pods")
+    scene.until(lambda: scene.get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy is not None, timeout_s=60.0)

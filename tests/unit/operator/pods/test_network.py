@@ -1,0 +1,84 @@
+"""Who may dial the pods of a job, and whom they may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.operator.scene import tiny_job
+from trimtab.api.job import RLJob
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.operator.pods.network import job_policy, ranks_policy
+from trimtab.operator.settings import JobNetworkSettings
+
+ITEM = {"kind": "RLJob", "metadata": {"namespace": "team", "name": "tiny", "uid": "u"}}
+ANYWHERE = [
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},
+]
+
+
+def _egress(
+    *, servers: tuple[str, ...] = ("tls://nats.infra.svc:4222",), endpoint: str | None = None, **spec: Any
+) -> list[dict[str, Any]]:
+    policy = job_policy(
+        ITEM,
+        RLJob.model_validate(tiny_job(**spec)),
+        settings=JobNetworkSettings(egress=({"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]},)),
+        nats=NatsSettings(servers=servers),
+        object_store=ObjectStoreSettings(bucket="b", region="r", endpoint_url=endpoint),
+    )
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["podSelector"] == {"matchLabels": {"rl.trimtab.dev/job": "tiny"}}
+    rules: list[dict[str, Any]] = policy["spec"]["egress"]
+    assert rules[0] == {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    assert rules[-1] == {"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
+    return rules[1:-1]
+
+
+def _namespace(name: str, port: int) -> dict[str, Any]:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    return {"to": [peer], "ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def test_servers_in_the_cluster_are_dialled_in_their_namespace_at_their_port() -> None:
+    assert _egress(endpoint="https://store.data.svc.cluster.local:8333") == [
+        _namespace("infra", 4222),
+        _namespace("data", 8333),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "peers", "port"),
+    [
+        (None, ANYWHERE, 443),
+        ("https://s3.example.org", ANYWHERE, 443),
+        ("http://s3.example.org:9000", ANYWHERE, 9000),
+        ("https://192.0.2.7:8333", [{"ipBlock": {"cidr": "192.0.2.7/32"}}], 8333),
+        ("https://[2001:db8::7]", [{"ipBlock": {"cidr": "2001:db8::7/128"}}], 443),
+    ],
+)
+def test_servers_outside_are_dialled_at_their_port(endpoint: str | None, peers: list[Any], port: int) -> None:
+    assert _egress(endpoint=endpoint)[1] == {"to": peers, "ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def test_an_engine_that_the_manifest_names_is_dialled() -> None:
+    pools = [{"name": "home", "engine": {"name": "openai", "url": "http://vllm.serving.svc:8000/v1"}}]
+    assert _egress(pools=pools)[-1] == _namespace("serving", 8000)
+
+
+def test_ranks_meet_ranks_of_their_own_trainer_only() -> None:
+    spec = ranks_policy(
+        {**ITEM, "kind": "Trainer", "metadata": {**ITEM["metadata"], "name": "tiny-solver"}}, job="tiny"
+    )["spec"]
+    own = {
+        "matchLabels": {
+            "rl.trimtab.dev/job": "tiny",
+            "rl.trimtab.dev/owner": "tiny-solver",
+            "rl.trimtab.dev/role": "trainer",
+        }
+    }
+    assert spec["podSelector"] == own
+    assert spec["ingress"] == [{"from": [{"podSelector": own}]}]
+    assert spec["egress"] == [{"to": [{"podSelector": own}]}]
