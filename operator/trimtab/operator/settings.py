@@ -99,6 +99,11 @@ class JobNetworkSettings(BaseModel):
     egress: tuple[dict[str, Any], ...] = ()
     """Rules of a NetworkPolicy for all jobs, beside what pods need themselves."""
 
+    @field_validator("dns_ports", "server_cidrs", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
 
 class ImageSettings(BaseModel):
     """Images of the pods of jobs, by role, or one name for all; a template may name others."""
@@ -218,6 +223,8 @@ class OperatorSettings(BaseModel):
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets in the namespaces of jobs, with which their images are pulled; a template may name others."""
     requests: RequestSettings = RequestSettings()
+    service_account: str | None = None
+    """The operator's own, in the lease's namespace: no template may name it."""
     namespaces: tuple[str, ...] = ()
     """Empty: the whole cluster."""
     logs: LogSettings = LogSettings()

@@ -39,7 +39,7 @@ def operator(
         "TRIMTAB_LEASE__DURATION_S": "120",
         # Where an agent maintainer's server is in these tests.
         "TRIMTAB_AGENT_EGRESS__ALLOWED_CIDRS": "127.0.0.0/8",
-        "TRIMTAB_JOB_NETWORK__DNS_PORTS": "[53]",
+        "TRIMTAB_JOB_NETWORK__DNS_PORTS": "53",
         # Every object is looked at again after so long.
         "TRIMTAB_RESYNC_S": "20",
     }

@@ -1,11 +1,15 @@
-"""NetworkPolicies of jobs on a real API server: there before the first pod, one for each job, and kept as they are."""
+"""NetworkPolicies of jobs on a real API server: there before the first pod, one for each job, and kept as they are. So
+is the job's Secret.
+"""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.operator.scene import Scene, tiny_job
-from trimtab.kube.resources import NETWORK_POLICIES, PODS
+from trimtab.kube.resources import NETWORK_POLICIES, PODS, SECRETS
 
 
 def test_each_job_has_policies_of_its_own_before_its_pods(scene: Scene) -> None:
@@ -28,16 +32,29 @@ def test_each_job_has_policies_of_its_own_before_its_pods(scene: Scene) -> None:
     assert (owner["kind"], owner["name"]) == ("RLJob", "one")
 
 
-def test_a_policy_that_was_changed_is_put_right_with_the_next_pod(scene: Scene) -> None:
+@pytest.mark.slow
+def test_a_policy_that_was_changed_or_deleted_is_put_right(scene: Scene) -> None:
     scene.apply(tiny_job())
     scene.until(scene.pods, lambda pods: len(pods) == 3)
     wanted = scene.must_get(NETWORK_POLICIES, "tiny-pods")["spec"]
     scene.kubectl("patch", "networkpolicy", "tiny-pods", "--type=merge", "-p", json.dumps({"spec": {"egress": [{}]}}))
-    scene.kubectl("annotate", "rljob", "tiny", "poke=1")
     scene.until(
-        lambda: (scene.get(NETWORK_POLICIES, "tiny-pods") or {}).get("spec"),
-        lambda spec: spec == wanted,
-        timeout_s=60.0,
+        lambda: scene.must_get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy["spec"] == wanted, timeout_s=60.0
     )
     scene.kubectl("delete", "networkpolicy", "tiny-pods")
     scene.until(lambda: scene.get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy is not None, timeout_s=60.0)
+
+
+@pytest.mark.slow
+def test_a_secret_that_was_deleted_is_made_again_as_it_was(scene: Scene) -> None:
+    """With the same key for signing: what was published stays valid."""
+    scene.apply(tiny_job())
+    scene.until(scene.pods, lambda pods: len(pods) == 3)
+    before = scene.must_get(SECRETS, "tiny-credentials")
+    scene.kubectl("delete", "secret", "tiny-credentials")
+    again = scene.until(
+        lambda: scene.get(SECRETS, "tiny-credentials"), lambda secret: secret is not None, timeout_s=60.0
+    )
+    assert again is not None
+    assert again["metadata"]["uid"] != before["metadata"]["uid"]
+    assert again["data"] == before["data"]

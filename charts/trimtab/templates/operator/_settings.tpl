@@ -21,6 +21,7 @@ requests:
     {{- else }} {}
     {{- end }}
   {{- end }}
+service_account: {{ include "trimtab.serviceAccount" . }}
 namespaces: {{ toJson .Values.namespaces }}
 logs: {level: {{ .Values.operator.logLevel }}, format: json}
 lease:

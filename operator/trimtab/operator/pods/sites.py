@@ -69,6 +69,7 @@ async def prepare_site(
     typed: RLJob | RolloutPool | Trainer,
 ) -> PodSite:
     """Makes what is missing. Raises Objected when it cannot be had."""
+    _check_account(settings, owner, typed)
     credentials, role = await pod_cluster.credentials(job), ROLES[owner["kind"]]
     await pod_cluster.isolate(job, typed_job)
     name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
@@ -99,6 +100,20 @@ async def prepare_site(
         labels=own,
         own_command=own_command,
     )
+
+
+def _check_account(settings: OperatorSettings, owner: Object, typed: RLJob | RolloutPool | Trainer) -> None:
+    """Where jobs run beside the operator, a template could take the operator's rights. Raises Objected."""
+    template = typed.spec.data.template if isinstance(typed, RLJob) else typed.spec.template
+    spec = (template or {}).get("spec")
+    named = {spec.get(field) for field in ("serviceAccountName", "serviceAccount")} if isinstance(spec, dict) else set()
+    if (
+        settings.service_account is not None
+        and owner["metadata"]["namespace"] == settings.lease.namespace
+        and settings.service_account in named
+    ):
+        message = "template.spec.serviceAccountName: it is the operator's own, whose rights no job gets; name another"
+        raise Objected(Objection(reason=reasons.NOT_ACCEPTED, message=message))
 
 
 async def _ensure_manifest(

@@ -91,6 +91,8 @@ class Cluster:
     credentials: dict[str, JobCredentials] = field(default_factory=dict)
     """By the job's uid, once they are stored."""
 
+    secrets_seen: dict[str, float] = field(default_factory=dict)
+    """By the job's uid, when its Secret was last seen."""
     policies: dict[tuple[str, str], tuple[Object, float]] = field(default_factory=dict)
     """By owner's uid and name, the network policies that are stored, and until when that is believed."""
 

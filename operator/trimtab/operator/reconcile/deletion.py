@@ -63,6 +63,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     except NotFound:
         cluster.jobs.note_gone(current)
     cluster.credentials.pop(job["metadata"]["uid"], None)
+    cluster.secrets_seen.pop(job["metadata"]["uid"], None)
     cluster.scaling.pop(job["metadata"]["uid"], None)
     cluster.maintainers.forget(job["metadata"]["uid"])
     forget_network(cluster, job["metadata"]["uid"])

@@ -93,8 +93,16 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
 
 
 async def renew_credentials(cluster: Cluster, job: Object) -> None:
-    """For a job that runs already: the operator may have been started with other settings."""
+    """For a job that runs already: the operator may have been started with other settings, and its Secret may have been
+    deleted, which is looked for now and then."""
+    uid, now = job["metadata"]["uid"], cluster.clock()
+    known = cluster.credentials.get(uid)
     try:
+        if known is not None and now >= cluster.secrets_seen.get(uid, 0.0) + cluster.settings.resync_s:
+            namespace = job["metadata"]["namespace"]
+            if await cluster.client.get_or_none(SECRETS, known.secret_name, namespace=namespace) is None:
+                await create_own(cluster.client, SECRETS, known.secret, owner_uid=uid)
+            cluster.secrets_seen[uid] = now
         await ensure_credentials(cluster, job)
     except (Objected, NameBusy):
         return  # the next start of a pod meets the same objection and puts it into the status

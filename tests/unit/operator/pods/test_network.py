@@ -69,9 +69,8 @@ def test_an_engine_that_the_manifest_names_is_dialled() -> None:
 
 
 def test_ranks_meet_ranks_of_their_own_trainer_only() -> None:
-    spec = ranks_policy(
-        {**ITEM, "kind": "Trainer", "metadata": {**ITEM["metadata"], "name": "tiny-solver"}}, job="tiny"
-    )["spec"]
+    trainer = {"kind": "Trainer", "metadata": {"namespace": "team", "name": "tiny-solver", "uid": "t"}}
+    spec = ranks_policy(trainer, job="tiny")["spec"]
     own = {
         "matchLabels": {
             "rl.trimtab.dev/job": "tiny",
