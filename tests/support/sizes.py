@@ -32,6 +32,10 @@ class Sizes:
     drains: Drains
     interrupted_jobs: bool
     """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
+    hostile_objects: int
+    """Random ones, through decoders and reconcilers in this process."""
+    hostile_writes: int
+    """Of random objects, to a real API server."""
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
@@ -46,6 +50,8 @@ SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3, everything=False),
     drains=Drains(tasks=120, scale_downs=4, kills=1, slow_every=8),
     interrupted_jobs=False,
+    hostile_objects=2000,
+    hostile_writes=60,
     rank_kills=4,
     operator_kills=6,
     weight_transfer_kills=15,
@@ -57,6 +63,8 @@ FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     interrupted_jobs=True,
+    hostile_objects=100_000,
+    hostile_writes=2000,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

@@ -219,6 +219,10 @@ class Reflector(Mapping[Key, Object]):
             except Exception:  # noqa: BLE001 - what one object holds must not end the watch of all others
                 _log.exception("listener_faulted", resource=self.resource.plural, **key._asdict())
 
+    def replay(self, key: Key, item: Object | None) -> None:
+        """A change as the watch would bring it."""
+        self._put(key, item)
+
     def _heard(self) -> None:
         self.last_contact = self._clock()
         self.failure = None

@@ -119,7 +119,7 @@ async def _lead(
         on_reply=lambda key, reply: _record_reply(cluster, controller, key, reply),
         egress=Egress(allowed=settings.agent_egress.networks),
     )
-    cluster = _cluster(
+    cluster = made_cluster(
         settings, client, events=events, watches=watches, maintainers=maintainers, remote=remote, mint=mint
     )
     controller = Controller(cluster, metrics)
@@ -179,7 +179,7 @@ def _record_reply(cluster: Cluster, controller: Controller, key: Key, reply: Age
             cluster.events.record(job, "Warning", reply.cause, message)
 
 
-def _cluster(
+def made_cluster(
     settings: OperatorSettings,
     client: KubeClient,
     *,

@@ -21,11 +21,11 @@ def _worker(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("template", "told"),
     [
-        (_worker(securityContext={"privileged": True}), "privileged"),
+        (_worker(securityContext={"privileged": True, "allowPrivilegeEscalation": True}), "privileged"),
         ({"spec": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}, "hostPath"),
         ({"spec": {"hostNetwork": True, "hostPID": True}}, "host namespaces"),
         (_worker(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "capabilities"),
-        ({"spec": {"securityContext": {"runAsNonRoot": None, "runAsUser": 0}}}, "runAsNonRoot"),
+        ({"spec": {"securityContext": {"runAsNonRoot": None, "runAsUser": 0}}}, "runAsUser=0"),
     ],
     ids=["privileged", "hostPath", "host", "capabilities", "root"],
 )

@@ -40,7 +40,7 @@ _ECHOED = ("resourceVersion", "managedFields")
 """What changes in an object's metadata when only its status is written."""
 
 Reconcile = Callable[[Cluster, WorkKey], Awaitable[Result]]
-_RECONCILERS: Mapping[str, Reconcile] = {
+RECONCILERS: Mapping[str, Reconcile] = {
     "RLJob": reconcile_job,
     "RolloutPool": reconcile_pool,
     "Trainer": reconcile_trainer,
@@ -57,7 +57,7 @@ class Controller:
         cluster: Cluster,
         metrics: OperatorMetrics,
         *,
-        reconcilers: Mapping[str, Reconcile] = _RECONCILERS,
+        reconcilers: Mapping[str, Reconcile] = RECONCILERS,
         say_faulted: SayFaulted = write_faulted,
     ) -> None:
         """`reconcilers` by kind; `say_faulted` tells an object that it could not be reconciled."""

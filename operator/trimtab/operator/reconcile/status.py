@@ -51,7 +51,8 @@ async def _write_refusal(cluster: Cluster, item: Object, reason: str, message: s
     """The condition Accepted alone, as the rest of the status belongs to an operator that can read the object. Once,
     however often it is said."""
     metadata = item["metadata"]
-    raw = (item.get("status") or {}).get("conditions") or ()
+    listed = (item.get("status") or {}).get("conditions")
+    raw = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     known = next((entry for entry in raw if entry.get("type") == ConditionType.ACCEPTED), None)
     if known is not None and (known.get("reason"), known.get("message")) == (reason, message):
         return

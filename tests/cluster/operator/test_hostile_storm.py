@@ -1,0 +1,141 @@
+"""Random objects on a real API server, with the real operator: what the server takes fails its own object, the operator
+goes on, and the jobs of others are reconciled as fast as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.support.operator.hostile import any_value, hostile, sound
+from tests.support.operator.scene import Scene, tiny_job
+from tests.support.sizes import Sizes
+from trimtab.kube.client import KubeClient
+from trimtab.kube.errors import ApiError
+from trimtab.kube.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    PODS,
+    RLJOBS,
+    ROLLOUT_POOLS,
+    SECRETS,
+    TRAINERS,
+    Object,
+    Resource,
+)
+
+_KINDS = {resource.kind: resource for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS, CONFIG_MAPS)}
+_TENANTS, _NAMES = 5, 6
+_LONGEST_WAIT_S = 1.0
+_SERVER_MADE = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+
+
+def _writable(item: Object) -> Object:
+    metadata = {name: value for name, value in item["metadata"].items() if name not in _SERVER_MADE}
+    return {**item, "metadata": metadata}
+
+
+async def _write(client: KubeClient, rng: random.Random, place: str) -> str:
+    """One random write. What the server makes of it, in a word."""
+    kind, name = rng.choice(tuple(_KINDS)), f"bad-{rng.randrange(_NAMES)}"
+    resource = _KINDS[kind]
+    item = _writable(hostile(rng, sound(kind, namespace=place, name=name, version=1)))
+    try:
+        if rng.random() < 0.15:
+            await _spoil_secret(client, rng, place)
+        await client.create(resource, item, namespace=place)
+    except ApiError as refusal:
+        if refusal.reason != "AlreadyExists":
+            return "refused"
+    except ValueError:
+        return "refused"  # no path
+    return await _change(client, rng, resource, item, place)
+
+
+async def _change(client: KubeClient, rng: random.Random, resource: Resource, item: Object, place: str) -> str:
+    """Spec and metadata, or the status, or away with it."""
+    name = item["metadata"]["name"]
+    subresource = "status" if rng.random() < 0.3 and resource is not CONFIG_MAPS else None
+    body = {field: item[field] for field in ("metadata", "spec", "status", "data") if field in item}
+    try:
+        if rng.random() < 0.15:
+            await client.delete(resource, name, namespace=place)
+        else:
+            await client.patch(resource, name, body, namespace=place, subresource=subresource)
+    except (ApiError, ValueError):
+        return "kept"
+    return "changed"
+
+
+async def _spoil_secret(client: KubeClient, rng: random.Random, place: str) -> None:
+    value = rng.choice(("", "&a *a", "a: &x [*x]", "{" * 500, str(any_value(rng))[:1000]))
+    secret = {"metadata": {"name": "far"}, "stringData": {"kubeconfig": value.replace("\x00", "")}}
+    await client.apply(SECRETS, secret, field_manager="test", namespace=place)
+
+
+async def _wait_of_the_good_one(client: KubeClient, namespace: str, replicas: int) -> float:
+    """From a change of a sound pool until the operator's status says that it has seen it."""
+    changed = await client.patch(ROLLOUT_POOLS, "tiny-home", {"spec": {"replicas": replicas}}, namespace=namespace)
+    began = time.monotonic()
+    async with asyncio.timeout(120):
+        while True:
+            pool = await client.get(ROLLOUT_POOLS, "tiny-home", namespace=namespace)
+            if pool.get("status", {}).get("observedGeneration", 0) >= changed["metadata"]["generation"]:
+                return time.monotonic() - began
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def _tenants(client: KubeClient) -> AsyncIterator[list[str]]:
+    names = [f"tenant-{uuid.uuid4().hex[:8]}" for _ in range(_TENANTS)]
+    for name in names:
+        await client.create(NAMESPACES, {"metadata": {"name": name}})
+    try:
+        yield names
+    finally:
+        for name in names:
+            for resource in _KINDS.values():
+                for item in (await client.list(resource, namespace=name)).items:
+                    own = item["metadata"]["name"]
+                    unbound = {"metadata": {"finalizers": None}}
+                    for call in (
+                        client.patch(resource, own, unbound, namespace=name),
+                        client.delete(resource, own, namespace=name, grace_s=0),
+                    ):
+                        try:
+                            await call
+                        except ApiError:
+                            continue
+
+
+async def test_nothing_that_a_server_takes_stops_the_operator_or_holds_up_others(scene: Scene, sizes: Sizes) -> None:
+    rng, results, busy = random.Random(17), [], []
+    scene.apply(tiny_job())
+    scene.until(scene.pods, lambda pods: len(pods) == 3)
+    async with KubeClient(scene.access) as client, _tenants(client) as tenants:
+        quiet = [await _wait_of_the_good_one(client, scene.namespace, replicas) for replicas in (2, 1, 2, 1)]
+        for number in range(sizes.hostile_writes):
+            results.append(await _write(client, rng, rng.choice(tenants)))
+            if number % 20 == 0:
+                busy.append(await _wait_of_the_good_one(client, scene.namespace, 1 + number // 20 % 2))
+                assert scene.operator.ended() is None, scene.operator.log[-1500:]
+        busy.append(await _wait_of_the_good_one(client, scene.namespace, 3))
+    assert scene.operator.ended() is None
+    assert "listener_faulted" not in scene.operator.log
+    assert results.count("refused") < 0.9 * len(results), "the server took next to nothing"
+    # A machine that is busy with other things is as slow without a storm.
+    assert max(busy) < _LONGEST_WAIT_S + 2 * max(quiet), (sorted(busy)[-5:], quiet)
+
+
+def test_a_spec_that_is_too_long_is_told_in_the_status(scene: Scene) -> None:
+    """A job whose spec is longer than any plan can afford to read."""
+    long = tiny_job("long")
+    long["spec"]["workflow"]["args"] = {"a": "x" * 300_000}
+    scene.kubectl("create", "-f", "-", stdin=json.dumps(long))
+    message = scene.says(RLJOBS, "long", "Accepted", "Unreadable", timeout_s=60.0)
+    assert "spec: has more than 262144 bytes" in message
