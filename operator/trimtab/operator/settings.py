@@ -241,7 +241,8 @@ class OperatorSettings(BaseModel):
     actions_per_turn: int = Field(default=50, ge=1, le=10_000)
     """Then others have their turn."""
     resync_s: float = Field(default=600.0, gt=0)
-    """Every object is reconciled again after about this time, without a request if all is well."""
+    """Every object is reconciled again after about this time. For a running job its Secret and policy are asked for,
+    else there is no request if all is well."""
     report_interval_s: float = Field(default=5.0, gt=0)
     """How often what jobs say on the bus may change their status."""
     deletion_deadline_s: float = Field(default=120.0, ge=0)
