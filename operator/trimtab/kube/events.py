@@ -97,7 +97,8 @@ class EventRecorder:
             event = await self._queue.get()
             try:
                 await self._post(event)
-            except KubeError as error:
+            except (KubeError, ValueError) as error:
+                # ValueError: no path of the API has such a name.
                 _log.debug("event_not_posted", reason=event.reason, error=str(error))
 
     async def _post(self, event: _Event) -> None:

@@ -11,7 +11,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.api.review import review, scale_warnings
 from trimtab.api.validation import parse
 from trimtab.kube.resources import ROLLOUT_POOLS, Object
-from trimtab.operator.reconcile.refusals import refusal_of
+from trimtab.operator.reconcile.refusals import overlong_spec, refusal_of
 
 _MOST_PROBLEMS = 20
 
@@ -31,6 +31,8 @@ def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
     """
     if new["metadata"].get("deletionTimestamp") or (old is not None and old.get("spec") == new.get("spec")):
         return Judgement()
+    if (overlong := overlong_spec(new.get("spec"))) is not None:
+        return Judgement(refusal=overlong)
     written = _as_written(new)
     reviewed = review(written)
     problems = [f"{problem.field or 'document'}: {problem.message}" for problem in reviewed.problems]

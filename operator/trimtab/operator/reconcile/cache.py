@@ -11,17 +11,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 
 from trimtab.kube.answers import UNREADABLE
 from trimtab.kube.reflector import Listener, Reflector
 from trimtab.kube.resources import Key, Object, Resource, key_of
+from trimtab.operator.reconcile.refusals import overlong_spec
 
 _NOTE_S = 30.0
 _MOST_PROBLEMS = 5
-MAX_SPEC_BYTES = 256 * 1024
-"""A plan reads all of it several times, and all objects wait for it."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -153,11 +151,8 @@ class TypedCache(ObjectCache, Generic[M]):
             return known[2]
         if UNREADABLE in item:
             raise Unreadable(str(item[UNREADABLE]))
-        if len(msgspec.json.encode(item.get("spec"))) > MAX_SPEC_BYTES:
-            raise Unreadable(
-                f"spec: has more than {MAX_SPEC_BYTES} bytes; put what is long into a ConfigMap, a volume or object "
-                "storage, and name it here"
-            )
+        if (overlong := overlong_spec(item.get("spec"))) is not None:
+            raise Unreadable(overlong)
         try:
             typed = self._model.model_validate(item)
         except ValidationError as invalid:

@@ -1,8 +1,12 @@
-"""What one may ask for on one machine and not in a cluster: paths relative to a manifest's folder, which no pod has."""
+"""What one may ask for on one machine and not in a cluster: paths relative to a manifest's folder, which no pod has,
+and specs of any length, which other people's objects would wait for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import msgspec
 
 from trimtab.api.job import RLJobSpec
 from trimtab.api.pool import RolloutPoolSpec
@@ -10,6 +14,8 @@ from trimtab.api.prompts import PromptInput
 from trimtab.api.trainer import TrainerSpec
 
 _OBJECT_STORE = "s3://"
+MAX_SPEC_BYTES = 256 * 1024
+"""A plan reads all of it several times, and all objects wait for it."""
 
 
 def relative_paths(spec: RLJobSpec) -> list[str]:
@@ -26,6 +32,16 @@ def relative_paths(spec: RLJobSpec) -> list[str]:
     if spec.workflow.source is not None:
         found += _relative("spec.workflow.source.path", spec.workflow.source.path)
     return found
+
+
+def overlong_spec(spec: object) -> str | None:
+    """Why a spec, as JSON has it, is too long to be read, with the fix."""
+    if len(msgspec.json.encode(spec)) <= MAX_SPEC_BYTES:
+        return None
+    return (
+        f"spec: has more than {MAX_SPEC_BYTES} bytes; put what is long into a ConfigMap, a volume or object storage, "
+        "and name it here"
+    )
 
 
 def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:

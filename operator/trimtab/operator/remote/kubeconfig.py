@@ -92,6 +92,7 @@ def _check_plain(content: bytes) -> None:
     would exhaust the stack, which the C reader does not notice."""
     depth = 0
     for entries, event in enumerate(yaml.parse(content, Loader=_LOADER)):
+        assert event.start_mark is not None
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise KubeConfigRefused(BAD, f"line {line}: an anchor or alias (& or *) is refused; write the value itself")

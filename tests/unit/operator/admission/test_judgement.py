@@ -53,3 +53,9 @@ def test_a_pool_that_auto_owns_is_scaled_with_a_warning() -> None:
     assert judgement.refusal is None
     assert "autoscaler" in judgement.warnings[0]
     assert judge(before, old=None, job=auto).warnings == ()
+
+
+def test_a_spec_that_others_would_wait_for_is_refused() -> None:
+    judgement = judge(seen(changed(job(), {"spec.workflow.args": {"a": "x" * 300_000}})), old=None, job=None)
+    assert judgement.refusal is not None
+    assert judgement.refusal.startswith("spec: has more than 262144 bytes; put what is long into")

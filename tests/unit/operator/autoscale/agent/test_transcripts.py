@@ -49,3 +49,12 @@ def test_only_the_operator_reads_them_and_half_written_ones_go(tmp_path: Path) -
 def test_none_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="newest: at least one"):
         TranscriptFolder(tmp_path, newest=0)
+
+
+def test_all_together_are_bounded_and_the_largest_namespace_makes_room(tmp_path: Path) -> None:
+    folder = TranscriptFolder(tmp_path, newest=50, most_bytes=10_000)
+    folder.keep(namespace="good", job="job", decision_id="mine", at=0.0, document=b"x" * 1000)
+    for number in range(100):
+        folder.keep(namespace="hostile", job=f"job-{number}", decision_id="d", at=1000.0 + number, document=b"x" * 3000)
+    kept = sorted(path.relative_to(tmp_path).parts[:2] for path in tmp_path.rglob("*.json"))
+    assert kept == [("good", "job"), ("hostile", "job-97"), ("hostile", "job-98"), ("hostile", "job-99")]
