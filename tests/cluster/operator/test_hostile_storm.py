@@ -61,7 +61,7 @@ async def _change(client: KubeClient, rng: random.Random, resource: Resource, it
     """Spec and metadata, or the status, or away with it."""
     name = item["metadata"]["name"]
     subresource = "status" if rng.random() < 0.3 and resource is not CONFIG_MAPS else None
-    body = {field: item[field] for field in ("metadata", "spec", "status", "data") if field in item}
+    body: Object = {field: item[field] for field in ("metadata", "spec", "status", "data") if field in item}
     try:
         if rng.random() < 0.15:
             await client.delete(resource, name, namespace=place)
