@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
-from tests.support.trainer.storages import StorageSpec, same, state_of
+from tests.support.trainer.storages import StorageSpec, same, seal_of, state_of
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
@@ -85,7 +85,7 @@ class Shelf:
 
     def _opened(self, background: Background) -> CheckpointStore:
         self._epoch += 1
-        checkpoints = CheckpointStore(self._place, keep=1)
+        checkpoints = CheckpointStore(self._place, seal_of(), keep=1)
         background.run(checkpoints.claim(self._epoch))
         return checkpoints
 

@@ -37,8 +37,8 @@ from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.registry import open_storage
-from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.registry import open_seal, open_storage
+from trimtab.trainer.checkpoints.resume import check_newest, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
@@ -142,7 +142,7 @@ def _train(
             policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
         )
     )
-    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     publisher = None
     epoch = 0
     if rank == 0:
@@ -166,6 +166,7 @@ def _train(
         advantages=AdvantageRule.of(policy),
         clock=time.time,
     )
+    background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
     started = time.time()
     metrics = TrainerMetrics(pod.metrics)
     saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge)

@@ -143,7 +143,27 @@ class BatchStream:
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
-    async def _ask(self, portion_id: PortionId, *, trained: Trained) -> BatchLease | BatchNotReady | LeaseRefused:
+    async def durable_beyond(self, step: int, *, stopping: Callable[[], bool]) -> int | None:
+        """How many steps the dataflow has as durable, where this step is among them: then a checkpoint that would go on
+        with it is not the newest there was. Waits for a dataflow that is away."""
+        failures = 0
+        while not stopping():
+            try:
+                answer = await self._ask(PortionId(step=step), trained=Trained(steps=step), wait_s=0.0)
+            except (BusTimeout, BusUnavailable, RemoteError) as error:
+                delay = _BACKOFF.delay_s(failures)
+                failures += 1
+                _log.warning("dataflow_not_asked", step=step, error=str(error), delay_s=delay)
+                await asyncio.sleep(delay)
+                continue
+            if isinstance(answer, LeaseRefused) and answer.refusal is Refusal.STEP_CONSUMED:
+                return answer.next_step
+            return None
+        return None
+
+    async def _ask(
+        self, portion_id: PortionId, *, trained: Trained, wait_s: float = _WAIT_HINT_S
+    ) -> BatchLease | BatchNotReady | LeaseRefused:
         identity = self._identity
         question = BatchRequest(
             job=identity.job,
@@ -156,7 +176,7 @@ class BatchStream:
             attempt=identity.attempt,
             trained=trained.steps,
             previous=trained.previous,
-            wait_hint=_WAIT_HINT_S,
+            wait_hint=wait_s,
         )
         reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
         answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
