@@ -130,6 +130,26 @@ class NatsAccountSettings(BaseModel):
         return self
 
 
+class JobKeySettings(BaseModel):
+    """What the keys of jobs are derived from: a job whose Secret was deleted is then given the same keys again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    root: SecretStr | None = None
+    """At least 32 characters."""
+    root_file: Path | None = None
+    """The same in a file."""
+    secret: OwnSecret | None = None
+    """The same in a Secret."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> JobKeySettings:
+        given = [name for name in ("root", "root_file", "secret") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of root, root_file and secret; given: {', '.join(given) or 'none'}")
+        return self
+
+
 class AdmissionSettings(BaseModel):
     """The webhook that the API server asks about RLJobs, RolloutPools and Trainers. Its certificate is in a folder
     that another program fills, or it is the operator's own, in a Secret."""
@@ -163,6 +183,9 @@ class OperatorSettings(BaseModel):
     nats: NatsSettings
     nats_account: NatsAccountSettings | None = None
     """Absent, all pods dial with the operator's own user of NATS."""
+    job_keys: JobKeySettings | None = None
+    """Absent, the keys of a job are nowhere but in its Secret: when that is lost after the job has begun, the job is
+    refused."""
     object_store: ObjectStoreSettings
     remote_nats: NatsSettings | None = None
     """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights, which

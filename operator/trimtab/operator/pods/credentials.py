@@ -1,6 +1,7 @@
 """What the pods of a job dial with: settings from the operator's own environment, secrets in one Secret per job.
 
-The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Where users of
+The seed that weights and checkpoints are signed with is made once for the job and kept; only trainers are shown it, and
+only the dataflow the key of its ledger. Where users of
 NATS are minted each role has its own, and is shown that one only. Files that the settings point to, such as
 certificates, travel in the Secret, because the pods have another file system than ours.
 """
@@ -21,6 +22,7 @@ from trimtab.api import labels
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.mint import MintedUser, UserMint
 from trimtab.fabric.settings import (
+    LedgerSettings,
     LogSettings,
     NatsSettings,
     ObjectStoreSettings,
@@ -30,11 +32,14 @@ from trimtab.fabric.settings import (
 )
 from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
+from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.reconcile.ownership import owned_by
 
 _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
+LEDGER_KEY = "ledger__key"
+_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"}
 NATS_CREDENTIALS = "nats-credentials"
 """The file, in every pod; the Secret has one for each role."""
 _UID_CHARACTERS = 8
@@ -47,6 +52,7 @@ class _Surroundings(BaseModel):
     nats: NatsSettings
     object_store: ObjectStoreSettings
     weights: WeightSettings
+    ledger: LedgerSettings
     logs: LogSettings
     probes: ProbeSettings
 
@@ -89,7 +95,7 @@ class JobCredentials:
             if key in own:
                 if own[key] == role:
                     shown[NATS_CREDENTIALS] = key
-            elif key != SEED_KEY or role == "trainer":
+            elif _SHOWN_ONLY_TO.get(key, role) == role:
                 shown[key] = key
         return shown
 
@@ -112,9 +118,13 @@ def secret_name(job: str) -> str:
     return f"{job}-credentials"
 
 
-def kept_seed(secret: Object | None) -> str | None:
-    """The signing seed in the job's Secret, where there is one already."""
-    encoded = ((secret or {}).get("data") or {}).get(SEED_KEY)
+def kept_keys(secret: Object | None) -> tuple[str | None, str | None]:
+    """The signing seed and the ledger's key in the job's Secret, where they are there already."""
+    return _kept(secret, SEED_KEY), _kept(secret, LEDGER_KEY)
+
+
+def _kept(secret: Object | None, key: str) -> str | None:
+    encoded = ((secret or {}).get("data") or {}).get(key)
     return None if encoded is None else base64.b64decode(encoded).decode()
 
 
@@ -124,7 +134,7 @@ def job_credentials(
     nats: NatsSettings,
     object_store: ObjectStoreSettings,
     logs: LogSettings,
-    seed: str,
+    keys: JobKeys,
     users: Mapping[str, MintedUser] | None = None,
     window: int | None = None,
 ) -> JobCredentials:
@@ -139,7 +149,10 @@ def job_credentials(
     surroundings = _Surroundings(
         nats=_with_files(nats, "nats", files),
         object_store=_with_files(object_store, "object-store", files).model_copy(update={"prefix": prefix}),
-        weights=WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,)),
+        weights=WeightSettings(
+            signing_seed=SecretStr(keys.signing_seed), public_keys=(Signer(keys.signing_seed).public_text,)
+        ),
+        ledger=LedgerSettings(key=SecretStr(keys.ledger_key)),
         logs=logs,
         probes=ProbeSettings(),
     )

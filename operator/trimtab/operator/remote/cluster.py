@@ -11,7 +11,8 @@ from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed, minted_users
+from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_keys, minted_users
+from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
@@ -79,14 +80,15 @@ class RemoteCluster:
         if known is not None and known.is_current(nats, object_store, window=window):
             return known
         at_home = await ensure_credentials(self._cluster, job)
-        seed = kept_seed(at_home.secret)
+        seed, ledger = kept_keys(at_home.secret)
         assert seed is not None
+        assert ledger is not None
         full = job_credentials(
             job,
             nats=nats,
             object_store=object_store,
             logs=settings.logs,
-            seed=seed,
+            keys=JobKeys(signing_seed=seed, ledger_key=ledger),
             users=minted_users(mint, job, roles=(_ROLE,)),
             window=window,
         )

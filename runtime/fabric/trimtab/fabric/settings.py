@@ -114,6 +114,12 @@ class WeightSettings(_Section):
         return _listed(value)
 
 
+class LedgerSettings(_Section):
+    """How the dataflow knows its own records: a secret that no other role of the job has."""
+
+    key: SecretStr | None = Field(default=None, min_length=32)
+
+
 class EngineSettings(_Section):
     """What an endpoint that is not ours asks for."""
 
@@ -153,6 +159,7 @@ class Settings(_Section):
     nats: NatsSettings
     object_store: ObjectStoreSettings
     weights: WeightSettings = WeightSettings()
+    ledger: LedgerSettings = LedgerSettings()
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
 

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -31,6 +32,7 @@ from trimtab.fabric.pod import (
     running_pod,
 )
 from trimtab.fabric.readable import unreadable
+from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
 from trimtab.trainer.advantages import AdvantageRule
@@ -157,6 +159,8 @@ def _train(
     if rank != 0:
         background.run(checkpoints.follow(epoch, rank=rank))
     resume(learner, checkpoints, background, rank=rank, scratch=settings.scratch)
+    set_aside = SetAsideRecords(pod.metrics)
+    set_aside.watch("trajectories")
     stream = BatchStream(
         pod.bus,
         pod.topology.batch_subject(policy.name),
@@ -165,6 +169,8 @@ def _train(
         ),
         advantages=AdvantageRule.of(policy),
         clock=time.time,
+        limits=learner.row_limits,
+        on_set_aside=partial(set_aside.note, "trajectories"),
     )
     background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
     started = time.time()
