@@ -42,6 +42,7 @@ from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.remote.links import Links
 from trimtab.operator.remote.pool import RemotePoolReconciler
 from trimtab.operator.settings import OperatorSettings
+from trimtab.operator.storage_mint import StorageMint
 
 _log = structlog.get_logger(__name__)
 _SYNC_TIMEOUT_S = 120.0
@@ -219,6 +220,9 @@ def _cluster(
         maintainers=maintainers,
         mint=mint,
         key_root=key_root,
+        storage=None
+        if settings.storage_roles is None
+        else StorageMint(settings.storage_roles, settings.object_store, clock=time.time),
         clock=time.time,
     )
 

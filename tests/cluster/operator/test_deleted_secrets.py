@@ -16,9 +16,10 @@ from tests.support.operator.scene import Scene, tiny_job
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.kube.access import load_access
-from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, SECRETS
+from trimtab.kube.resources import RLJOBS, SECRETS
 
-DATAFLOW, TRAINER, WORKER = "tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0"
+DATAFLOW, TRAINER = "tiny-dataflow-0", "tiny-solver-trainer-0"
+WORKER, SECOND = "tiny-home-rollout-0", "tiny-home-rollout-1"
 SECRET = "tiny-credentials"
 KEYS = ("weights__signing_seed", "ledger__key")
 
@@ -66,13 +67,10 @@ def keys_of(scene: Scene) -> dict[str, str]:
     return {key: base64.b64decode(data[key]).decode() for key in KEYS}
 
 
-def restart_worker(scene: Scene) -> None:
-    """A pod that is started anew needs the Secret."""
-    # Only then does the operator know it: one that goes while it is being made is missed until the next resync.
-    scene.until(lambda: scene.must_get(ROLLOUT_POOLS, "tiny-home").get("status", {}).get("replicas"), lambda n: n == 1)
-    before = scene.pods()[WORKER]["metadata"]["uid"]
-    scene.kubectl("delete", "pod", WORKER, "--grace-period=0", "--force")
-    scene.until(lambda: scene.pods().get(WORKER), lambda pod: bool(pod) and pod["metadata"]["uid"] != before)
+def one_more_worker(scene: Scene) -> None:
+    """A pod that starts needs the Secret."""
+    scene.kubectl("scale", "rolloutpool", "tiny-home", "--replicas=2")
+    scene.has_pods(DATAFLOW, TRAINER, WORKER, SECOND)
 
 
 def test_it_is_made_again_with_the_same_keys_also_by_another_operator(
@@ -84,7 +82,7 @@ def test_it_is_made_again_with_the_same_keys_also_by_another_operator(
     scene.has_pods(DATAFLOW, TRAINER, WORKER)
     before = keys_of(scene)
     scene.kubectl("delete", "secret", SECRET)
-    restart_worker(scene)
+    one_more_worker(scene)
     assert keys_of(scene) == before
     # The next operator has never seen it.
     assert scene.operator.stop() == 0
@@ -107,14 +105,14 @@ def test_without_a_root_the_operator_that_knows_them_makes_it_and_another_refuse
     before = keys_of(scene)
     scene.until(lambda: scene.must_get(RLJOBS, "tiny").get("status", {}).get("startTime"), bool)
     scene.kubectl("delete", "secret", SECRET)
-    restart_worker(scene)
+    one_more_worker(scene)
     assert keys_of(scene) == before
     assert scene.operator.stop() == 0
     kept = scene.must_get(SECRETS, SECRET)
     scene.kubectl("delete", "secret", SECRET)
     scene = start()
     scene.until(lambda: "operator_ready" in scene.operator.log, bool)
-    scene.kubectl("delete", "pod", DATAFLOW, "--grace-period=0", "--force")
+    scene.kubectl("delete", "pod", DATAFLOW, SECOND, "--grace-period=0", "--force")
 
     def accepted() -> str:
         conditions = scene.must_get(RLJOBS, "tiny")["status"].get("conditions", [])
@@ -126,5 +124,5 @@ def test_without_a_root_the_operator_that_knows_them_makes_it_and_another_refuse
     # What the message says helps.
     metadata = {name: kept["metadata"][name] for name in ("name", "labels", "ownerReferences")}
     scene.apply({**kept, "metadata": metadata})
-    scene.has_pods(DATAFLOW, TRAINER, WORKER)
+    scene.has_pods(DATAFLOW, TRAINER, WORKER, SECOND)
     assert keys_of(scene) == before

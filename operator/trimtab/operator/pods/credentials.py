@@ -34,6 +34,7 @@ from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
 from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.reconcile.ownership import owned_by
+from trimtab.operator.storage_mint import StorageKeys
 
 _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
@@ -41,7 +42,9 @@ SEED_KEY = "weights__signing_seed"
 LEDGER_KEY = "ledger__key"
 _SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"}
 NATS_CREDENTIALS = "nats-credentials"
-"""The file, in every pod; the Secret has one for each role."""
+STORE_CREDENTIALS = "object-store-credentials"
+"""The files, in every pod; the Secret has one of each for each role."""
+_BY_ROLE = (NATS_CREDENTIALS, STORE_CREDENTIALS)
 _UID_CHARACTERS = 8
 S = TypeVar("S", bound=BaseModel)
 
@@ -65,12 +68,12 @@ class JobCredentials:
     """By role, what pods of one role have beside or instead of that."""
     secret: Object
     """As it should be stored."""
-    window: int | None = None
-    """Of the mint, when the users in it were made."""
+    window: object = None
+    """Of the mints, when what is in it was made."""
     files: str = ""
     """What `files_digest` said of the files in it."""
 
-    def is_current(self, *sections: BaseModel, window: int | None) -> bool:
+    def is_current(self, *sections: BaseModel, window: object) -> bool:
         """Whether the settings' files are those in it. One that cannot be read just now counts as unchanged: what the
         pods have of it serves them still."""
         try:
@@ -89,12 +92,13 @@ class JobCredentials:
 
     def files_of(self, role: str) -> Mapping[str, str]:
         """What a pod of the role is shown of the Secret: keys by the name of the file that each is in."""
-        own = {credentials_key(other): other for other in self.own_environments}
+        own = {f"{file}-{other}": (file, other) for file in _BY_ROLE for other in self.own_environments}
         shown = {}
         for key in sorted(self.secret["data"]):
             if key in own:
-                if own[key] == role:
-                    shown[NATS_CREDENTIALS] = key
+                file, other = own[key]
+                if other == role:
+                    shown[file] = key
             elif _SHOWN_ONLY_TO.get(key, role) == role:
                 shown[key] = key
         return shown
@@ -136,16 +140,19 @@ def job_credentials(
     logs: LogSettings,
     keys: JobKeys,
     users: Mapping[str, MintedUser] | None = None,
-    window: int | None = None,
+    storage: Mapping[str, StorageKeys] | None = None,
+    window: object = None,
 ) -> JobCredentials:
-    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now, and again when
-    `files_digest` has changed."""
+    """`job` is the RLJob, `users` are those of NATS and `storage` those of the store, by role. Files that the settings
+    name are read now, and again when `files_digest` has changed."""
     digest = files_digest(nats, object_store)
     metadata = job["metadata"]
     files: dict[str, bytes] = {}
-    # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
-    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
-    prefix = f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
+    prefix = job_prefix(job, object_store)
+    if storage:
+        # Pods have their role's own and not the operator's.
+        none = dict.fromkeys(("access_key_id", "secret_access_key", "credentials_file"))
+        object_store = object_store.model_copy(update=none)
     surroundings = _Surroundings(
         nats=_with_files(nats, "nats", files),
         object_store=_with_files(object_store, "object-store", files).model_copy(update={"prefix": prefix}),
@@ -159,9 +166,15 @@ def job_credentials(
     secrets = _secret_texts(surroundings)
     data = {name: text.encode() for name, text in secrets.items()} | files
     data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
+    data |= {f"{STORE_CREDENTIALS}-{role}": keys.as_file().encode() for role, keys in (storage or {}).items()}
+    own: dict[str, dict[str, str]] = {role: {} for role in (*(users or {}), *(storage or {}))}
+    for role, user in (users or {}).items():
+        own[role] |= _dialling_as(user, surroundings.nats)
+    for role in storage or {}:
+        own[role] |= _storing(surroundings.object_store)
     return JobCredentials(
         environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
-        own_environments={role: _dialling_as(user, surroundings.nats) for role, user in (users or {}).items()},
+        own_environments=own,
         window=window,
         files=digest,
         secret={
@@ -177,6 +190,14 @@ def job_credentials(
             "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
         },
     )
+
+
+def job_prefix(job: Object, object_store: ObjectStoreSettings) -> str:
+    """Below which everything of the job lies. With the uid, so that a job of the same name starts from its own model
+    and not from its predecessor's weights."""
+    metadata = job["metadata"]
+    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
+    return f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
 
 
 def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
@@ -199,6 +220,15 @@ def _dialling_as(user: MintedUser, nats: NatsSettings) -> Mapping[str, str]:
         "makes_streams": False,
     }
     return environment_for(_Dialling(nats=nats.model_copy(update=own)), secrets_dir=Path(SECRETS_FOLDER))
+
+
+class _Storing(BaseModel):
+    object_store: ObjectStoreSettings
+
+
+def _storing(store: ObjectStoreSettings) -> Mapping[str, str]:
+    own = store.model_copy(update={"credentials_file": Path(SECRETS_FOLDER) / STORE_CREDENTIALS})
+    return environment_for(_Storing(object_store=own), secrets_dir=Path(SECRETS_FOLDER))
 
 
 def _secret_texts(surroundings: _Surroundings) -> dict[str, str]:

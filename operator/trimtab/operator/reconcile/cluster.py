@@ -25,6 +25,7 @@ from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.reconcile.objections import Objections
 from trimtab.operator.reconcile.ownership import controller_uid
 from trimtab.operator.settings import OperatorSettings
+from trimtab.operator.storage_mint import StorageMint
 
 FIELD_MANAGER = "trimtab-operator"
 KINDS: dict[str, Resource] = {resource.kind: resource for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS)}
@@ -85,6 +86,7 @@ class Cluster:
     maintainers: AgentMaintainers
     mint: UserMint | None
     key_root: KeyRoot | None
+    storage: StorageMint | None
     """Makes the users of NATS; None where all pods dial with the operator's own."""
     clock: Callable[[], float]
     objections: Objections[WorkKey] = field(default_factory=Objections[WorkKey])

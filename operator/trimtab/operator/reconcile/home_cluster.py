@@ -4,20 +4,36 @@ beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
+from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_keys, minted_users, secret_name
+from trimtab.operator.pods.credentials import (
+    JobCredentials,
+    job_credentials,
+    job_prefix,
+    kept_keys,
+    minted_users,
+    secret_name,
+)
 from trimtab.operator.pods.job_keys import JobKeys, new_keys
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.pods.sites import ROLES
+from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.objections import Objection
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
+from trimtab.operator.storage_mint import StorageKeys, StorageMint, StorageRefused
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +76,7 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     would wait for it, also when it was deleted. Raises Objected or NameBusy."""
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
-    window = None if cluster.mint is None else cluster.mint.window
+    window = window_of(cluster.mint, cluster.storage)
     settings = cluster.settings
     current = known is not None and known.is_current(settings.nats, settings.object_store, window=window)
     if known is not None and current and not look:
@@ -71,6 +87,13 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     if known is not None and current and present is not None and ours and present.get("data") == known.secret["data"]:
         return known
     keys = _keys(cluster, job, (present if ours else None) or (None if known is None else known.secret))
+    try:
+        storage = await storage_keys(cluster.storage, job, settings.object_store, roles=tuple(ROLES.values()))
+    except StorageRefused as error:
+        if known is not None and present is not None and ours:
+            _log.warning("storage_credentials_not_renewed", job=metadata["name"], error=str(error))
+            return known  # they last for two windows more
+        raise Objected(Objection(reason=reasons.STORAGE_REFUSED, message=str(error))) from None
     wanted = job_credentials(
         job,
         nats=settings.nats,
@@ -78,6 +101,7 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
         logs=settings.logs,
         keys=keys,
         users=minted_users(cluster.mint, job, roles=tuple(ROLES.values())),
+        storage=storage,
         window=window,
     )
     if present is not None and ours:
@@ -91,6 +115,26 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
             return await ensure_credentials(cluster, job)
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
+
+
+def window_of(users: UserMint | None, storage: StorageMint | None) -> tuple[int | None, int | None]:
+    """Of both mints: what is in the Secret is made anew with the next of either."""
+    return None if users is None else users.window, None if storage is None else storage.window
+
+
+async def storage_keys(
+    mint: StorageMint | None, job: Object, object_store: ObjectStoreSettings, *, roles: Sequence[str]
+) -> Mapping[str, StorageKeys]:
+    """By role; none where all pods have the operator's own. Raises StorageRefused."""
+    if mint is None:
+        return {}
+    place = JobPlace(
+        bucket=object_store.bucket,
+        prefix=job_prefix(job, object_store),
+        policies=tuple(policy["name"] for policy in job["spec"]["policies"]),
+        datasets=mint.datasets,
+    )
+    return await mint.keys(place, roles=roles, session=job["metadata"]["uid"])
 
 
 def _keys(cluster: Cluster, job: Object, secret: Object | None) -> JobKeys:

@@ -94,6 +94,9 @@ class ObjectStoreSettings(_Section):
     region: str = "us-east-1"
     access_key_id: SecretStr | None = None
     secret_access_key: SecretStr | None = None
+    credentials_file: Path | None = None
+    """Instead of both: JSON with access_key_id, secret_access_key and, where they are for a while only, session_token.
+    It is read again when it has changed."""
     ca_file: Path | None = None
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=30.0, gt=0)
