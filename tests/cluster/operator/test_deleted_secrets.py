@@ -63,7 +63,8 @@ def start(
 
 
 def keys_of(scene: Scene) -> dict[str, str]:
-    data = scene.until(lambda: scene.get(SECRETS, SECRET), bool)["data"]
+    scene.until(lambda: scene.get(SECRETS, SECRET), bool)
+    data = scene.must_get(SECRETS, SECRET)["data"]
     return {key: base64.b64decode(data[key]).decode() for key in KEYS}
 
 

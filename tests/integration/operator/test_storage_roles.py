@@ -18,12 +18,13 @@ from pydantic import SecretStr
 
 from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.objects.errors import StoreUnauthorized
 from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.settings import RoleKeySettings, StorageRoleSettings, StsSettings
-from trimtab.operator.storage_mint import StorageKeys, StorageMint, StorageRefused
+from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
 ROLES = ("rollout", "trainer", "dataflow")
 OWN, OTHER = "all/team/solver-12345678", "all/team/solver-87654321"
@@ -59,15 +60,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSeaweed
         yield started
 
 
-def client_of(server: EmbeddedSeaweed, keys: StorageKeys | None, service: str = "s3") -> Any:
+def client_of(server: EmbeddedSeaweed, keys: StoreCredentials | None, service: str = "s3") -> Any:
     own = server.settings
     assert own.access_key_id is not None
     assert own.secret_access_key is not None
-    mine = keys or StorageKeys(
+    mine = keys or StoreCredentials(
         access_key_id=own.access_key_id.get_secret_value(), secret_access_key=own.secret_access_key.get_secret_value()
     )
     return boto3.client(
-        service,  # type: ignore[call-overload]
+        service,
         endpoint_url=own.endpoint_url,
         region_name="us-east-1",
         aws_access_key_id=mine.access_key_id,
@@ -98,7 +99,7 @@ def bystander(server: EmbeddedSeaweed) -> Any:
 
 
 @pytest.fixture
-async def made(server: EmbeddedSeaweed, bystander: Any) -> Mapping[str, StorageKeys]:
+async def made(server: EmbeddedSeaweed, bystander: Any) -> Mapping[str, StoreCredentials]:
     return await mint_of(server).keys(PLACE, roles=ROLES, session="12345678-abcd")
 
 
@@ -195,7 +196,7 @@ def _folder(key: str) -> str:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_can_do_what_it_needs_and_nothing_else(
-    role: str, server: EmbeddedSeaweed, bystander: Any, made: Mapping[str, StorageKeys]
+    role: str, server: EmbeddedSeaweed, bystander: Any, made: Mapping[str, StoreCredentials]
 ) -> None:
     lease = f"{OWN}/weights/solver/lease/source"
     source = lease if role == "rollout" else f"{OWN}/source"
@@ -239,7 +240,7 @@ def _refused(attempt: Callable[[Any], object], client: Any) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_no_role_touches_the_bucket_itself_or_gets_rights_from_the_store(
-    role: str, server: EmbeddedSeaweed, made: Mapping[str, StorageKeys]
+    role: str, server: EmbeddedSeaweed, made: Mapping[str, StoreCredentials]
 ) -> None:
     for name, attempt in BUCKET.items():
         assert _refused(attempt, client_of(server, made[role])), name
@@ -254,7 +255,7 @@ async def test_no_role_touches_the_bucket_itself_or_gets_rights_from_the_store(
 
 
 async def test_a_trainer_proves_the_store_and_a_renewed_file_is_taken_without_a_restart(
-    server: EmbeddedSeaweed, made: Mapping[str, StorageKeys], tmp_path: Path
+    server: EmbeddedSeaweed, made: Mapping[str, StoreCredentials], tmp_path: Path
 ) -> None:
     file = tmp_path / "object-store-credentials"
     file.write_text(made["trainer"].as_file())

@@ -21,6 +21,7 @@ from pydantic import BaseModel, SecretStr
 from trimtab.api import labels
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import (
     LedgerSettings,
     LogSettings,
@@ -34,7 +35,6 @@ from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
 from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.reconcile.ownership import owned_by
-from trimtab.operator.storage_mint import StorageKeys
 
 _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
@@ -140,7 +140,7 @@ def job_credentials(
     logs: LogSettings,
     keys: JobKeys,
     users: Mapping[str, MintedUser] | None = None,
-    storage: Mapping[str, StorageKeys] | None = None,
+    storage: Mapping[str, StoreCredentials] | None = None,
     window: object = None,
 ) -> JobCredentials:
     """`job` is the RLJob, `users` are those of NATS and `storage` those of the store, by role. Files that the settings

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import SECRETS, Key, Object
@@ -31,7 +32,7 @@ from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.objections import Objection
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
-from trimtab.operator.storage_mint import StorageKeys, StorageMint, StorageRefused
+from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
 _log = structlog.get_logger(__name__)
 
@@ -124,7 +125,7 @@ def window_of(users: UserMint | None, storage: StorageMint | None) -> tuple[int 
 
 async def storage_keys(
     mint: StorageMint | None, job: Object, object_store: ObjectStoreSettings, *, roles: Sequence[str]
-) -> Mapping[str, StorageKeys]:
+) -> Mapping[str, StoreCredentials]:
     """By role; none where all pods have the operator's own. Raises StorageRefused."""
     if mint is None:
         return {}

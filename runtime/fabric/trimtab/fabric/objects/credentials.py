@@ -14,12 +14,16 @@ from trimtab.fabric.settings import ObjectStoreSettings
 _MAX_BYTES = 1 << 16
 
 
-class StoreCredentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreCredentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Without a key, boto3 looks where it usually does."""
 
     access_key_id: str | None = None
     secret_access_key: str | None = None
     session_token: str | None = None
+
+    def as_file(self) -> str:
+        """What `credentials_file` has in it."""
+        return msgspec.json.encode(self).decode()
 
     def __repr__(self) -> str:
         return "StoreCredentials(***)"
