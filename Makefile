@@ -19,10 +19,10 @@ UV := 0.13.7
 $(INSTALLED): pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trimtab needs Python 3.11 or newer; set PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv==$(UV)
+	@test -x $(BIN)/uv || $(BIN)/pip install --quiet --require-hashes --requirement images/locks/uv.txt
 	@echo "installing into $(VENV) (torch comes along: a few minutes the first time)"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements-dev.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --build-constraints images/locks/build.txt --editable .
 	@touch $@
 
 QUICKSTART := examples/quickstart/model/config.json
@@ -96,6 +96,9 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
 locks:  ## resolve anew what is installed here and in images: requirements-dev.txt and images/locks/*.txt
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/pip install --quiet uv==$(UV); }
 	@$(COMPILE) --extra dev --output-file requirements-dev.txt pyproject.toml
+	@echo 'uv==$(UV)' | $(COMPILE) --output-file images/locks/uv.txt -
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(COMPILE) --output-file images/locks/build.txt -
 	@$(foreach role,operator dataflow rollout trainer,$(COMPILE) --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
 
 metrics: $(INSTALLED)  ## generate docs/reference/metrics.md from the code

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.report import Bar, logs_to_stderr, report
+from benchmarks.training.checkpoint_signing import measure_signing
 from benchmarks.training.loop_steps import measure_loop
 from benchmarks.training.step_comparison import measure_steps
 from benchmarks.training.step_data import Lengths, make_model, make_rows, max_over_mean
@@ -65,12 +66,20 @@ def main() -> None:
             )
             for threads, own in ((THREADS, True), (os.cpu_count() or 1, False))
         )
+        signing = measure_signing(store.settings)
     gpu, gpu_bars = gpu_figures()
-    figures = {"step": steps, "loop_own_core": apart.figures(), "loop_all_cores": together.figures(), **gpu}
+    figures = {
+        "step": steps,
+        "checkpoint_signing": signing.figures(),
+        "loop_own_core": apart.figures(),
+        "loop_all_cores": together.figures(),
+        **gpu,
+    }
     bars = {
         **step_bars,
         "step_with_publication_own_core": Bar(apart.publishing_over_silent, 1.02, at_most=True),
         "processor_time_with_publication": Bar(apart.processor_ratio, 1.02, at_most=True),
+        "checkpoint_signing_share": Bar(signing.share, 0.01, at_most=True),
         "step_overhead_share": Bar(apart.overhead_share, 0.03, at_most=True),
         **gpu_bars,
     }

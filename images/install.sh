@@ -8,5 +8,5 @@ wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 uv venv --quiet --python "${PYTHON:-python3}" --no-project "$target"
 uv pip install --quiet --python "$target/bin/python" --require-hashes --requirement "images/locks/$role.txt"
-uv build --quiet --wheel --out-dir "$wheels"
+uv build --quiet --wheel --build-constraints images/locks/build.txt --require-hashes --out-dir "$wheels"
 uv pip install --quiet --python "$target/bin/python" --no-deps "$wheels"/trimtab-*.whl

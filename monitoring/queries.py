@@ -16,6 +16,7 @@ _TARGET = frozenset({"namespace", "pod", "container", "instance", "job"})
 _POD = _TARGET | {"rl_trimtab_dev_job", "rl_trimtab_dev_role"}
 TARGET_LABELS = {
     "operator": _TARGET,
+    "fabric": _POD,
     "dataflow": _POD,
     "rollout": _POD | {"rl_trimtab_dev_pool"},
     "trainer": _POD | {"rl_trimtab_dev_policy"},

@@ -30,7 +30,7 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
-from trimtab.fabric.signing import Signer
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
@@ -38,6 +38,7 @@ from trimtab.trainer.batch import Row, micro_batches, pack
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
+from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
@@ -290,12 +291,13 @@ async def _connected(
     store = await stack.enter_async_context(ObjectStore(prefixed))
     desk = LeaseDesk(bus, topology, rows)
     await stack.enter_async_context(await desk.open())
+    signer = Signer.generate()
     publisher = await WeightPublisher.open(
         store,
         KeyValue(bus, topology.weights),
         job=topology.job,
         policy=POLICY,
-        signer=Signer.generate(),
+        signer=signer,
         rules=_RULES,
         folder=folder / topology.job,
         clock=time.time,
@@ -303,7 +305,8 @@ async def _connected(
     )
     stack.push_async_callback(publisher.close)
     storage = ObjectStorage(store, f"checkpoints/{POLICY}", scratch=folder / topology.job / "checkpoints")
-    checkpoints = CheckpointStore(storage, keep=1)
+    seal = CheckpointSeal(job=topology.job, policy=POLICY, signer=signer, verifier=Verifier([signer.public_text]))
+    checkpoints = CheckpointStore(storage, seal, keep=1)
     await checkpoints.claim(publisher.epoch)
     stream = BatchStream(
         bus,

@@ -26,7 +26,8 @@ from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained
 from trimtab.trainer.checkpoints.index import CheckpointIndex
-from trimtab.trainer.checkpoints.registry import open_storage
+from trimtab.trainer.checkpoints.registry import open_seal, open_storage
+from trimtab.trainer.checkpoints.resume import check_newest
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.publisher import open_publisher
@@ -66,7 +67,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     storage = await open_storage(
         policy, settings, store=store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
     )
-    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     await checkpoints.claim(publisher.epoch)
 
     model = AutoModelForCausalLM.from_pretrained(pod.folder / policy.model.uri, dtype=torch.float32)
@@ -85,6 +86,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
         advantages=AdvantageRule.of(policy),
         clock=time.time,
     )
+    await check_newest(stream, step=step, where=storage.pointer, stopping=pod.stopping.is_set)
     timing: StepTiming | None = None
     await publish(publisher, model, step)
     while True:

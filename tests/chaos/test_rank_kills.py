@@ -43,6 +43,7 @@ from tests.support.trainer.killed_rank import (
     run_rank,
 )
 from tests.support.trainer.samples import policy
+from tests.support.trainer.storages import seal_of
 from tests.support.trainer.strict_batch_server import StrictBatchServer
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import free_ports
@@ -203,7 +204,9 @@ class Site:
         """What the last checkpoint holds, each rank's shards by name."""
         async with ObjectStore(self.objects) as store:
             storage = ObjectStorage(store, "checkpoints/solver", scratch=self.folder / "reading")
-            checkpoints = CheckpointStore(storage, keep=2)
+            checkpoints = CheckpointStore(
+                storage, seal_of(self._signer, job=f"{self.topology.namespace}/{self.topology.job}"), keep=2
+            )
             index = await checkpoints.newest()
             assert index is not None
             shards: dict[str, torch.Tensor] = {}

@@ -16,7 +16,7 @@ from trimtab.embedded.kube.assets import ControllerAssets, ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.kube.controller_manager import EmbeddedControllerManager
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
-from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
 
 
@@ -73,7 +73,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
     ):
         sections = {"NATS": nats.address, "OBJECT_STORE": store.settings}
-        yield {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file)} | {
+        own = {
+            "TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file),
+            "TRIMTAB_STORAGE_ROLES__STS__ROLE_ARN": JOB_ROLE_ARN,
+        }
+        yield own | {
             name.replace("TRIMTAB_", f"TRIMTAB_{section}__", 1): value
             for section, settings in sections.items()
             for name, value in environment_for(settings).items()

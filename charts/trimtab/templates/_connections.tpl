@@ -136,6 +136,23 @@ public_key: {{ .Values.nats.existing.accountPublicKey }}
 {{- end -}}
 {{- end -}}
 
+{{- /* How pods come by credentials of their own role; empty where all have the operator's. */ -}}
+{{- define "trimtab.storageRoleSettings" -}}
+{{- $sts := .Values.objectStore.existing.sts -}}
+{{- if .Values.objectStore.evaluation.enabled -}}
+sts: {role_arn: "arn:aws:iam::role/trimtab-jobs"}
+datasets: {{ toJson .Values.objectStore.datasets }}
+{{- else if $sts.roleArn -}}
+sts:
+  role_arn: {{ $sts.roleArn | quote }}
+  duration_s: {{ $sts.durationSeconds | int }}
+  {{- with $sts.endpoint }}
+  endpoint_url: {{ . | quote }}
+  {{- end }}
+datasets: {{ toJson .Values.objectStore.datasets }}
+{{- end -}}
+{{- end -}}
+
 {{- define "trimtab.homeObjectStore" -}}
 {{- if .Values.objectStore.evaluation.enabled -}}
 {{- $name := include "trimtab.objectStore.name" . -}}
@@ -147,12 +164,24 @@ public_key: {{ .Values.nats.existing.accountPublicKey }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Called with (list root role): the keys that were made for the role. */ -}}
+{{- define "trimtab.storeRoleSource" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+{{- if not $root.Values.objectStore.evaluation.enabled -}}
+{{- include "trimtab.secretSource" (list (printf "storage_roles__%s" $role) $role (get $root.Values.objectStore.existing.roles $role)) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "trimtab.operator.secretSources" -}}
 {{- $nats := fromJson (include "trimtab.homeNats" .) -}}
 {{- $store := fromJson (include "trimtab.homeObjectStore" .) -}}
 {{- $sources := list
   (include "trimtab.secretSource" (list "nats" "nats" $nats.secret))
   (include "trimtab.secretSource" (list "object_store" "object-store" $store.secret))
+  (include "trimtab.storeRoleSource" (list . "rollout"))
+  (include "trimtab.storeRoleSource" (list . "dataflow"))
+  (include "trimtab.storeRoleSource" (list . "trainer"))
   (include "trimtab.secretSource" (list "remote_nats" "remote-nats" .Values.remote.nats.secret))
   (include "trimtab.secretSource" (list "remote_object_store" "remote-object-store" .Values.remote.objectStore.secret))
 -}}

@@ -13,6 +13,8 @@
 {{- define "trimtab.nats.name" -}}{{ include "trimtab.fullname" . }}-nats{{- end -}}
 {{- /* Made by the operator: it belongs to the streams and not to the release. */ -}}
 {{- define "trimtab.nats.accountSecret" -}}{{ include "trimtab.nats.name" . }}-account{{- end -}}
+{{- /* Made by the operator: jobs outlive a release. */ -}}
+{{- define "trimtab.jobKeysSecret" -}}{{ include "trimtab.operator.name" . }}-job-keys{{- end -}}
 {{- define "trimtab.objectStore.name" -}}{{ include "trimtab.fullname" . }}-object-store{{- end -}}
 
 {{- /* What has no namespace must not collide with another release of the same name. */ -}}

@@ -10,10 +10,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors, readable_values
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.balance import BalanceReport, Volume
-from trimtab.fabric.wire.envelope import decode
 
 _EVERY_REPORT = "*.report"
 _WIDTH = 110
@@ -30,7 +29,7 @@ def balance(job: str, namespace: str, state_folder: Path | None, as_json: bool) 
     with readable_errors():
         topology = JobTopology(namespace, job)
         entries = bucket_entries(topology, topology.balance, keys=_EVERY_REPORT, state_folder=state_folder)
-    reports = sorted((decode(entry.value, BalanceReport) for entry in entries), key=lambda report: report.policy)
+    reports = sorted(readable_values(entries, BalanceReport), key=lambda report: report.policy)
     if as_json:
         click.echo(msgspec.json.encode(reports).decode())
     elif not reports:

@@ -15,7 +15,7 @@ from trimtab.embedded.child import Command
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
 from trimtab.embedded.ports import LOOPBACK
-from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings, environment_for
 from trimtab.operator.admission.configuration import REVIEW, webhook_configuration
@@ -23,16 +23,32 @@ from trimtab.operator.settings import AdmissionSettings, OwnSecret
 
 _USER = "trimtab-operator"
 _WEBHOOK = "trimtab-admission"
+_JOB_KEYS = "trimtab-job-keys"
 
 
 class _Account(BaseModel):
     seed_file: Path
 
 
+class _Sts(BaseModel):
+    role_arn: str
+
+
+class _StorageRoles(BaseModel):
+    sts: _Sts
+    datasets: str
+
+
+class _JobKeys(BaseModel):
+    secret: OwnSecret
+
+
 class _OperatorEnvironment(BaseModel):
     nats: NatsSettings
     nats_account: _Account
     object_store: ObjectStoreSettings
+    storage_roles: _StorageRoles
+    job_keys: _JobKeys
     logs: LogSettings
     probes: ProbeSettings
     admission: AdmissionSettings
@@ -62,6 +78,10 @@ class DevelopmentOperator(EmbeddedServer):
             nats=self._nats.address,
             nats_account=_Account(seed_file=self._nats.account_seed_file),
             object_store=self._store.settings,
+            storage_roles=_StorageRoles(
+                sts=_Sts(role_arn=JOB_ROLE_ARN), datasets=f"{self._store.settings.bucket}/datasets"
+            ),
+            job_keys=_JobKeys(secret=OwnSecret(name=_JOB_KEYS, namespace="default")),
             logs=LogSettings(format="json"),
             probes=ProbeSettings(host=LOOPBACK, port=self.ports["probes"]),
             admission=AdmissionSettings(

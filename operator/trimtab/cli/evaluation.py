@@ -10,9 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, json_option, of_a_job, readable_errors, readable_values
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.evaluation import EvaluationResult
 
 _EVERY_RESULT = "*.evaluation.*.*"
@@ -31,7 +30,7 @@ def evaluation(job: str, namespace: str, state_folder: Path | None, as_json: boo
         topology = JobTopology(namespace, job)
         entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=state_folder)
     results = sorted(
-        (decode(entry.value, EvaluationResult) for entry in entries),
+        readable_values(entries, EvaluationResult),
         key=lambda result: (result.policy, result.benchmark, result.version),
     )
     if as_json:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -26,9 +26,13 @@ from trimtab.fabric.bus.kv_watch import KvWatch, SnapshotComplete
 from trimtab.fabric.bus.topology import BucketSpec, JobTopology
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.settings import LogSettings, NatsSettings, SettingsError, load_settings, secret_values
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.message import Message
 
 _DEADLINE_S = 15.0
 Command = TypeVar("Command", bound=Callable[..., None])
+M = TypeVar("M", bound=Message)
 
 
 class _Settings(BaseModel):
@@ -73,6 +77,17 @@ def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, stat
             LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
         )
         return asyncio.run(_entries(settings.nats, topology, bucket, keys=keys))
+
+
+def readable_values(entries: Iterable[Entry], kind: type[M]) -> list[M]:
+    """What the entries say; one that cannot be read is named, and the others are shown."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(decode(entry.value, kind))
+        except WireError as error:
+            click.echo(f"{entry.key} cannot be shown: {error}", err=True)
+    return found
 
 
 @contextmanager

@@ -12,10 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors
+from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors, readable_values
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 
 _WIDTH = 140
@@ -34,12 +32,7 @@ def quarantine(job: str, namespace: str, state_folder: Path | None, task_id: str
         topology = JobTopology(namespace, job)
         keys = ">" if task_id is None else topology.quarantine_key(task_id)
         entries = bucket_entries(topology, topology.quarantine, keys=keys, state_folder=state_folder)
-    found = []
-    for entry in entries:
-        try:
-            found.append(decode(entry.value, QuarantinedTask))
-        except WireError as error:
-            click.echo(f"{entry.key} cannot be shown: {error}", err=True)
+    found = readable_values(entries, QuarantinedTask)
     if task_id is not None:
         if not found:
             raise click.ClickException(f"{job} has no task {task_id} in quarantine")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
+from pathlib import Path
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -17,6 +21,7 @@ from trimtab.embedded.server import EmbeddedServer
 from trimtab.fabric.settings import ObjectStoreSettings
 
 _BUCKET = "trimtab"
+JOB_ROLE_ARN = "arn:aws:iam::role/trimtab-jobs"
 
 
 class EmbeddedSeaweed(EmbeddedServer):
@@ -69,6 +74,7 @@ class EmbeddedSeaweed(EmbeddedServer):
                 "-s3.port.iceberg=0",
                 "-s3.port.lance=0",
                 "-master.telemetry=false",
+                f"-s3.iam.config={self._iam_file()}",
                 *ports,
             ],
             environment={
@@ -80,6 +86,15 @@ class EmbeddedSeaweed(EmbeddedServer):
             log_file=self.log_file,
             folder=self.data_folder,
         )
+
+    def _iam_file(self) -> Path:
+        """The role whose rights the credentials of jobs are a part of. Only the store's own user may assume it: those
+        of a job, which could take all rights by it, are refused."""
+        signing_key = base64.b64encode(hashlib.sha256(f"sts:{self.password}".encode()).digest()).decode()
+        file = self.data_folder / "iam.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(iam_configuration(self._access_key_id, signing_key=signing_key)), encoding="utf-8")
+        return file
 
     def _internal_keys(self) -> dict[str, str]:
         """Keys between the parts, without which anyone on this machine could read the filer past S3's credentials."""
@@ -117,3 +132,23 @@ class EmbeddedSeaweed(EmbeddedServer):
         finally:
             store.close()
         return True
+
+
+def iam_configuration(access_key_id: str, *, signing_key: str) -> dict[str, Any]:
+    """What `weed` reads with -s3.iam.config. The user with the environment's keys is named after them."""
+    administrator = f"arn:aws:iam::000000000000:user/admin-{access_key_id[:8]}"
+    trust = {"Effect": "Allow", "Principal": {"AWS": administrator}, "Action": ["sts:AssumeRole"]}
+    everything = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}
+    return {
+        "sts": {"tokenDuration": "1h", "maxSessionLength": "12h", "issuer": "trimtab", "signingKey": signing_key},
+        "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+        "roles": [
+            {
+                "roleName": JOB_ROLE_ARN.rpartition("/")[2],
+                "roleArn": JOB_ROLE_ARN,
+                "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
+                "attachedPolicies": ["objects"],
+            }
+        ],
+        "policies": [{"name": "objects", "document": {"Version": "2012-10-17", "Statement": [everything]}}],
+    }

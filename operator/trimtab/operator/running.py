@@ -31,9 +31,11 @@ from trimtab.operator.autoscale.agent.egress import Egress
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers, read_api_key
 from trimtab.operator.autoscale.agent.proposal import AgentReply, NotProposed, Proposed
 from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
+from trimtab.operator.key_root import open_root
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.nats_account import open_mint
+from trimtab.operator.pods.job_keys import KeyRoot
 from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
 from trimtab.operator.reconcile.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
 from trimtab.operator.reconcile.controller import Controller
@@ -41,6 +43,7 @@ from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.remote.links import Links
 from trimtab.operator.remote.pool import RemotePoolReconciler
 from trimtab.operator.settings import OperatorSettings
+from trimtab.operator.storage_mint import StorageMint
 
 _log = structlog.get_logger(__name__)
 _SYNC_TIMEOUT_S = 120.0
@@ -69,6 +72,7 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
         try:
             # Before the lease: NATS may wait for the account while another operator leads.
             mint = await open_mint(settings.nats_account, client, clock=time.time)
+            key_root = await open_root(settings.job_keys, client)
             told_to_stop = asyncio.Event()
             for signum in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(signum, told_to_stop.set)
@@ -80,7 +84,7 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
             if await _acquired(leadership, unless=admission):
                 _log.info("leading", identity=settings.identity)
                 with own.leading():
-                    await _lead(settings, client, leadership, probes, own, mint, admission)
+                    await _lead(settings, client, leadership, probes, own, mint, key_root, admission)
                 await leadership.release()
         finally:
             beating.cancel()
@@ -104,6 +108,7 @@ async def _lead(
     probes: Probes,
     metrics: OperatorMetrics,
     mint: UserMint | None,
+    key_root: KeyRoot | None,
     admission: asyncio.Task[None],
 ) -> None:
     """Until the webhook ends, which it does when the operator is told to stop."""
@@ -120,7 +125,14 @@ async def _lead(
         egress=Egress(allowed=settings.agent_egress.networks),
     )
     cluster = made_cluster(
-        settings, client, events=events, watches=watches, maintainers=maintainers, remote=remote, mint=mint
+        settings,
+        client,
+        events=events,
+        watches=watches,
+        maintainers=maintainers,
+        remote=remote,
+        mint=mint,
+        key_root=key_root,
     )
     controller = Controller(cluster, metrics)
     watches.listen(controller.wake_job)
@@ -188,6 +200,7 @@ def made_cluster(
     maintainers: AgentMaintainers,
     remote: RemotePoolReconciler,
     mint: UserMint | None,
+    key_root: KeyRoot | None,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:
         places: tuple[str | None, ...] = settings.namespaces or (None,)
@@ -208,6 +221,10 @@ def made_cluster(
         remote=remote,
         maintainers=maintainers,
         mint=mint,
+        key_root=key_root,
+        storage=None
+        if settings.storage_roles is None
+        else StorageMint(settings.storage_roles, settings.object_store, clock=time.time),
         clock=time.time,
     )
 

@@ -176,6 +176,82 @@ class NatsAccountSettings(BaseModel):
         return self
 
 
+class JobKeySettings(BaseModel):
+    """What the keys of jobs are derived from: a job whose Secret was deleted is then given the same keys again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    root: SecretStr | None = None
+    """At least 32 characters."""
+    root_file: Path | None = None
+    """The same in a file."""
+    secret: OwnSecret | None = None
+    """The same in a Secret."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> JobKeySettings:
+        given = [name for name in ("root", "root_file", "secret") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of root, root_file and secret; given: {', '.join(given) or 'none'}")
+        return self
+
+
+class StsSettings(BaseModel):
+    """The store's security token service, which gives out credentials that are held to a policy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role_arn: str = Field(min_length=20)
+    """A role that may do to the bucket what jobs do, and that only the operator's own user may assume."""
+    endpoint_url: str | None = None
+    """Absent, that of the object store."""
+    duration_s: int = Field(default=3600, ge=900, le=43_200)
+    """How long credentials last. They are made anew three times in it."""
+
+
+class RoleKeySettings(BaseModel):
+    """Keys of a user of the store, for the pods of one role of all jobs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    access_key_id: SecretStr
+    secret_access_key: SecretStr
+
+
+class StorageRoleSettings(BaseModel):
+    """Credentials of object storage by role: from an STS for each job, or keys that the administrator made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    sts: StsSettings | None = None
+    rollout: RoleKeySettings | None = None
+    dataflow: RoleKeySettings | None = None
+    trainer: RoleKeySettings | None = None
+    datasets: tuple[str, ...] = ()
+    """Buckets, or bucket/prefix, from which the dataflow of every job may read prompts; with an STS only."""
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(item.strip() for item in value.split(",") if item.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> StorageRoleSettings:
+        given = [role for role in ("rollout", "dataflow", "trainer") if getattr(self, role) is not None]
+        if self.sts is not None and given:
+            raise ValueError(f"give sts or keys by role, not both; given besides sts: {', '.join(given)}")
+        if self.sts is None and len(given) != 3:
+            raise ValueError(f"give sts, or keys for each of rollout, dataflow and trainer; given: {given or 'none'}")
+        return self
+
+    def of(self, role: str) -> RoleKeySettings:
+        keys = {"rollout": self.rollout, "dataflow": self.dataflow, "trainer": self.trainer}[role]
+        assert keys is not None
+        return keys
+
+
 class AdmissionSettings(BaseModel):
     """The webhook that the API server asks about RLJobs, RolloutPools and Trainers. Its certificate is in a folder
     that another program fills, or it is the operator's own, in a Secret."""
@@ -209,7 +285,12 @@ class OperatorSettings(BaseModel):
     nats: NatsSettings
     nats_account: NatsAccountSettings | None = None
     """Absent, all pods dial with the operator's own user of NATS."""
+    job_keys: JobKeySettings | None = None
+    """Absent, the keys of a job are nowhere but in its Secret: when that is lost after the job has begun, the job is
+    refused."""
     object_store: ObjectStoreSettings
+    storage_roles: StorageRoleSettings | None = None
+    """Absent, pods of all roles and jobs have the operator's own credentials of the object store."""
     remote_nats: NatsSettings | None = None
     """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights, which
     is made for them with `nats_account`."""
@@ -254,6 +335,16 @@ class OperatorSettings(BaseModel):
         if far is not None and (far.bucket, far.prefix.strip("/")) != (home.bucket, home.prefix.strip("/")):
             raise ValueError(
                 "remote_object_store must have the bucket and prefix of object_store: pods of a job share what is there"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _renewed_in_time(self) -> OperatorSettings:
+        sts = None if self.storage_roles is None else self.storage_roles.sts
+        if sts is not None and sts.duration_s < 3 * self.resync_s:
+            raise ValueError(
+                "storage_roles.sts.duration_s must be three times resync_s at least: jobs are reconciled"
+                " too seldom for it"
             )
         return self
 

@@ -27,7 +27,7 @@ from tests.support.dataflow.prompt_sources import (
     write_jsonl,
     write_parquet,
 )
-from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.dataflow.simulation import JOURNAL_KEY, Simulation, running, simulation
 from tests.support.polling import patiently
 from trimtab.dataflow.__main__ import DataflowPodSettings
 from trimtab.dataflow.audit.streams import read_streams
@@ -161,6 +161,7 @@ async def service(sim: Simulation, bucket: Bucket) -> AsyncIterator[None]:
         folder=sim.folder,
         member_id="dataflow-0",
         incarnation=uuid.uuid4().hex,
+        journal_key=JOURNAL_KEY,
         clock=time.time,
         metrics=Metrics(),
         object_store=bucket.settings,

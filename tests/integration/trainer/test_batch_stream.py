@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,20 +16,28 @@ from tests.support.trainer.samples import trajectory
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import delete_message
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseRefused, Refusal, StepTiming
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.header import MESSAGE_ID, headers
+from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, BatchRequest, LeaseRefused, Refusal, StepTiming
+from trimtab.fabric.wire.spans import Producer, Span, model_span
+from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.trainer.advantages import AdvantageRule
-from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, RowMismatch, StepRefused, Trained
+from trimtab.trainer.batch import RowLimits
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, StepRefused, Trained
 
 FIRST = PortionId(step=0)
 UNTRAINED = Trained(steps=0)
 
 
-def stream_of(bus: Bus, topology: JobTopology, *, rank: int = 0, world_size: int = 1) -> BatchStream:
+def stream_of(bus: Bus, topology: JobTopology, *, rank: int = 0, world_size: int = 1, **more: Any) -> BatchStream:
     identity = RankIdentity(job=topology.job, policy="solver", rank=rank, world_size=world_size, attempt=3)
     advantages = AdvantageRule(longest_answer=8, normalize=False)
-    return BatchStream(bus, topology.batch_subject("solver"), identity, advantages=advantages, clock=lambda: 5.0)
+    return BatchStream(
+        bus, topology.batch_subject("solver"), identity, advantages=advantages, clock=lambda: 5.0, **more
+    )
 
 
 @pytest.fixture
@@ -114,7 +123,7 @@ async def test_a_refusal_is_raised_with_what_would_be_granted(
     assert (caught.value.refusal, caught.value.next_step) == (refusal, 7)
 
 
-async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: Bus, topology: JobTopology) -> None:
+async def test_a_row_that_is_not_the_one_that_was_leased_is_not_trained_on(bus: Bus, topology: JobTopology) -> None:
     batch_server = BatchServer(bus, topology, steps=2)
 
     def swapped(request: BatchRequest) -> BatchLease:
@@ -126,8 +135,53 @@ async def test_another_trajectory_than_the_one_leased_is_never_trained_on(bus: B
 
     batch_server.instead = swapped
     async with await batch_server.open():
-        with pytest.raises(RowMismatch, match="holds t1, leased was t0"):
-            await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
+        portion = await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
+    assert portion is not None
+    assert [row.trained_tokens for row in portion.rows] == [0, 2]
+
+
+HOSTILE: dict[str, bytes | Trajectory] = {
+    "no frame": b"not a trajectory",
+    "nothing": b"",
+    "another kind": encode(BatchNotReady(policy="solver", step=0, reason="no", retry_after=0.1)),
+    "another id": msgspec.structs.replace(trajectory(0, job="j"), trajectory_id="t9"),
+    "no such token": msgspec.structs.replace(
+        trajectory(0, job="j"), token_ids=np.array([1, 2, 3, 4, 5, 2**31 - 1], dtype=np.int32)
+    ),
+    "more tokens than its header says": msgspec.structs.replace(
+        trajectory(0, job="j"),
+        token_ids=np.zeros(5000, dtype=np.int32),
+        spans=(Span(4998, Producer.PROMPT), model_span(2, version=0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE)
+async def test_what_a_rollout_pod_puts_below_a_good_header_stops_no_trainer(
+    bus: Bus, topology: JobTopology, payload: bytes | Trajectory
+) -> None:
+    """The dataflow sees headers alone, so it grants the row, and grants it again to every attempt."""
+    genuine = trajectory(0, job=topology.job)
+    batch_server = BatchServer(bus, topology, steps=2)
+    aside: list[None] = []
+    async with await batch_server.open():
+        hostile = await publish(
+            bus,
+            topology.trajectory_subject("solver"),
+            payload if isinstance(payload, bytes) else encode(payload),
+            message_id="hostile",
+            headers={**headers(genuine), MESSAGE_ID: "hostile"},
+        )
+        batch_server.sequences[0] = hostile.sequence
+        limits = RowLimits(vocabulary=16, longest=64)
+        stream = stream_of(bus, topology, limits=limits, on_set_aside=lambda: aside.append(None))
+        portion = await stream.portion(FIRST, trained=UNTRAINED, stopping=never)
+    assert portion is not None
+    assert [(row.key, row.trained_tokens) for row in portion.rows] == [
+        (hostile.sequence, 0),
+        (batch_server.sequences[1], 2),
+    ]
+    assert len(aside) == 1
 
 
 async def test_rows_that_are_gone_are_a_typed_error_and_no_endless_wait(bus: Bus, topology: JobTopology) -> None:

@@ -14,10 +14,11 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
-from tests.support.trainer.storages import StorageSpec, same, state_of
+from tests.support.trainer.storages import StorageSpec, same, seal_of, state_of
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
+from trimtab.trainer.batch import blank_row
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
 from trimtab.trainer.checkpoints.resume import resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
@@ -85,7 +86,7 @@ class Shelf:
 
     def _opened(self, background: Background) -> CheckpointStore:
         self._epoch += 1
-        checkpoints = CheckpointStore(self._place, keep=1)
+        checkpoints = CheckpointStore(self._place, seal_of(), keep=1)
         background.run(checkpoints.claim(self._epoch))
         return checkpoints
 
@@ -218,3 +219,12 @@ def test_what_it_does_not_do_is_refused_by_name(model: Path, changes: dict[str, 
     changed = type(policy()).model_validate(policy().model_dump(by_alias=True, exclude_none=True) | changes)
     with pytest.raises(UnsupportedAlgorithm, match=field):
         Learner(changed, model_path=model)
+
+
+def test_a_step_whose_rows_were_all_set_aside_is_a_step_and_spoils_nothing(model: Path) -> None:
+    learner = Learner(policy(), model_path=model)
+    train(learner, steps=range(1))
+    outcome = train_on(learner, [blank_row(1), blank_row(2)], of=2)
+    assert learner.step == 2
+    assert not outcome.skipped
+    assert all(torch.isfinite(tensor).all() for tensor in parameters(learner).values())

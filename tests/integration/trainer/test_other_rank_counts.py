@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.support.template_process import TemplateProcess
 from tests.support.trainer.checkpointing_ranks import Scene, run_rank
 from tests.support.trainer.forked_ranks import run_ranks
-from tests.support.trainer.storages import StorageSpec, same
+from tests.support.trainer.storages import StorageSpec, same, seal_of
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -33,7 +33,7 @@ class Groups:
         self.failures: list[str] = []
 
     async def newest(self) -> CheckpointIndex:
-        index = await CheckpointStore(self._storage.open(), keep=1).newest()
+        index = await CheckpointStore(self._storage.open(), seal_of(), keep=1).newest()
         assert index is not None
         return index
 

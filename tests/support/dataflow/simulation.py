@@ -20,6 +20,7 @@ import numpy as np
 from tests.support.dataflow.jobs import job
 from tests.support.polling import patiently
 from trimtab.api.job import RLJob
+from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
@@ -50,6 +51,7 @@ from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
 from trimtab.fabric.wire.weights import WeightPointer
 
 Answer = BatchLease | BatchNotReady | LeaseRefused
+JOURNAL_KEY = JournalKey("the dataflow of every simulation")
 
 
 @dataclass
@@ -86,6 +88,7 @@ class Simulation:
                 folder=self.folder,
                 member_id="dataflow-0",
                 incarnation=name,
+                journal_key=JOURNAL_KEY,
                 clock=time.time,
                 metrics=self.metrics,
                 make_journal=self.make_journal,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tests.support.trainer.samples import policy, rows, train_on
-from tests.support.trainer.storages import StorageSpec, random_numbers, state_of
+from tests.support.trainer.storages import StorageSpec, random_numbers, seal_of, state_of
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointFile
@@ -53,7 +53,7 @@ async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
 def run_rank(scene: Scene, rank: int) -> None:
     torch.manual_seed(rank + scene.epoch * 100)
     learner = Learner(policy(), model_path=scene.model)
-    checkpoints = CheckpointStore(scene.storage.open(), keep=2)
+    checkpoints = CheckpointStore(scene.storage.open(), seal_of(), keep=2)
     with Background() as background:
         if rank == 0:
             background.run(checkpoints.claim(scene.epoch))

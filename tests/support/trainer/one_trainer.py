@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tests.support.polling import eventually
 from tests.support.trainer.samples import policy
-from tests.support.trainer.storages import PREFIX
+from tests.support.trainer.storages import PREFIX, seal_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
@@ -28,7 +28,7 @@ from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
-from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.resume import check_newest, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -85,6 +85,8 @@ class Trainer:
             try:
                 stream, checkpoints = background.run(self._connect(stack))
                 resume(self.learner, checkpoints, background, rank=0, scratch=self._scratch)
+                newest = check_newest(stream, step=self.learner.step, where="the store", stopping=self.stop.is_set)
+                background.run(newest)
                 saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
                 loop = self._parts.loop(
                     self.learner, stream, saver, self.publisher, background, TrainerMetrics(self.metrics),
@@ -116,7 +118,7 @@ class Trainer:
         )
         stack.push_async_callback(self.publisher.close)
         storage = self._parts.storage(store, PREFIX, scratch=self._scratch / "checkpoints")
-        checkpoints = CheckpointStore(storage, keep=2)
+        checkpoints = CheckpointStore(storage, seal_of(SIGNER), keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
         subject = self._topology.batch_subject("solver")
@@ -139,7 +141,7 @@ async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
 
 
 async def newest(store: ObjectStore) -> CheckpointIndex | None:
-    return await CheckpointStore(ObjectStorage(store, PREFIX, scratch=Path("unused")), keep=2).newest()
+    return await CheckpointStore(ObjectStorage(store, PREFIX, scratch=Path("unused")), seal_of(SIGNER), keep=2).newest()
 
 
 async def saved_step(store: ObjectStore) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +10,22 @@ import torch
 
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.trainer.checkpoints.folder_storage import FolderStorage
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.state import random_states
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.policy_network import whole
 
 PREFIX = "checkpoints/solver"
+SIGNER = Signer(base64.b64encode(b"the key of one job in the tests.").decode())
+"""The same in every process."""
+
+
+def seal_of(signer: Signer = SIGNER, *, job: str = "n/j", policy: str = "solver") -> CheckpointSeal:
+    return CheckpointSeal(job=job, policy=policy, signer=signer, verifier=Verifier([signer.public_text]))
 
 
 @dataclass(frozen=True)

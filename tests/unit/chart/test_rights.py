@@ -50,17 +50,21 @@ def test_whole_cluster() -> None:
 
 
 def test_some_namespaces_and_the_lease_at_home() -> None:
-    account = [
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["trimtab-nats-account"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-    ]
+    keys, account = (
+        [
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        ]
+        for name in ("trimtab-operator-job-keys", "trimtab-nats-account")
+    )
     assert _granted(objects(values_of("namespaced")), "trimtab-operator") == {
         ("RoleBinding", "team-a"): _rules("namespaced.yaml", "Role"),
         ("RoleBinding", "team-b"): _rules("namespaced.yaml", "Role"),
-        ("RoleBinding", NAMESPACE): _rules("cluster.yaml", "Role") + account,
+        ("RoleBinding", NAMESPACE): keys + _rules("cluster.yaml", "Role") + account,
     }
     elsewhere = values_of("minted") | {"namespaces": ["team-a"]}
-    assert _granted(objects(elsewhere), "trimtab-operator")["RoleBinding", NAMESPACE] == _rules("cluster.yaml", "Role")
+    granted = _granted(objects(elsewhere), "trimtab-operator")["RoleBinding", NAMESPACE]
+    assert granted == keys + _rules("cluster.yaml", "Role")
 
 
 def test_own_namespace_needs_nothing_more() -> None:

@@ -112,8 +112,12 @@ def test_verifying() -> None:
         verify("aa", expected="bb", where="s3://b/k")
 
 
-def answer(status: int, code: str) -> ClientError:
-    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Op")  # type: ignore[typeddict-item]
+MAY_NOT = "User: x is not authorized to perform"
+
+
+def answer(status: int, code: str, message: str = "") -> ClientError:
+    error = {"Code": code, "Message": message}
+    return ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}, "Op")  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +129,14 @@ def answer(status: int, code: str) -> ClientError:
         (answer(412, "PreconditionFailed"), PreconditionFailed),
         (answer(409, "ConditionalRequestConflict"), StoreUnavailable),
         (answer(403, "SignatureDoesNotMatch"), StoreUnauthorized),
+        (
+            answer(403, "AccessDenied", f"{MAY_NOT}: s3:GetObject on resource"),
+            StoreUnauthorized,
+        ),
+        (
+            answer(403, "AccessDenied", f"{MAY_NOT}: s3:ListBucket on resource"),
+            ObjectNotFound,
+        ),
         (answer(400, "BadDigest"), ChecksumMismatch),
         (answer(503, "SlowDown"), StoreUnavailable),
         (answer(500, "InternalError"), StoreUnavailable),

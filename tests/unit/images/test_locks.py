@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 
 from images.environment import IMAGES, ROOT
 
-_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+_PROJECT = _WHOLE["project"]
 _DEV = "requirements-dev.txt"
 
 
@@ -53,3 +54,28 @@ def test_an_image_has_the_versions_that_were_tested(role: str) -> None:
         name: versions for name, versions in _locked(f"images/locks/{role}.txt").items() if not versions <= tested[name]
     }
     assert not differing, "run make locks"
+
+
+def test_what_builds_the_wheel_is_locked_with_all_that_it_needs() -> None:
+    """Code that runs while an image is made is as much in it as what is installed."""
+    locked = _locked("images/locks/build.txt")
+    for requirement in map(Requirement, _WHOLE["build-system"]["requires"]):
+        versions = locked.get(canonicalize_name(requirement.name), set())
+        assert versions, f"images/locks/build.txt lacks {requirement.name}: run make locks"
+        assert all(map(requirement.specifier.contains, versions)), f"{requirement}: {versions}; run make locks"
+    assert {"packaging", "pluggy", "pathspec"} <= set(locked), "hatchling's own"
+
+
+def test_nothing_is_installed_without_a_digest() -> None:
+    """In the Dockerfile and the script that it runs."""
+    steps = (ROOT / "images/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    steps += (ROOT / "images/install.sh").read_text(encoding="utf-8").splitlines()
+    installing = [step for step in steps if re.search(r"\b(pip install|uv build)\b", step)]
+    assert len(installing) == 4
+    for step in installing:
+        assert "--require-hashes" in step or "--no-deps" in step, step
+
+
+def test_uv_is_the_one_that_make_install_has() -> None:
+    (version,) = re.findall(r"^UV := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert _locked("images/locks/uv.txt") == {"uv": {version}}

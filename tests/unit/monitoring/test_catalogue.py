@@ -23,7 +23,7 @@ def test_check_says_what_to_do_and_changes_nothing(tmp_path: Path, capsys: pytes
 
 def test_every_part_has_metrics_with_what_they_mean() -> None:
     metrics = shown_metrics()
-    assert {metric.part for metric in metrics} == {"dataflow", "operator", "rollout", "trainer"}
+    assert {metric.part for metric in metrics} == {"dataflow", "fabric", "operator", "rollout", "trainer"}
     assert [metric.name for metric in metrics if not metric.meaning] == []
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from tests.support.trainer.storages import SIGNER, seal_of
 from trimtab.trainer.checkpoints.index import (
     CheckpointDamaged,
     CheckpointFile,
     CheckpointIndex,
     CheckpointPointer,
-    decoded,
 )
 from trimtab.trainer.checkpoints.state import random_states, restore_random_states, seed_generators
 from trimtab.trainer.checkpoints.storage import folder_of, obsolete
@@ -72,10 +73,17 @@ def index(**changes: Any) -> dict[str, Any]:
     return msgspec.to_builtins(whole) | changes  # type: ignore[no-any-return]
 
 
+def sealed(content: dict[str, Any], *, magic: bytes = b"trimtab checkpoint index 2\n") -> bytes:
+    """As a trainer of a later version, or one with a fault, would sign it."""
+    signed = msgspec.json.encode({"job": "n/j", "policy": "solver", "content": content})
+    signature = base64.b64encode(SIGNER.sign(magic + signed)).decode()
+    return msgspec.json.encode({"signature": signature, "signed": msgspec.Raw(signed)})
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"format": 2}, id="of a later version"),
+        pytest.param({"format": 3}, id="of a later version"),
         pytest.param({"files": [msgspec.to_builtins(file(0))]}, id="a rank's file is not in it"),
         pytest.param({"files": [msgspec.to_builtins(file(1)), msgspec.to_builtins(file(0))]}, id="out of order"),
         pytest.param({"step": -1}, id="negative"),
@@ -85,15 +93,16 @@ def index(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_an_index_that_is_not_one_is_refused_by_its_place(changes: dict[str, Any]) -> None:
-    assert decoded(msgspec.json.encode(index()), CheckpointIndex, where="here").step == 5
+    seal = seal_of()
+    assert seal.opened(sealed(index()), CheckpointIndex, where="here").step == 5
     with pytest.raises(CheckpointDamaged, match="s3://b/index.json cannot be read"):
-        decoded(msgspec.json.encode(index(**changes)), CheckpointIndex, where="s3://b/index.json")
+        seal.opened(sealed(index(**changes)), CheckpointIndex, where="s3://b/index.json")
 
 
 def test_a_pointer_of_a_later_version_is_refused() -> None:
-    body = msgspec.json.encode(CheckpointPointer(epoch=1, writer="w")).replace(b'"format":1', b'"format":2')
-    with pytest.raises(CheckpointDamaged, match="format 2"):
-        decoded(body, CheckpointPointer, where="here")
+    pointer = msgspec.structs.asdict(CheckpointPointer(epoch=1, moves=1, writer="w")) | {"format": 3}
+    with pytest.raises(CheckpointDamaged, match="format 3"):
+        seal_of().opened(sealed(pointer, magic=b"trimtab checkpoint pointer 2\n"), CheckpointPointer, where="here")
 
 
 def test_random_numbers_go_on_where_they_were() -> None:

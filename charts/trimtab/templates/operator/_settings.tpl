@@ -56,6 +56,12 @@ nats_account:
 {{- end }}
 object_store:
   {{- include "trimtab.objectStoreSettings" (list . "object-store" $store) | nindent 2 }}
+{{- with include "trimtab.storageRoleSettings" . }}
+storage_roles:
+  {{- . | nindent 2 }}
+{{- end }}
+job_keys:
+  secret: {name: {{ include "trimtab.jobKeysSecret" . }}, namespace: {{ .Release.Namespace }}}
 {{- if $remote.nats.servers }}
 remote_nats:
   {{- include "trimtab.natsSettings" (list "remote-nats" $remote.nats) | nindent 2 }}

@@ -21,6 +21,7 @@ from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import (
+    LedgerSettings,
     LogSettings,
     NatsSettings,
     ObjectStoreSettings,
@@ -70,6 +71,7 @@ class _Surroundings(BaseModel):
     nats: NatsSettings
     object_store: ObjectStoreSettings
     weights: WeightSettings
+    ledger: LedgerSettings
     logs: LogSettings
     probes: ProbeSettings
 
@@ -176,6 +178,7 @@ class LocalJob:
                 update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
             ),
             weights=self._weight_keys(),
+            ledger=self._ledger_key(),
             logs=LogSettings(format="json"),
             # Any free port, and for this machine only.
             probes=ProbeSettings(host="127.0.0.1", port=0),
@@ -191,10 +194,18 @@ class LocalJob:
         return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.time)
 
     def _weight_keys(self) -> WeightSettings:
-        """The key that this job's trainers sign weights with. It stays with the job, whose weights outlive a run."""
-        file = self.folder / "signing-seed"
+        """The key that this job's trainers sign with. It stays with the job, whose weights outlive a run."""
+        seed = self._kept("signing-seed")
+        return WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,))
+
+    def _ledger_key(self) -> LedgerSettings:
+        """By which its dataflow knows its own records after a restart."""
+        return LedgerSettings(key=SecretStr(self._kept("ledger-key")))
+
+    def _kept(self, name: str) -> str:
+        """A secret of 32 bytes in base64, made at the first run."""
+        file = self.folder / name
         if not file.exists():
             file.touch(mode=0o600)
             file.write_text(Signer.generate().reveal_seed(), encoding="utf-8")
-        seed = file.read_text(encoding="utf-8")
-        return WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,))
+        return file.read_text(encoding="utf-8")

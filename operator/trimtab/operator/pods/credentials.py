@@ -1,6 +1,7 @@
 """What the pods of a job dial with: settings from the operator's own environment, secrets in one Secret per job.
 
-The seed that weights are signed with is made once for the job and kept; only trainers are shown it. Where users of
+The seed that weights and checkpoints are signed with is made once for the job and kept; only trainers are shown it, and
+only the dataflow the key of its ledger. Where users of
 NATS are minted each role has its own, and is shown that one only. Files that the settings point to, such as
 certificates, travel in the Secret, because the pods have another file system than ours.
 """
@@ -20,7 +21,9 @@ from pydantic import BaseModel, SecretStr
 from trimtab.api import labels
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import (
+    LedgerSettings,
     LogSettings,
     NatsSettings,
     ObjectStoreSettings,
@@ -30,13 +33,18 @@ from trimtab.fabric.settings import (
 )
 from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
+from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.reconcile.ownership import owned_by
 
 _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
+LEDGER_KEY = "ledger__key"
+_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"}
 NATS_CREDENTIALS = "nats-credentials"
-"""The file, in every pod; the Secret has one for each role."""
+STORE_CREDENTIALS = "object-store-credentials"
+"""The files, in every pod; the Secret has one of each for each role."""
+_BY_ROLE = (NATS_CREDENTIALS, STORE_CREDENTIALS)
 _UID_CHARACTERS = 8
 S = TypeVar("S", bound=BaseModel)
 
@@ -47,6 +55,7 @@ class _Surroundings(BaseModel):
     nats: NatsSettings
     object_store: ObjectStoreSettings
     weights: WeightSettings
+    ledger: LedgerSettings
     logs: LogSettings
     probes: ProbeSettings
 
@@ -59,12 +68,12 @@ class JobCredentials:
     """By role, what pods of one role have beside or instead of that."""
     secret: Object
     """As it should be stored."""
-    window: int | None = None
-    """Of the mint, when the users in it were made."""
+    window: object = None
+    """Of the mints, when what is in it was made."""
     files: str = ""
     """What `files_digest` said of the files in it."""
 
-    def is_current(self, *sections: BaseModel, window: int | None) -> bool:
+    def is_current(self, *sections: BaseModel, window: object) -> bool:
         """Whether the settings' files are those in it. One that cannot be read just now counts as unchanged: what the
         pods have of it serves them still."""
         try:
@@ -83,13 +92,14 @@ class JobCredentials:
 
     def files_of(self, role: str) -> Mapping[str, str]:
         """What a pod of the role is shown of the Secret: keys by the name of the file that each is in."""
-        own = {credentials_key(other): other for other in self.own_environments}
+        own = {f"{file}-{other}": (file, other) for file in _BY_ROLE for other in self.own_environments}
         shown = {}
         for key in sorted(self.secret["data"]):
             if key in own:
-                if own[key] == role:
-                    shown[NATS_CREDENTIALS] = key
-            elif key != SEED_KEY or role == "trainer":
+                file, other = own[key]
+                if other == role:
+                    shown[file] = key
+            elif _SHOWN_ONLY_TO.get(key, role) == role:
                 shown[key] = key
         return shown
 
@@ -112,9 +122,13 @@ def secret_name(job: str) -> str:
     return f"{job}-credentials"
 
 
-def kept_seed(secret: Object | None) -> str | None:
-    """The signing seed in the job's Secret, where there is one already."""
-    encoded = ((secret or {}).get("data") or {}).get(SEED_KEY)
+def kept_keys(secret: Object | None) -> tuple[str | None, str | None]:
+    """The signing seed and the ledger's key in the job's Secret, where they are there already."""
+    return _kept(secret, SEED_KEY), _kept(secret, LEDGER_KEY)
+
+
+def _kept(secret: Object | None, key: str) -> str | None:
+    encoded = ((secret or {}).get("data") or {}).get(key)
     return None if encoded is None else base64.b64decode(encoded).decode()
 
 
@@ -124,31 +138,43 @@ def job_credentials(
     nats: NatsSettings,
     object_store: ObjectStoreSettings,
     logs: LogSettings,
-    seed: str,
+    keys: JobKeys,
     users: Mapping[str, MintedUser] | None = None,
-    window: int | None = None,
+    storage: Mapping[str, StoreCredentials] | None = None,
+    window: object = None,
 ) -> JobCredentials:
-    """`job` is the RLJob, `users` are those of NATS by role. Files that the settings name are read now, and again when
-    `files_digest` has changed."""
+    """`job` is the RLJob, `users` are those of NATS and `storage` those of the store, by role. Files that the settings
+    name are read now, and again when `files_digest` has changed."""
     digest = files_digest(nats, object_store)
     metadata = job["metadata"]
     files: dict[str, bytes] = {}
-    # With the uid, so that a job of the same name starts from its own model and not from its predecessor's weights.
-    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
-    prefix = f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
+    prefix = job_prefix(job, object_store)
+    if storage:
+        # Pods have their role's own and not the operator's.
+        none = dict.fromkeys(("access_key_id", "secret_access_key", "credentials_file"))
+        object_store = object_store.model_copy(update=none)
     surroundings = _Surroundings(
         nats=_with_files(nats, "nats", files),
         object_store=_with_files(object_store, "object-store", files).model_copy(update={"prefix": prefix}),
-        weights=WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,)),
+        weights=WeightSettings(
+            signing_seed=SecretStr(keys.signing_seed), public_keys=(Signer(keys.signing_seed).public_text,)
+        ),
+        ledger=LedgerSettings(key=SecretStr(keys.ledger_key)),
         logs=logs,
         probes=ProbeSettings(),
     )
     secrets = _secret_texts(surroundings)
     data = {name: text.encode() for name, text in secrets.items()} | files
     data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
+    data |= {f"{STORE_CREDENTIALS}-{role}": keys.as_file().encode() for role, keys in (storage or {}).items()}
+    own: dict[str, dict[str, str]] = {role: {} for role in (*(users or {}), *(storage or {}))}
+    for role, user in (users or {}).items():
+        own[role] |= _dialling_as(user, surroundings.nats)
+    for role in storage or {}:
+        own[role] |= _storing(surroundings.object_store)
     return JobCredentials(
         environment=environment_for(surroundings, secrets_dir=Path(SECRETS_FOLDER)),
-        own_environments={role: _dialling_as(user, surroundings.nats) for role, user in (users or {}).items()},
+        own_environments=own,
         window=window,
         files=digest,
         secret={
@@ -164,6 +190,14 @@ def job_credentials(
             "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
         },
     )
+
+
+def job_prefix(job: Object, object_store: ObjectStoreSettings) -> str:
+    """Below which everything of the job lies. With the uid, so that a job of the same name starts from its own model
+    and not from its predecessor's weights."""
+    metadata = job["metadata"]
+    own_place = f"{metadata['namespace']}/{metadata['name']}-{metadata['uid'][:_UID_CHARACTERS]}"
+    return f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
 
 
 def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
@@ -186,6 +220,15 @@ def _dialling_as(user: MintedUser, nats: NatsSettings) -> Mapping[str, str]:
         "makes_streams": False,
     }
     return environment_for(_Dialling(nats=nats.model_copy(update=own)), secrets_dir=Path(SECRETS_FOLDER))
+
+
+class _Storing(BaseModel):
+    object_store: ObjectStoreSettings
+
+
+def _storing(store: ObjectStoreSettings) -> Mapping[str, str]:
+    own = store.model_copy(update={"credentials_file": Path(SECRETS_FOLDER) / STORE_CREDENTIALS})
+    return environment_for(_Storing(object_store=own), secrets_dir=Path(SECRETS_FOLDER))
 
 
 def _secret_texts(surroundings: _Surroundings) -> dict[str, str]:

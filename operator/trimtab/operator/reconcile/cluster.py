@@ -19,11 +19,13 @@ from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object,
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers
 from trimtab.operator.autoscale.history import History
 from trimtab.operator.pods.credentials import JobCredentials
+from trimtab.operator.pods.job_keys import KeyRoot
 from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
 from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.reconcile.objections import Objections
 from trimtab.operator.reconcile.ownership import controller_uid
 from trimtab.operator.settings import OperatorSettings
+from trimtab.operator.storage_mint import StorageMint
 
 FIELD_MANAGER = "trimtab-operator"
 KINDS: dict[str, Resource] = {resource.kind: resource for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS)}
@@ -83,6 +85,8 @@ class Cluster:
     remote: RemotePools
     maintainers: AgentMaintainers
     mint: UserMint | None
+    key_root: KeyRoot | None
+    storage: StorageMint | None
     """Makes the users of NATS; None where all pods dial with the operator's own."""
     clock: Callable[[], float]
     objections: Objections[WorkKey] = field(default_factory=Objections[WorkKey])

@@ -4,20 +4,39 @@ beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from trimtab.api.job import RLJob
-from trimtab.fabric.signing import Signer
+from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.objects.credentials import StoreCredentials
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import SECRETS, Key, Object
+from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed, minted_users, secret_name
+from trimtab.operator.pods.credentials import (
+    JobCredentials,
+    job_credentials,
+    job_prefix,
+    kept_keys,
+    minted_users,
+    secret_name,
+)
+from trimtab.operator.pods.job_keys import JobKeys, new_keys
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.pods.sites import ROLES
+from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.isolation import ensure_network
+from trimtab.operator.reconcile.objections import Objection
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
+from trimtab.operator.storage_mint import StorageMint, StorageRefused
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,32 +70,44 @@ class HomeCluster:
         return [observed_pod(pod) for pod in self.cluster.pods.under(self.owner_uid)]
 
     async def credentials(self, job: Object) -> JobCredentials:
-        return await ensure_credentials(self.cluster, job)
+        return await ensure_credentials(self.cluster, job, look=True)
 
     async def isolate(self, job: Object, typed_job: RLJob) -> None:
         await ensure_network(self.cluster, job, typed_job, self.owner)
 
 
-async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
+async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = False) -> JobCredentials:
     """The job's Secret, made or brought up to date once in the life of this operator, when its users are due to be
-    minted again, and when a file in it was renewed; the seed in it stays. Raises Objected or NameBusy."""
+    minted again, and when a file in it was renewed; the keys in it stay. With `look`, as before a pod is started that
+    would wait for it, also when it was deleted. Raises Objected or NameBusy."""
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
-    window = None if cluster.mint is None else cluster.mint.window
+    window = window_of(cluster.mint, cluster.storage)
     settings = cluster.settings
-    if known is not None and known.is_current(settings.nats, settings.object_store, window=window):
+    current = known is not None and known.is_current(settings.nats, settings.object_store, window=window)
+    if known is not None and current and not look:
         return known
     namespace, name = metadata["namespace"], secret_name(metadata["name"])
     present = await cluster.client.get_or_none(SECRETS, name, namespace=namespace)
     ours = present is not None and controller_uid(present) == metadata["uid"]
-    seed = (kept_seed(present) if ours else None) or Signer.generate().reveal_seed()
+    if known is not None and current and present is not None and ours and present.get("data") == known.secret["data"]:
+        return known
+    keys = _keys(cluster, job, (present if ours else None) or (None if known is None else known.secret))
+    try:
+        storage = await storage_keys(cluster.storage, job, settings.object_store, roles=tuple(ROLES.values()))
+    except StorageRefused as error:
+        if known is not None and present is not None and ours:
+            _log.warning("storage_credentials_not_renewed", job=metadata["name"], error=str(error))
+            return known  # they last for two windows more
+        raise Objected(Objection(reason=reasons.STORAGE_REFUSED, message=str(error))) from None
     wanted = job_credentials(
         job,
         nats=settings.nats,
         object_store=settings.object_store,
         logs=settings.logs,
-        seed=seed,
+        keys=keys,
         users=minted_users(cluster.mint, job, roles=tuple(ROLES.values())),
+        storage=storage,
         window=window,
     )
     if present is not None and ours:
@@ -86,23 +117,63 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
     else:
         stored = await create_own(cluster.client, SECRETS, wanted.secret, owner_uid=metadata["uid"])
         if stored.get("data") != wanted.secret["data"]:
-            # Another operator was faster, with a seed of its own: its seed counts.
+            # Another operator was faster, with keys of its own: its keys count.
             return await ensure_credentials(cluster, job)
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
+
+
+def window_of(users: UserMint | None, storage: StorageMint | None) -> tuple[int | None, int | None]:
+    """Of both mints: what is in the Secret is made anew with the next of either."""
+    return None if users is None else users.window, None if storage is None else storage.window
+
+
+async def storage_keys(
+    mint: StorageMint | None, job: Object, object_store: ObjectStoreSettings, *, roles: Sequence[str]
+) -> Mapping[str, StoreCredentials]:
+    """By role; none where all pods have the operator's own. Raises StorageRefused."""
+    if mint is None:
+        return {}
+    place = JobPlace(
+        bucket=object_store.bucket,
+        prefix=job_prefix(job, object_store),
+        policies=tuple(policy["name"] for policy in job["spec"]["policies"]),
+        datasets=mint.datasets,
+    )
+    return await mint.keys(place, roles=roles, session=job["metadata"]["uid"])
+
+
+def _keys(cluster: Cluster, job: Object, secret: Object | None) -> JobKeys:
+    """Those that the job has, else those that follow from its uid, else new ones. What it has signed with keys that are
+    lost would be refused by its own pods, so it is not given others. Raises Objected."""
+    seed, ledger = kept_keys(secret)
+    if seed is not None and ledger is not None:
+        return JobKeys(signing_seed=seed, ledger_key=ledger)
+    metadata = job["metadata"]
+    if cluster.key_root is not None:
+        derived = cluster.key_root.keys(metadata["uid"])
+    elif seed is None and (job.get("status") or {}).get("startTime"):
+        raise Objected(
+            Objection(
+                reason=reasons.KEYS_LOST,
+                message=f"Secret {secret_name(metadata['name'])} is gone, and with it the keys that the job's weights,"
+                " checkpoints and ledger are signed with: restore it from a backup, or delete the job. With"
+                " TRIMTAB_JOB_KEYS__SECRET__… the operator can make it again",
+            )
+        )
+    else:
+        derived = new_keys()
+    return JobKeys(signing_seed=seed or derived.signing_seed, ledger_key=ledger or derived.ledger_key)
 
 
 async def renew_credentials(cluster: Cluster, job: Object) -> None:
     """For a job that runs already: the operator may have been started with other settings, and its Secret may have been
     deleted, which is looked for now and then."""
     uid, now = job["metadata"]["uid"], cluster.clock()
-    known = cluster.credentials.get(uid)
+    look = now >= cluster.secrets_seen.get(uid, 0.0) + cluster.settings.resync_s
     try:
-        if known is not None and now >= cluster.secrets_seen.get(uid, 0.0) + cluster.settings.resync_s:
-            namespace = job["metadata"]["namespace"]
-            if await cluster.client.get_or_none(SECRETS, known.secret_name, namespace=namespace) is None:
-                await create_own(cluster.client, SECRETS, known.secret, owner_uid=uid)
-            cluster.secrets_seen[uid] = now
-        await ensure_credentials(cluster, job)
+        await ensure_credentials(cluster, job, look=look)
     except (Objected, NameBusy):
         return  # the next start of a pod meets the same objection and puts it into the status
+    if look:
+        cluster.secrets_seen[uid] = now

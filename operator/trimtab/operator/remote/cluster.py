@@ -12,16 +12,18 @@ from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from trimtab.kube.resources import CONFIG_MAPS, SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
-from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed, minted_users
+from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_keys, minted_users
+from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
-from trimtab.operator.reconcile.home_cluster import ensure_credentials
+from trimtab.operator.reconcile.home_cluster import ensure_credentials, storage_keys, window_of
 from trimtab.operator.reconcile.objections import Objection
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own, is_leaving
 from trimtab.operator.reconcile.placement import Placement
 from trimtab.operator.remote.link import Connection
 from trimtab.operator.remote.origin import Origin
+from trimtab.operator.storage_mint import StorageRefused
 
 _ROLE = "rollout"
 
@@ -73,22 +75,30 @@ class RemoteCluster:
         uid = self.owner_uid
         assert uid is not None
         nats, mint = self._dialled()
-        window = None if mint is None else mint.window
+        window = window_of(mint, self._cluster.storage)
         settings = self._cluster.settings
         object_store = settings.remote_object_store or settings.object_store
         known = self._connection.credentials.get(uid)
         if known is not None and known.is_current(nats, object_store, window=window):
             return known
         at_home = await ensure_credentials(self._cluster, job)
-        seed = kept_seed(at_home.secret)
+        seed, ledger = kept_keys(at_home.secret)
         assert seed is not None
+        assert ledger is not None
+        try:
+            storage = await storage_keys(self._cluster.storage, job, settings.object_store, roles=(_ROLE,))
+        except StorageRefused as error:
+            if known is not None:
+                return known  # they last for two windows more
+            raise Objected(Objection(reason=reasons.STORAGE_REFUSED, message=str(error))) from None
         full = job_credentials(
             job,
             nats=nats,
             object_store=object_store,
             logs=settings.logs,
-            seed=seed,
+            keys=JobKeys(signing_seed=seed, ledger_key=ledger),
             users=minted_users(mint, job, roles=(_ROLE,)),
+            storage=storage,
             window=window,
         )
         files = set(full.files_of(_ROLE).values())

@@ -8,9 +8,10 @@ import time
 import uuid
 from pathlib import Path
 
+from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
-from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod, running_pod
+from trimtab.fabric.pod import JobMisconfigured, JobPodSettings, pod_settings, run_pod, running_pod
 
 
 class DataflowPodSettings(JobPodSettings):
@@ -20,6 +21,9 @@ class DataflowPodSettings(JobPodSettings):
 
 
 async def main(settings: DataflowPodSettings, *, make_journal: JournalMaker = Journal) -> None:
+    if settings.ledger.key is None:
+        raise JobMisconfigured("TRIMTAB_LEDGER__KEY: missing; the dataflow believes only records that it has signed")
+    journal_key = JournalKey(settings.ledger.key.get_secret_value())
     async with running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)) as pod:
         service = asyncio.create_task(
             run_dataflow(
@@ -29,6 +33,7 @@ async def main(settings: DataflowPodSettings, *, make_journal: JournalMaker = Jo
                 folder=pod.folder,
                 member_id=settings.pod.name,
                 incarnation=uuid.uuid4().hex,
+                journal_key=journal_key,
                 clock=time.time,
                 metrics=pod.metrics,
                 object_store=settings.object_store,

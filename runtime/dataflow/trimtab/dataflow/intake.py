@@ -5,6 +5,7 @@ Payloads stay in the stream.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -32,7 +33,16 @@ _FILTERED_AT_ONCE = 512
 class Intake:
     """Follows the trajectory stream from where recovery ended."""
 
-    def __init__(self, bus: Bus, books: Bookkeeper, *, stream: str, after_sequence: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        books: Bookkeeper,
+        *,
+        stream: str,
+        after_sequence: int,
+        on_unreadable: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_unreadable = on_unreadable
         self._reader = StreamReader(bus, stream=stream, after_sequence=after_sequence, headers_only=True)
         self._books = books
 
@@ -46,6 +56,7 @@ class Intake:
                 for delivery in deliveries:
                     parsed = header_of(delivery)
                     if parsed is None:
+                        self._on_unreadable()
                         continue
                     trajectory_id, header = parsed
                     arrival = self._books.arrived(delivery.sequence, trajectory_id, header)

@@ -22,6 +22,7 @@ from trimtab.dataflow.filters import make_filter
 from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.intake import FilterLoop, Intake
 from trimtab.dataflow.issuer import Issuer
+from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
@@ -39,6 +40,7 @@ from trimtab.fabric.members import MemberTable, beat
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.pod import JobMisconfigured
+from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
@@ -59,6 +61,7 @@ async def run_dataflow(
     folder: Path,
     member_id: str,
     incarnation: str,
+    journal_key: JournalKey,
     clock: Callable[[], float],
     metrics: Metrics,
     object_store: ObjectStoreSettings | None = None,
@@ -99,7 +102,11 @@ async def run_dataflow(
         has_filters=data.filter != Filter(),
         witness=curator,
     )
-    journal = make_journal(bus, topology, incarnation=incarnation)
+    set_aside = SetAsideRecords(metrics)
+    set_aside.watch("ledger", "trajectories")
+    journal = make_journal(
+        bus, topology, incarnation=incarnation, key=journal_key, on_foreign=partial(set_aside.note, "ledger")
+    )
     curator_state = CuratorState(curator, data.curator)
     seen = await journal.recover(ledger, curator_state)
     books = Bookkeeper(ledger, journal)
@@ -144,7 +151,14 @@ async def run_dataflow(
                     handler_deadline_s=_BATCH_DEADLINE_S,
                 )
                 responders.push_async_callback(responder.close, deadline_s=0.0)
-            loops.create_task(Intake(bus, books, stream=topology.trajectories.name, after_sequence=seen).run())
+            intake = Intake(
+                bus,
+                books,
+                stream=topology.trajectories.name,
+                after_sequence=seen,
+                on_unreadable=partial(set_aside.note, "trajectories"),
+            )
+            loops.create_task(intake.run())
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())

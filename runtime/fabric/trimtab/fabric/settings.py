@@ -94,6 +94,9 @@ class ObjectStoreSettings(_Section):
     region: str = "us-east-1"
     access_key_id: SecretStr | None = None
     secret_access_key: SecretStr | None = None
+    credentials_file: Path | None = None
+    """Instead of both: JSON with access_key_id, secret_access_key and, where they are for a while only, session_token.
+    It is read again when it has changed."""
     ca_file: Path | None = None
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=30.0, gt=0)
@@ -112,6 +115,12 @@ class WeightSettings(_Section):
     @classmethod
     def _split(cls, value: object) -> object:
         return _listed(value)
+
+
+class LedgerSettings(_Section):
+    """How the dataflow knows its own records: a secret that no other role of the job has."""
+
+    key: SecretStr | None = Field(default=None, min_length=32)
 
 
 class EngineSettings(_Section):
@@ -153,6 +162,7 @@ class Settings(_Section):
     nats: NatsSettings
     object_store: ObjectStoreSettings
     weights: WeightSettings = WeightSettings()
+    ledger: LedgerSettings = LedgerSettings()
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
 

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -31,14 +32,15 @@ from trimtab.fabric.pod import (
     running_pod,
 )
 from trimtab.fabric.readable import unreadable
+from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.registry import open_storage
-from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.registry import open_seal, open_storage
+from trimtab.trainer.checkpoints.resume import check_newest, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
@@ -142,7 +144,7 @@ def _train(
             policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
         )
     )
-    checkpoints = CheckpointStore(storage, keep=policy.trainer.checkpoint.keep)
+    checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     publisher = None
     epoch = 0
     if rank == 0:
@@ -157,6 +159,8 @@ def _train(
     if rank != 0:
         background.run(checkpoints.follow(epoch, rank=rank))
     resume(learner, checkpoints, background, rank=rank, scratch=settings.scratch)
+    set_aside = SetAsideRecords(pod.metrics)
+    set_aside.watch("trajectories")
     stream = BatchStream(
         pod.bus,
         pod.topology.batch_subject(policy.name),
@@ -165,7 +169,10 @@ def _train(
         ),
         advantages=AdvantageRule.of(policy),
         clock=time.time,
+        limits=learner.row_limits,
+        on_set_aside=partial(set_aside.note, "trajectories"),
     )
+    background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
     started = time.time()
     metrics = TrainerMetrics(pod.metrics)
     saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge)

@@ -32,6 +32,26 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowLimits:
+    """What the model can read: token ids below `vocabulary`, and no more than `longest` of them."""
+
+    vocabulary: int
+    longest: int
+
+
+def blank_row(key: int) -> Row:
+    """One token that is read and not trained."""
+    return Row(
+        key=key,
+        token_ids=np.zeros(1, dtype=np.int32),
+        logprobs=np.zeros(1, dtype=np.float32),
+        mask=np.zeros(1, dtype=np.bool_),
+        versions=np.zeros(1, dtype=np.int64),
+        advantage=0.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepPortion:
     """Rows of this rank in one step, as far as they exist."""
 

@@ -17,6 +17,7 @@ from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchNotReady,
@@ -25,13 +26,14 @@ from trimtab.fabric.wire.lease import (
     LeaseAcked,
     LeaseRefused,
     Refusal,
+    SampleReference,
     StepTiming,
 )
 from trimtab.fabric.wire.spans import model_mask, token_versions
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch import Row, StepPortion
+from trimtab.trainer.batch import Row, RowLimits, StepPortion, blank_row
 
 _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
@@ -68,8 +70,8 @@ class StepRefused(RuntimeError):
         self.next_step = refused.next_step
 
 
-class RowMismatch(RuntimeError):
-    """The stream holds another trajectory under a sequence than the lease names: a broken ledger, never trained on."""
+class RowUnusable(ValueError):
+    """The stream holds something else under a sequence than the lease names, or what the model cannot read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +112,17 @@ class BatchStream:
         *,
         advantages: AdvantageRule,
         clock: Callable[[], float],
+        limits: RowLimits | None = None,
+        on_set_aside: Callable[[], None] = lambda: None,
     ) -> None:
+        """Rows beyond the limits, or that cannot be read, are set aside: nothing is trained on them."""
         self._bus = bus
         self._subject = subject
         self._identity = identity
         self._advantages = advantages
         self._clock = clock
+        self._limits = limits
+        self._on_set_aside = on_set_aside
 
     async def portion(
         self, portion_id: PortionId, *, trained: Trained, stopping: Callable[[], bool]
@@ -143,7 +150,27 @@ class BatchStream:
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
-    async def _ask(self, portion_id: PortionId, *, trained: Trained) -> BatchLease | BatchNotReady | LeaseRefused:
+    async def durable_beyond(self, step: int, *, stopping: Callable[[], bool]) -> int | None:
+        """How many steps the dataflow has as durable, where this step is among them: then a checkpoint that would go on
+        with it is not the newest there was. Waits for a dataflow that is away."""
+        failures = 0
+        while not stopping():
+            try:
+                answer = await self._ask(PortionId(step=step), trained=Trained(steps=step), wait_s=0.0)
+            except (BusTimeout, BusUnavailable, RemoteError) as error:
+                delay = _BACKOFF.delay_s(failures)
+                failures += 1
+                _log.warning("dataflow_not_asked", step=step, error=str(error), delay_s=delay)
+                await asyncio.sleep(delay)
+                continue
+            if isinstance(answer, LeaseRefused) and answer.refusal is Refusal.STEP_CONSUMED:
+                return answer.next_step
+            return None
+        return None
+
+    async def _ask(
+        self, portion_id: PortionId, *, trained: Trained, wait_s: float = _WAIT_HINT_S
+    ) -> BatchLease | BatchNotReady | LeaseRefused:
         identity = self._identity
         question = BatchRequest(
             job=identity.job,
@@ -156,7 +183,7 @@ class BatchStream:
             attempt=identity.attempt,
             trained=trained.steps,
             previous=trained.previous,
-            wait_hint=_WAIT_HINT_S,
+            wait_hint=wait_s,
         )
         reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
         answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
@@ -169,11 +196,15 @@ class BatchStream:
         groups = [self._advantages.group(group) for group in lease.groups]
         rows = []
         for sample in lease.samples:
-            trajectory = decode(stored[sample.sequence].payload, Trajectory)
-            if trajectory.trajectory_id != sample.trajectory_id:
-                raise RowMismatch(
-                    f"sequence {sample.sequence} holds {trajectory.trajectory_id}, leased was {sample.trajectory_id}"
-                )
+            try:
+                trajectory = self._checked(decode(stored[sample.sequence].payload, Trajectory), sample)
+            except (WireError, RowUnusable) as error:
+                # It would be the same on every attempt. In its place stands a row of which nothing is trained: the
+                # step has the samples that were granted.
+                _log.error("row_set_aside", sequence=sample.sequence, reason=str(error))
+                self._on_set_aside()
+                rows.append(blank_row(sample.sequence))
+                continue
             rows.append(
                 row_of(
                     trajectory,
@@ -183,6 +214,23 @@ class BatchStream:
                 )
             )
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+
+    def _checked(self, trajectory: Trajectory, sample: SampleReference) -> Trajectory:
+        """The dataflow has seen a header; what lies below it is the rollout pod's word alone."""
+        if trajectory.trajectory_id != sample.trajectory_id:
+            raise RowUnusable(f"it is {trajectory.trajectory_id}, leased was {sample.trajectory_id}")
+        tokens, leased = len(trajectory.token_ids), sample.prompt_tokens + sample.response_tokens
+        if tokens != leased or trajectory.trained_tokens != sample.trained_tokens:
+            raise RowUnusable(
+                f"it has {tokens} tokens, {trajectory.trained_tokens} of them trained; leased were {leased} and"
+                f" {sample.trained_tokens}"
+            )
+        limits = self._limits
+        if limits is not None and tokens > limits.longest:
+            raise RowUnusable(f"it has {tokens} tokens, the model reads {limits.longest}")
+        if limits is not None and tokens and int(trajectory.token_ids.max()) >= limits.vocabulary:
+            raise RowUnusable(f"it has the token {trajectory.token_ids.max()}, the model {limits.vocabulary} of them")
+        return trajectory
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:
         """Tell the dataflow that the step is durable. What is lost here is said again with the next durable step."""

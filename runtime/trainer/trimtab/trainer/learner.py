@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from trimtab.api.algorithm import Schedule
@@ -17,7 +16,7 @@ from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
-from trimtab.trainer.batch import PackedBatch, Row, micro_batches, pack
+from trimtab.trainer.batch import PackedBatch, Row, RowLimits, blank_row, micro_batches, pack
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
@@ -26,14 +25,7 @@ from trimtab.trainer.network.policy_network import PolicyNetwork, held_here, sha
 from trimtab.trainer.objective import Objective, Surroundings
 
 _TINY = 1e-6
-_NO_ROW = Row(
-    key=-1,
-    token_ids=np.zeros(1, dtype=np.int32),
-    logprobs=np.zeros(1, dtype=np.float32),
-    mask=np.zeros(1, dtype=np.bool_),
-    versions=np.zeros(1, dtype=np.int64),
-    advantage=0.0,
-)
+_NO_ROW = blank_row(-1)
 
 
 class UnsupportedAlgorithm(ValueError):
@@ -85,6 +77,12 @@ class Learner:
         self._held: list[Row] = []
         self._seen = 0
         self._skipped_in_a_row = 0
+
+    @property
+    def row_limits(self) -> RowLimits:
+        """Longer rows and other tokens would be an error of the model, or memory for something it was not made for."""
+        config = self.network.causal_lm.config
+        return RowLimits(vocabulary=config.vocab_size, longest=config.max_position_embeddings)
 
     @property
     def model(self) -> torch.nn.Module:

@@ -130,7 +130,7 @@ class StateLayout:
             raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
             raw.pop(_METADATA, None)
             entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidLayout(f"not a safetensors header: {error}") from None
         tensors = sorted(
             (Tensor(name, entry.dtype, entry.shape, *entry.data_offsets) for name, entry in entries.items()),

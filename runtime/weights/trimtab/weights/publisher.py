@@ -20,6 +20,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.weights.baseline import Baseline, Captured, WeightSource
 from trimtab.weights.codec.blocks import Codec
@@ -227,10 +228,19 @@ async def _swapped(pointers: KeyValue, pointer: WeightPointer, value: bytes, *, 
         if present is None:
             await pointers.create(pointer.policy, value, deadline_s=deadline_s)
             return True
-        told = decode(present.value, WeightPointer).epoch
+        told = _told_epoch(present.value, policy=pointer.policy)
         if told > pointer.epoch:
             raise SupersededTrainer(f"epoch {pointer.epoch} of {pointer.policy} was superseded by {told}")
         await pointers.update(pointer.policy, value, revision=present.revision, deadline_s=deadline_s)
     except BusConflict:
         return False
     return True
+
+
+def _told_epoch(value: bytes, *, policy: str) -> int:
+    """What cannot be read was written by no trainer, and is replaced: the store's own pointer decides who is one."""
+    try:
+        return decode(value, WeightPointer).epoch
+    except WireError as error:
+        _log.error("pointer_replaced", policy=policy, reason=str(error))
+        return 0

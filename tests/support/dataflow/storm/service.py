@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from pydantic import SecretStr
+
 from tests.support.dataflow.storm.site import JOB, NAMESPACE, Site, manifest
 from trimtab.api.validation import parse
 from trimtab.dataflow.__main__ import DataflowPodSettings, main
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod
-from trimtab.fabric.settings import ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
+from trimtab.fabric.settings import LedgerSettings, ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
 
 SERVICE = "dataflow"
 _COMPACT_AFTER_BYTES = 8 << 10
@@ -29,6 +31,7 @@ def serve(site: Site) -> None:
         pod=PodSettings(namespace=NAMESPACE, job=JOB, role="dataflow", name="dataflow-0"),
         nats=site.nats,
         object_store=ObjectStoreSettings(bucket="unused"),
+        ledger=LedgerSettings(key=SecretStr("k" * 32)),
         probes=ProbeSettings(host="127.0.0.1", port=0),
         job_file=site.job_file,
     )

@@ -21,13 +21,15 @@ from trimtab.fabric.bus.users.mint import UserMint
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.operator.plan.children import pool_of, trainer_of
-from trimtab.operator.pods.credentials import SEED_KEY, job_credentials, kept_seed
+from trimtab.operator.pods.credentials import LEDGER_KEY, SEED_KEY, job_credentials, kept_keys
+from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.pods.manifest import JOB_FOLDER, manifest_config_map, manifest_for
 from trimtab.operator.reconcile.refusals import refusal_of
 
 _OWNER = {"kind": "RLJob", "metadata": {"name": "job", "namespace": "here", "uid": "12345678-abcd"}}
 ROLES = tuple(RIGHTS_OF)
 _SEED = Signer.generate(entropy=lambda count: b"s" * count).reveal_seed()
+_KEYS = JobKeys(signing_seed=_SEED, ledger_key="a key of at least 32 characters.")
 
 
 def _name(desired: RLJob, owner: RLJob | RolloutPool | Trainer) -> str:
@@ -93,21 +95,23 @@ def test_secrets_are_in_the_secret_and_nowhere_else(tmp_path: Path) -> None:
         nats=NatsSettings(servers=("nats://n:4222",), user="u", password=SecretStr("hush"), tls_ca_file=authority),
         object_store=ObjectStoreSettings(bucket="b", prefix="/all/", secret_access_key=SecretStr("quiet")),
         logs=LogSettings(),
-        seed=_SEED,
+        keys=_KEYS,
     )
     stored = {key: base64.b64decode(value).decode() for key, value in made.secret["data"].items()}
     assert stored["nats__password"] == "hush"
     assert stored["object_store__secret_access_key"] == "quiet"
     assert stored["nats-tls-ca"] == "-- a certificate --"
     assert stored[SEED_KEY] == _SEED
+    assert stored[LEDGER_KEY] == _KEYS.ledger_key
     assert [role for role in ROLES if SEED_KEY in made.files_of(role).values()] == ["trainer"]
+    assert [role for role in ROLES if LEDGER_KEY in made.files_of(role).values()] == ["dataflow"]
     assert made.files_of("rollout")["nats__password"] == "nats__password"
     shown = " ".join(made.environment.values())
-    assert not any(secret in shown for secret in ("hush", "quiet", _SEED))
+    assert not any(secret in shown for secret in ("hush", "quiet", _SEED, _KEYS.ledger_key))
     assert made.environment["TRIMTAB_NATS__TLS_CA_FILE"] == "/trimtab/secrets/nats-tls-ca"
     assert made.environment["TRIMTAB_OBJECT_STORE__PREFIX"] == "all/here/job-12345678"
-    assert kept_seed(made.secret) == _SEED
-    assert kept_seed(None) is None
+    assert kept_keys(made.secret) == (_SEED, _KEYS.ledger_key)
+    assert kept_keys(None) == (None, None)
 
 
 def test_each_role_is_shown_its_own_user_of_nats_at_the_same_path() -> None:
@@ -119,7 +123,7 @@ def test_each_role_is_shown_its_own_user_of_nats_at_the_same_path() -> None:
         nats=NatsSettings(servers=("nats://n:4222",)),
         object_store=ObjectStoreSettings(bucket="b"),
         logs=LogSettings(),
-        seed=_SEED,
+        keys=_KEYS,
         users=users,
         window=mint.window,
     )

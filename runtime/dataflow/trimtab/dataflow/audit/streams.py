@@ -47,7 +47,11 @@ async def read_streams(
     records: list[Record] = []
     unreadable: list[str] = []
     for delivery in await _everything(bus, ledger or topology.ledger.name, headers_only=False):
-        record = decode(delivery.payload, *RECORDS, SnapshotPart)
+        try:
+            record = decode(delivery.payload, *RECORDS, SnapshotPart)
+        except WireError as error:
+            unreadable.append(f"record {delivery.sequence} is unreadable: {error}")
+            continue
         if isinstance(record, Record):
             records.append(record)
     queued = await _queued(bus, topology.tasks.name)

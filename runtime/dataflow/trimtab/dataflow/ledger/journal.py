@@ -2,13 +2,15 @@
 
 Once in a while a snapshot of the ledger takes the place of all records before it, and of all trajectories that no one
 will ask for again: what a job keeps follows what is in flight, not how long it has run.
+
+What others have put into the stream is passed over, at recovery and while records are written, and never stops it.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from email.parser import BytesParser
 from typing import Protocol
 
 import msgspec
@@ -16,12 +18,15 @@ import structlog
 import zstandard
 
 from trimtab.dataflow.curators.registry import CuratorState
+from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
 from trimtab.dataflow.outcomes import header_of
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusConflict, BusError, BusNotFound
+from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.bus.errors import BusConflict, BusError
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, publish
 from trimtab.fabric.bus.reader import StreamReader
@@ -39,10 +44,16 @@ _MAX_SNAPSHOT_BYTES = 4 << 30
 COMPACT_AFTER_BYTES = 256 << 10
 # Snapshots cost no more than the records between them, however large they get.
 _BYTES_OF_RECORDS_PER_BYTE = 4
+_APPEND_ATTEMPTS = 20
+_APPEND_BACKOFF = FullJitter(base_s=0.02, cap_s=1.0)
 
 
 class AnotherWriter(RuntimeError):
-    """Someone else has written to this job's journal: of two dataflow processes one must end."""
+    """Another dataflow process has written to this job's journal: of the two one must end."""
+
+
+class ForeignFlood(RuntimeError):
+    """What is not the dataflow's comes faster than records can be written."""
 
 
 @dataclass
@@ -78,6 +89,7 @@ class Journal:
     """Writes records in order. The server checks the number of each: of two dataflow processes one fails and recovers.
 
     `incarnation` keeps their message ids apart: the second's record must be refused, not taken for a repeated one.
+    `on_foreign` is called with the number of messages that were found and are not the dataflow's.
     """
 
     def __init__(
@@ -86,12 +98,17 @@ class Journal:
         topology: JobTopology,
         *,
         incarnation: str,
+        key: JournalKey,
+        on_foreign: Callable[[int], None] = lambda _: None,
         compact_after_bytes: int = COMPACT_AFTER_BYTES,
         part_bytes: int = PART_BYTES,
     ) -> None:
         self._bus = bus
         self._topology = topology
         self._incarnation = incarnation
+        self._key = key
+        self._on_foreign = on_foreign
+        self._foreign = 0
         self._compact_after_bytes = compact_after_bytes
         self._part_bytes = part_bytes
         self._sequence = 0
@@ -116,7 +133,8 @@ class Journal:
         async with StreamReader(self._bus, stream=self._topology.ledger.name) as records:
             while not records.caught_up:
                 for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
-                    history.add(decode(delivery.payload, *RECORDS, SnapshotPart), size=len(delivery.payload))
+                    if self._is_own(delivery):
+                        history.add(decode(delivery.payload, *RECORDS, SnapshotPart), size=len(delivery.payload))
             self._sequence = records.last_sequence
         self._record_bytes, self._snapshot_bytes = history.record_bytes, history.snapshot_bytes
         return history
@@ -174,47 +192,82 @@ class Journal:
 
     async def _append(self, message: Message) -> int:
         """Returns its size once the server has it."""
-        payload = encode(message)
-        message_id = f"{self._incarnation}-{self._sequence + 1}"
-        try:
-            await publish(
-                self._bus,
-                self._topology.ledger_subject,
-                payload,
-                message_id=message_id,
-                headers={"Nats-Expected-Last-Sequence": str(self._sequence)},
-                deadline_s=_DEADLINE_S,
-            )
-        except BusConflict as conflict:
-            # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and which
-            # is repeated meets itself.
-            if await self._id_at(self._sequence + 1) != message_id:
-                raise AnotherWriter(f"{self._topology.ledger.name}: {conflict}") from conflict
-        self._sequence += 1
-        return len(payload)
+        payload, stream = encode(message), self._topology.ledger.name
+        for attempt in range(_APPEND_ATTEMPTS):
+            sequence = self._sequence + 1
+            message_id = f"{self._incarnation}-{sequence}"
+            code = self._key.code(payload, stream=stream, sequence=sequence)
+            try:
+                await publish(
+                    self._bus,
+                    self._topology.ledger_subject,
+                    payload,
+                    message_id=message_id,
+                    headers={"Nats-Expected-Last-Sequence": str(self._sequence), HEADER: code},
+                    deadline_s=_DEADLINE_S,
+                )
+            except BusConflict:
+                # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and
+                # which is repeated meets itself.
+                if await self._pass_foreign(own_id=message_id):
+                    return len(payload)
+                await asyncio.sleep(_APPEND_BACKOFF.delay_s(attempt))
+            else:
+                self._sequence = sequence
+                return len(payload)
+        raise ForeignFlood(f"{stream} is written to by something else, faster than by its dataflow: see its users")
 
     async def confirm(self) -> None:
         """Raise AnotherWriter unless the newest record is ours."""
-        info = await api_call(self._bus, f"STREAM.INFO.{self._topology.ledger.name}", deadline_s=_DEADLINE_S)
-        last = int(info["state"]["last_seq"])
-        if last != self._sequence:
-            raise AnotherWriter(f"{self._topology.ledger.name} is at {last}, this process at {self._sequence}")
+        if await self._last_sequence() != self._sequence:
+            await self._pass_foreign()
 
-    async def _id_at(self, sequence: int) -> str | None:
+    async def _pass_foreign(self, *, own_id: str | None = None) -> bool:
+        """Go past messages that are not the dataflow's. Whether the one with `own_id` was among them; raises
+        AnotherWriter for any other of the dataflow's own."""
         stream = self._topology.ledger.name
-        try:
-            answer = await api_call(self._bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, deadline_s=_DEADLINE_S)
-        except BusNotFound:
-            return None
-        _, _, lines = base64.b64decode(answer["message"].get("hdrs", "")).partition(b"\r\n")
-        found = BytesParser().parsebytes(lines, headersonly=True).get(MESSAGE_ID_HEADER)
-        return None if found is None else str(found)
+        before, last = self._sequence, await self._last_sequence()
+        async with StreamReader(self._bus, stream=stream, after_sequence=before) as reader:
+            while not reader.caught_up and reader.last_sequence < last:
+                for delivery in await reader.read(batch=_BATCH, wait_s=_DEADLINE_S):
+                    if not self._is_own(delivery):
+                        continue
+                    if delivery.headers.get(MESSAGE_ID_HEADER) != own_id:
+                        raise AnotherWriter(f"{stream} is at {delivery.sequence}, this process at {before}")
+                    self._sequence = delivery.sequence
+                    return True
+        # Some may have been deleted since: then no message has the last number, and it is still the last.
+        self._sequence = max(last, reader.last_sequence)
+        return False
+
+    def _is_own(self, delivery: Delivery) -> bool:
+        stream = self._topology.ledger.name
+        if self._key.made(delivery.payload, delivery.headers, stream=stream, sequence=delivery.sequence):
+            return True
+        self._foreign += 1
+        # Each time that there are twice as many: a flood of them must not become one of logs.
+        if self._foreign.bit_count() == 1:
+            _log.error("foreign_record", stream=stream, sequence=delivery.sequence, found=self._foreign)
+        self._on_foreign(1)
+        return False
+
+    async def _last_sequence(self) -> int:
+        info = await api_call(self._bus, f"STREAM.INFO.{self._topology.ledger.name}", deadline_s=_DEADLINE_S)
+        return int(info["state"]["last_seq"])
 
 
 class JournalMaker(Protocol):
     """What opens the journal of a job: `Journal` itself, or that with sizes of its own."""
 
-    def __call__(self, bus: Bus, topology: JobTopology, *, incarnation: str) -> Journal: ...
+    def __call__(
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        *,
+        incarnation: str,
+        key: JournalKey,
+        on_foreign: Callable[[int], None],
+    ) -> Journal: ...
 
 
 def _unpacked(packed: bytes) -> LedgerSnapshot:

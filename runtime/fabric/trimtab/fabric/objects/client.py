@@ -20,6 +20,7 @@ from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
+from trimtab.fabric.objects.credentials import StoreCredentials, read_credentials
 from trimtab.fabric.objects.errors import (
     STORE_FAULTS,
     InvalidKey,
@@ -82,38 +83,42 @@ class ObjectStore:
         self._settings = settings
         self._backoff = backoff
         self.new_write_id = new_id
-        self._secret = settings.secret_access_key.get_secret_value() if settings.secret_access_key else None
         self._threads = threads
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="objects")
         self._authority = None if settings.ca_file is None else ChangingFile(settings.ca_file)
-        self._trusted: bytes | None = None
+        self._changes = settings.ca_file is not None or settings.credentials_file is not None
         self._exchange = threading.Lock()
-        self._client = self._new_client()
+        self._made_with: tuple[bytes | None, StoreCredentials] | None = None
+        self._client: S3Client | None = None
 
     @property
     def s3(self) -> S3Client:
-        """For one request, inside `call`. boto3 keeps whom it trusted once: when the authority's file has another
-        content, its client is replaced, and requests that are under way end on the old one's connections. Raises
-        TlsUnusable."""
-        if self._authority is None:
-            return self._client
-        authority = self._authority.content()
+        """For one request, inside `call`. boto3 keeps whom it trusted and who it was once: when the file of either has
+        another content, its client is replaced, and requests that are under way end on the old one's connections.
+        Raises TlsUnusable or StoreUnavailable."""
+        client = self._client
+        if client is not None and not self._changes:
+            return client
+        authority = None if self._authority is None else self._authority.content()
+        wanted = authority, read_credentials(self._settings)
         with self._exchange:
-            if self._trusted is not None and self._trusted != authority:
-                old, self._client = self._client, self._new_client()
-                old.close()
-            self._trusted = authority
+            if self._client is None or self._made_with != wanted:
+                old, self._client = self._client, self._new_client(wanted[1])
+                self._made_with = wanted
+                if old is not None:
+                    old.close()
             return self._client
 
-    def _new_client(self) -> S3Client:
+    def _new_client(self, credentials: StoreCredentials) -> S3Client:
         """It reads the authority's file when it dials."""
         settings = self._settings
         client: S3Client = boto3.session.Session().client(
             "s3",
             endpoint_url=settings.endpoint_url,
             region_name=settings.region,
-            aws_access_key_id=settings.access_key_id.get_secret_value() if settings.access_key_id else None,
-            aws_secret_access_key=self._secret,
+            aws_access_key_id=credentials.access_key_id,
+            aws_secret_access_key=credentials.secret_access_key,
+            aws_session_token=credentials.session_token,
             verify=str(settings.ca_file) if settings.ca_file else None,
             config=Config(
                 connect_timeout=settings.connect_timeout_s,
@@ -280,12 +285,17 @@ class ObjectStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _clean(self, text: str) -> str:
-        return text.replace(self._secret, "***") if self._secret else text
+        made_with = self._made_with
+        secrets = (made_with[1].secret_access_key, made_with[1].session_token) if made_with is not None else ()
+        for secret in filter(None, secrets):
+            text = text.replace(secret, "***")
+        return text
 
     async def close(self) -> None:
         """Does not wait for abandoned calls; they end with their socket timeouts."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ from urllib3.exceptions import HTTPError
 # Not OSError: a full disk under a download is not the store's.
 StoreFault = ClientError | BotoCoreError | HTTPError | ConnectionError
 STORE_FAULTS = (ClientError, BotoCoreError, HTTPError, ConnectionError)
+_MISSING_TO_AWS = "is not authorized to perform: s3:ListBucket on resource"
 _UNAUTHORIZED = frozenset(
     {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
 )
@@ -100,6 +101,9 @@ def _from_answer(fault: ClientError, *, doing: str) -> ObjectStoreError:
     if status == 412 or code == "PreconditionFailed":
         return PreconditionFailed(message)
     if status == 404:
+        return ObjectNotFound(message)
+    if status == 403 and _MISSING_TO_AWS in message:
+        # Amazon tells one who may read an object and not list the bucket in this way that there is none.
         return ObjectNotFound(message)
     if status in (401, 403) or code in _UNAUTHORIZED:
         return StoreUnauthorized(message)

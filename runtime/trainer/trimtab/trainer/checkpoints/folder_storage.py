@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import time
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
-from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
+from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
 from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 Result = TypeVar("Result")
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
+_COPY_BYTES = 4 << 20
 _SPENT_KEPT = 100
 _SURELY_ABANDONED_S = 86_400.0
 _READ_ATTEMPTS = 5
@@ -104,16 +106,17 @@ class FolderStorage:
 
         return await self._call(read)
 
-    async def fetch(self, name: str, target: Path, *, size: int) -> None:
-        def show() -> None:
+    async def fetch(self, name: str, target: Path, *, size: int) -> str:
+        """A copy: what is read from a volume twice may be something else the second time."""
+
+        def copy() -> str:
             source = (self._root / name).absolute()
             found = source.stat().st_size
             if found != size:
                 raise CheckpointDamaged(f"{source} has {found} bytes, written were {size}; {HOW_TO_GO_ON}")
-            target.unlink(missing_ok=True)
-            target.symlink_to(source)
+            return _copied(source, target)
 
-        await self._call(show)
+        return await self._call(copy, deadline_s=_TRANSFER_DEADLINE_S)
 
     async def names(self) -> list[str]:
         def scan() -> list[str]:
@@ -151,7 +154,7 @@ class FolderStorage:
                     return None
                 # Gone since it was listed: then there are many higher ones.
                 with contextlib.suppress(FileNotFoundError):
-                    return SeenPointer(body=self._pointer(generation).read_bytes(), tag=str(generation))
+                    return SeenPointer(body=_bounded(self._pointer(generation)), tag=str(generation))
             raise StoreUnavailable(f"{self._pointers} changes faster than it can be read")
 
         return await self._call(read)
@@ -204,6 +207,27 @@ class FolderStorage:
             if error.errno in _PASSING:
                 raise StoreUnavailable(f"{error.filename or self._root}: {error.strerror}") from None
             raise
+
+
+def _copied(source: Path, target: Path) -> str:
+    """The SHA-256 of what was copied, made of the same bytes."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_COPY_BYTES)
+    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+        while count := reader.readinto(buffer):
+            part = memoryview(buffer)[:count]
+            digest.update(part)
+            while part:
+                part = part[writer.write(part) :]
+    return digest.hexdigest()
+
+
+def _bounded(pointer: Path) -> bytes:
+    with pointer.open("rb") as file:
+        body = file.read(MAX_POINTER_BYTES + 1)
+    if len(body) > MAX_POINTER_BYTES:
+        raise CheckpointDamaged(f"{pointer} has more than {MAX_POINTER_BYTES} bytes; {HOW_TO_GO_ON}")
+    return body
 
 
 def _write_durably(path: Path, body: bytes) -> None:

@@ -1,5 +1,5 @@
-"""What a checkpoint consists of, as JSON beside its files: a pointer names indexes, an index names the file of every
-rank.
+"""What a checkpoint consists of, as signed JSON beside its files: a pointer names indexes, an index names the file of
+every rank.
 
 Everything but the tensors is in here, and is checked when it is read: nothing of a checkpoint can execute code.
 """
@@ -7,16 +7,17 @@ Everything but the tensors is in here, and is checked when it is read: nothing o
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-FORMAT = 1
+FORMAT = 2
+MAX_INDEX_BYTES = 64 << 20
+MAX_POINTER_BYTES = 1 << 20
 Count = Annotated[int, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*)*$", max_length=512)]
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 HOW_TO_GO_ON = (
     "bring it back from a copy of the storage, or start a new job. An older checkpoint would not do: the steps after it"
@@ -63,8 +64,9 @@ class IndexReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """An index that was committed."""
 
     step: Count
+    epoch: Count
     name: Name
-    size: Annotated[int, Meta(ge=1)]
+    size: Annotated[int, Meta(ge=1, le=MAX_INDEX_BYTES)]
     sha256: Sha256
 
 
@@ -77,6 +79,8 @@ class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     format: int = FORMAT
     epoch: Count
+    moves: Count
+    """How often it was replaced: a process that has seen a later one knows an older one for what it is."""
     writer: str
     checkpoints: tuple[IndexReference, ...] = ()
 
@@ -87,13 +91,6 @@ class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 def sha256_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
-
-
-def decoded(body: bytes, kind: type[_Struct], *, where: str) -> _Struct:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointDamaged(f"{where} cannot be read ({error}); {HOW_TO_GO_ON}") from None
 
 
 def check_digest(found: str, *, expected: str, where: str) -> None:

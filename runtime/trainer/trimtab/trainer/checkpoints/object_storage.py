@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -18,11 +19,10 @@ from trimtab.fabric.objects.errors import (
     PreconditionFailed,
 )
 from trimtab.fabric.objects.upload import upload
-from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged
+from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
 from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
 
 _POINTER = "latest.json"
-_MAX_POINTER_BYTES = 1 << 20
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
 _EPOCH = re.compile(rf"/{CHECKPOINTS}/\d{{12}}-(\d{{12}})/")
@@ -76,7 +76,7 @@ class ObjectStorage:
         except ObjectNotFound:
             raise FileMissing(self.where(name)) from None
 
-    async def fetch(self, name: str, target: Path, *, size: int) -> None:
+    async def fetch(self, name: str, target: Path, *, size: int) -> str:
         shape = DownloadShape(max_bytes=size)
         try:
             await download_to_file(self._store, self._key(name), target, deadline_s=_TRANSFER_DEADLINE_S, shape=shape)
@@ -84,6 +84,8 @@ class ObjectStorage:
             raise FileMissing(self.where(name)) from None
         except (ChecksumMismatch, ObjectTooLarge, ObjectChanged) as error:
             raise _damaged(error) from None
+        # Its ranges arrive in any order, so it is read once more, from the page cache as a rule.
+        return await asyncio.to_thread(_sha256_of_file, target)
 
     async def names(self) -> list[str]:
         whole = self._key(f"{CHECKPOINTS}/")
@@ -110,7 +112,7 @@ class ObjectStorage:
     async def read_pointer(self) -> SeenPointer | None:
         try:
             stored = await self._store.get(
-                self._key(_POINTER), max_bytes=_MAX_POINTER_BYTES, deadline_s=_CALL_DEADLINE_S
+                self._key(_POINTER), max_bytes=MAX_POINTER_BYTES, deadline_s=_CALL_DEADLINE_S
             )
         except ObjectNotFound:
             return None
@@ -130,6 +132,11 @@ class ObjectStorage:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
+
+
+def _sha256_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(error: Exception) -> CheckpointDamaged:

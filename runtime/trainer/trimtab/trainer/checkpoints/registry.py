@@ -1,4 +1,6 @@
-"""From `trainer.checkpoint.uri` of the manifest to the storage: the job's object store, another bucket, or a folder."""
+"""From `trainer.checkpoint.uri` of the manifest to the storage: the job's object store, another bucket, or a folder.
+From the pod's settings to the key that checkpoints are signed with.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from trimtab.fabric.objects.errors import (
 from trimtab.fabric.objects.selftest import prove_store
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
+from trimtab.fabric.signing import Signer, Verifier
 from trimtab.trainer.checkpoints.folder_storage import FolderStorage
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 
 _BUCKET = re.compile(r"^s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^?#]*))?$")
@@ -52,6 +56,19 @@ async def open_storage(
             f"{field}: {error}; make the bucket, or let the job's credentials (TRIMTAB_OBJECT_STORE__…) write to it"
         ) from None
     return ObjectStorage(opened, below, scratch=files)
+
+
+def open_seal(policy: Policy, settings: Settings) -> CheckpointSeal:
+    """With the key that signs the job's weights; public keys that are trusted during a rotation are so here too."""
+    if settings.weights.signing_seed is None:
+        raise JobMisconfigured("TRIMTAB_WEIGHTS__SIGNING_SEED: missing; trainers resume signed checkpoints only")
+    signer = Signer(settings.weights.signing_seed.get_secret_value())
+    return CheckpointSeal(
+        job=f"{settings.pod.namespace}/{settings.pod.job}",
+        policy=policy.name,
+        signer=signer,
+        verifier=Verifier({signer.public_text, *settings.weights.public_keys}),
+    )
 
 
 async def _folder(root: Path, *, field: str) -> FolderStorage:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import structlog
 import torch
 import torch.distributed as dist
 
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
-from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
+from trimtab.trainer.batch_stream import BatchStream
+from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointFile, CheckpointIndex
+from trimtab.trainer.checkpoints.seal import CheckpointRefused
 from trimtab.trainer.checkpoints.shards import read_shards, show_header
 from trimtab.trainer.checkpoints.state import random_tensors_for, restore_random, tensors_for
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -35,18 +37,29 @@ def resume(learner: Learner, checkpoints: CheckpointStore, background: Backgroun
     _log.info("resumed", step=index.step, saved_by_ranks=index.world_size)
 
 
+async def check_newest(stream: BatchStream, *, step: int, where: str, stopping: Callable[[], bool]) -> None:
+    """Before anything is published: a genuine pointer that was put back, or one that was deleted, is in no way wrong by
+    itself, but the dataflow knows which steps were durable."""
+    durable = await stream.durable_beyond(step, stopping=stopping)
+    if durable is not None:
+        raise CheckpointRefused(
+            f"{where} leads to step {step}, but {durable} steps were durable: an older one was put back, or the newer"
+            f" deleted; {HOW_TO_GO_ON}"
+        )
+
+
 def _agreed_index(checkpoints: CheckpointStore, background: Background, *, rank: int) -> CheckpointIndex | None:
-    """What rank 0 sees. On a shared volume others may still see what was there before."""
-    index = background.run(checkpoints.newest()) if rank == 0 else None
-    if ranks.world_size() == 1:
-        return index
-    body = torch.frombuffer(bytearray(msgspec.json.encode(index)), dtype=torch.uint8)
-    size = torch.tensor([len(body)])
-    dist.broadcast(size, src=0)
-    if rank != 0:
-        body = torch.empty(int(size), dtype=torch.uint8)
-    dist.broadcast(body, src=0)
-    return msgspec.json.decode(bytes(body.tolist()), type=CheckpointIndex | None)
+    """What rank 0 sees, as it was signed. On a shared volume others may still see what was there before."""
+    sealed = background.run(checkpoints.newest_sealed()) if rank == 0 else None
+    if ranks.world_size() > 1:
+        body = torch.frombuffer(bytearray(sealed or b"\0"), dtype=torch.uint8)
+        size = torch.tensor([0 if sealed is None else len(body)])
+        dist.broadcast(size, src=0)
+        if rank != 0:
+            body = torch.empty(max(1, int(size)), dtype=torch.uint8)
+        dist.broadcast(body, src=0)
+        sealed = body.numpy().tobytes() if int(size) else None
+    return None if sealed is None else checkpoints.opened(sealed)
 
 
 def _read(

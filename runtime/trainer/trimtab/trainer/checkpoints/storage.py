@@ -57,8 +57,9 @@ class CheckpointStorage(Protocol):
     async def beginning(self, name: str, *, count: int) -> bytes:
         """The first bytes, fewer when there are no more."""
 
-    async def fetch(self, name: str, target: Path, *, size: int) -> None:
-        """Makes a file readable under a path on this machine. What is larger than `size` counts as damaged."""
+    async def fetch(self, name: str, target: Path, *, size: int) -> str:
+        """Makes a file on this machine that no other process changes, and gives its SHA-256. What is larger than `size`
+        counts as damaged."""
 
     async def names(self) -> list[str]: ...
 

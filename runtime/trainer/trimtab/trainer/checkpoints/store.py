@@ -20,15 +20,16 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.trainer.checkpoints.index import (
     HOW_TO_GO_ON,
+    MAX_INDEX_BYTES,
     CheckpointDamaged,
     CheckpointFile,
     CheckpointIndex,
     CheckpointPointer,
     IndexReference,
     check_digest,
-    decoded,
     sha256_of,
 )
+from trimtab.trainer.checkpoints.seal import CheckpointRefused, CheckpointSeal
 from trimtab.trainer.checkpoints.storage import (
     CheckpointStorage,
     FileMissing,
@@ -55,9 +56,16 @@ class CheckpointStore:
     """Every rank has one. Rank 0 claims it before any rank writes, and alone commits."""
 
     def __init__(
-        self, storage: CheckpointStorage, *, keep: int, new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+        self,
+        storage: CheckpointStorage,
+        seal: CheckpointSeal,
+        *,
+        keep: int,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._storage = storage
+        self._seal = seal
+        self._seen_moves = 0
         self._keep = keep
         self._new_id = new_id
         self._claimed: _Claimed | None = None
@@ -80,6 +88,11 @@ class CheckpointStore:
 
     async def newest(self) -> CheckpointIndex | None:
         """Verified, but for its files."""
+        sealed = await self.newest_sealed()
+        return None if sealed is None else self.opened(sealed)
+
+    async def newest_sealed(self) -> bytes | None:
+        """The same as it was signed, for other ranks to open: each believes the signature and not its neighbour."""
         pointer, _ = await self._read_pointer()
         if pointer is None or not pointer.checkpoints:
             return None
@@ -90,7 +103,16 @@ class CheckpointStore:
         except FileMissing:
             raise _missing(where) from None
         check_digest(sha256_of(body), expected=reference.sha256, where=where)
-        return decoded(body, CheckpointIndex, where=where)
+        index = self._seal.opened(body, CheckpointIndex, where=where)
+        if (index.step, index.epoch) != (reference.step, reference.epoch):
+            raise CheckpointRefused(
+                f"{where} is refused: it is of step {index.step} of epoch {index.epoch}, its pointer names step"
+                f" {reference.step} of epoch {reference.epoch}; {HOW_TO_GO_ON}"
+            )
+        return body
+
+    def opened(self, sealed: bytes) -> CheckpointIndex:
+        return self._seal.opened(sealed, CheckpointIndex, where=f"the index named by {self._storage.pointer}")
 
     def new_file(self) -> Path:
         """Where to write a file that is then put."""
@@ -121,11 +143,13 @@ class CheckpointStore:
         """Put it in force. All its files have been put."""
         if index.epoch != self._writer.epoch:
             raise ValueError(f"a trainer of epoch {self._writer.epoch} cannot commit for epoch {index.epoch}")
-        body = msgspec.json.encode(index)
+        body = self._seal.seal(index)
+        if len(body) > MAX_INDEX_BYTES:
+            raise ValueError(f"the index of step {index.step} has {len(body)} bytes, more than {MAX_INDEX_BYTES}")
         sha256 = sha256_of(body)
         name = f"{folder_of(step=index.step, epoch=index.epoch)}/index-{sha256}.json"
         await self._storage.put(name, body)
-        reference = IndexReference(step=index.step, name=name, size=len(body), sha256=sha256)
+        reference = IndexReference(step=index.step, epoch=index.epoch, name=name, size=len(body), sha256=sha256)
 
         def with_it(present: tuple[IndexReference, ...]) -> tuple[IndexReference, ...]:
             others = tuple(other for other in present if other.name != name)
@@ -148,10 +172,9 @@ class CheckpointStore:
         """The whole file, verified."""
         where = self._storage.where(file.name)
         try:
-            await self._storage.fetch(file.name, target, size=file.size)
+            sha256 = await self._storage.fetch(file.name, target, size=file.size)
         except FileMissing:
             raise _missing(where) from None
-        sha256, _, _ = await asyncio.to_thread(_examined, target)
         check_digest(sha256, expected=file.sha256, where=where)
 
     @property
@@ -171,8 +194,17 @@ class CheckpointStore:
     async def _read_pointer(self) -> tuple[CheckpointPointer | None, SeenPointer | None]:
         seen = await self._storage.read_pointer()
         if seen is None:
+            if self._seen_moves:
+                raise CheckpointRefused(f"{self._storage.pointer} is gone; {HOW_TO_GO_ON}")
             return None, None
-        return decoded(seen.body, CheckpointPointer, where=self._storage.pointer), seen
+        pointer = self._seal.opened(seen.body, CheckpointPointer, where=self._storage.pointer)
+        if pointer.moves < self._seen_moves:
+            raise CheckpointRefused(
+                f"{self._storage.pointer} is refused: it is at move {pointer.moves} and was at {self._seen_moves}; an"
+                f" older one was put back; {HOW_TO_GO_ON}"
+            )
+        self._seen_moves = pointer.moves
+        return pointer, seen
 
     async def _move_pointer(
         self,
@@ -188,12 +220,14 @@ class CheckpointStore:
                     " runs, checkpoints of an earlier job of this name lie there: move them away"
                 )
             checkpoints = change(present.checkpoints if present is not None else ())
-            wanted = CheckpointPointer(epoch=epoch, writer=self._new_id(), checkpoints=checkpoints)
+            moves = 1 if present is None else present.moves + 1
+            wanted = CheckpointPointer(epoch=epoch, moves=moves, writer=self._new_id(), checkpoints=checkpoints)
             try:
-                await self._storage.swap_pointer(msgspec.json.encode(wanted), seen=seen)
+                await self._storage.swap_pointer(self._seal.seal(wanted), seen=seen)
             except PointerMoved:
                 await asyncio.sleep(_SWAP_BACKOFF.delay_s(attempt))
             else:
+                self._seen_moves = moves
                 return wanted
         raise SupersededTrainer(f"{self._storage.pointer} is being moved by another trainer")
 

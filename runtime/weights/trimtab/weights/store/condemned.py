@@ -41,7 +41,7 @@ class CondemnedList:
         self._etag = stored.info.etag
         try:
             return msgspec.json.decode(stored.body, type=_Record).objects
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {}
 
     async def write(self, objects: dict[str, float], *, deadline_s: float) -> bool:

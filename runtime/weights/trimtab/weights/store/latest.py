@@ -184,7 +184,7 @@ class LatestPointer:
             return None, None
         try:
             latest = msgspec.json.decode(stored.body, type=Latest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidPointer(f"{self._where} is malformed: {error}") from None
         self._note(latest, floor=floor)
         return latest, stored.info.etag

@@ -96,7 +96,7 @@ async def live_leases(
             lease = msgspec.json.decode(stored.body, type=Lease)
         except ObjectNotFound:
             continue  # dropped since the listing
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidLease(
                 f"{store.where(info.key)} is malformed: {error}; remove it if no member uses it"
             ) from None

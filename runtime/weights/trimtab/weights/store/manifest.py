@@ -147,7 +147,7 @@ def _decoded(plain: bytes) -> WeightManifest:
         raise InvalidManifest(f"it has {len(plain)} bytes, more than {MAX_MANIFEST_BYTES}")
     try:
         manifest = msgspec.json.decode(plain, type=WeightManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidManifest(f"it is malformed: {error}") from None
     objection = _ends_objection(manifest) or _pieces_objection(manifest) or _anchor_objection(manifest)
     if objection:

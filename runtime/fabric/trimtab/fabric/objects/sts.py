@@ -1,0 +1,83 @@
+"""Credentials from a store's security token service: for a while only, and held to a policy. Each call dials anew, so
+that an authority that was renewed is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from trimtab.fabric.objects.credentials import StoreCredentials, read_credentials
+from trimtab.fabric.objects.errors import STORE_FAULTS, ObjectStoreError, StoreTimeout, translated
+from trimtab.fabric.settings import ObjectStoreSettings
+
+
+async def assumed_role(
+    store: ObjectStoreSettings,
+    role_arn: str,
+    *,
+    policies: Mapping[str, str],
+    session: str,
+    endpoint_url: str | None,
+    duration_s: int,
+    deadline_s: float,
+) -> dict[str, StoreCredentials]:
+    """With each of the policies, under its name. Raises an ObjectStoreError."""
+
+    def assume() -> dict[str, StoreCredentials]:
+        own = read_credentials(store)
+        client: Any = boto3.session.Session().client(
+            "sts",
+            endpoint_url=endpoint_url or store.endpoint_url,
+            region_name=store.region,
+            aws_access_key_id=own.access_key_id,
+            aws_secret_access_key=own.secret_access_key,
+            aws_session_token=own.session_token,
+            verify=str(store.ca_file) if store.ca_file else None,
+            config=Config(
+                connect_timeout=store.connect_timeout_s,
+                read_timeout=store.read_timeout_s,
+                retries={"total_max_attempts": 2},
+            ),
+        )
+        try:
+            return {
+                name: _credentials(
+                    client.assume_role(
+                        RoleArn=role_arn,
+                        RoleSessionName=f"{session}-{name}"[:64],
+                        DurationSeconds=duration_s,
+                        Policy=policy,
+                    )["Credentials"]
+                )
+                for name, policy in policies.items()
+            }
+        finally:
+            client.close()
+
+    doing = f"assume {role_arn}"
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await asyncio.to_thread(assume)
+    except TimeoutError:
+        raise StoreTimeout(f"{doing}: not done within {deadline_s:.3g} s") from None
+    except STORE_FAULTS as fault:
+        raise _clean(translated(fault, doing=doing), store) from None
+
+
+def _credentials(answer: Mapping[str, Any]) -> StoreCredentials:
+    return StoreCredentials(
+        access_key_id=answer["AccessKeyId"],
+        secret_access_key=answer["SecretAccessKey"],
+        session_token=answer["SessionToken"],
+    )
+
+
+def _clean(error: ObjectStoreError, store: ObjectStoreSettings) -> ObjectStoreError:
+    if store.secret_access_key is not None:
+        error.args = (str(error).replace(store.secret_access_key.get_secret_value(), "***"), *error.args[1:])
+    return error
