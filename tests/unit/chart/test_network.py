@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 import yaml
 
 from tests.support.chart.rendering import (
@@ -24,6 +25,11 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.operator.pods.network import job_policy, ranks_policy
 from trimtab.operator.settings import JobNetworkSettings
 
+_OPERATOR_PODS = {
+    "app.kubernetes.io/name": "trimtab",
+    "app.kubernetes.io/instance": RELEASE,
+    "app.kubernetes.io/component": "operator",
+}
 _JOB_PODS = {"matchExpressions": [{"key": labels.JOB, "operator": "Exists"}]}
 
 
@@ -45,7 +51,7 @@ def test_operator() -> None:
     assert policy["ingress"][0]["from"] == [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}, "podSelector": {}}
     ]
-    assert _ports(policy["egress"]) == [[53, 53], [443, 6443], [4222]]
+    assert _ports(policy["egress"]) == [[53, 53], [443, 6443], [4222], [8333]]
 
 
 def test_operator_reaches_existing_servers_by_their_ports() -> None:
@@ -53,7 +59,21 @@ def test_operator_reaches_existing_servers_by_their_ports() -> None:
     assert _ports(policy["egress"]) == [[53, 53], [443, 6443], [4222, 4443]]
 
 
-def test_evaluation_servers_answer_jobs_and_call_nobody() -> None:
+@pytest.mark.parametrize(
+    ("existing", "port"),
+    [
+        ({"sts": {"roleArn": "arn:aws:iam::1:role/jobs"}}, 443),
+        ({"sts": {"roleArn": "arn:aws:iam::1:role/jobs"}, "endpoint": "http://minio.storage.svc:9000"}, 9000),
+        ({"sts": {"roleArn": "arn:aws:iam::1:role/jobs", "endpoint": "https://sts.example.org:8443"}}, 8443),
+    ],
+)
+def test_operator_reaches_the_sts_of_an_existing_store(existing: Object, port: int) -> None:
+    values = {"objectStore": {"evaluation": {"enabled": False}, "existing": existing}}
+    policy = named(objects(values), "NetworkPolicy", "trimtab-operator")["spec"]
+    assert _ports(policy["egress"])[-1] == [port]
+
+
+def test_evaluation_servers_answer_jobs_and_the_operator_and_dial_no_one() -> None:
     entries = objects(values_of("namespaced"))
     jobs = {
         "podSelector": _JOB_PODS,
@@ -69,8 +89,9 @@ def test_evaluation_servers_answer_jobs_and_call_nobody() -> None:
     for policy in (nats, store):
         assert "Egress" in policy["policyTypes"]
         assert "egress" not in policy
-    assert jobs in nats["ingress"][0]["from"]
-    assert store["ingress"][0]["from"] == [jobs]
+    operator = {"podSelector": {"matchLabels": _OPERATOR_PODS}}
+    for policy in (nats, store):
+        assert policy["ingress"][0]["from"] == [operator, jobs]
 
 
 def test_policies_of_jobs_are_the_operators_and_as_the_values_say() -> None:

@@ -20,11 +20,12 @@
   podSelector: {{- toYaml .Values.networkPolicy.scrapers.podSelector | nindent 4 }}
 {{- end -}}
 
-{{- /* Called with addresses of NATS servers: their ports. */ -}}
+{{- /* Called with addresses of servers: their ports. */ -}}
 {{- define "trimtab.portsOf" -}}
 {{- $ports := list -}}
 {{- range . -}}
-{{- $ports = append $ports (regexFind ":[0-9]+$" (urlParse .).host | trimPrefix ":" | default "4222" | int) -}}
+{{- $usual := get (dict "http" "80" "https" "443") (urlParse .).scheme | default "4222" -}}
+{{- $ports = append $ports (regexFind ":[0-9]+$" (urlParse .).host | trimPrefix ":" | default $usual | int) -}}
 {{- end -}}
 {{- $ports | uniq | sortAlpha | join "," -}}
 {{- end -}}
