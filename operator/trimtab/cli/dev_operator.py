@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from trimtab.embedded.child import Command
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
@@ -25,13 +25,13 @@ _USER = "trimtab-operator"
 _WEBHOOK = "trimtab-admission"
 
 
-class _Account(BaseModel):
+class _Accounts(BaseModel):
     seed_file: Path
 
 
 class _OperatorEnvironment(BaseModel):
     nats: NatsSettings
-    nats_account: _Account
+    nats_accounts: _Accounts
     object_store: ObjectStoreSettings
     logs: LogSettings
     probes: ProbeSettings
@@ -48,7 +48,7 @@ class DevelopmentOperator(EmbeddedServer):
     start_timeout_s = 60.0
 
     def __init__(
-        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNatsWithAccount, store: EmbeddedSeaweed
+        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNatsWithAccounts, store: EmbeddedSeaweed
     ) -> None:
         super().__init__(data_folder)
         self._control_plane = control_plane
@@ -60,7 +60,7 @@ class DevelopmentOperator(EmbeddedServer):
         self._install_webhook()
         settings = _OperatorEnvironment(
             nats=self._nats.address,
-            nats_account=_Account(seed_file=self._nats.account_seed_file),
+            nats_accounts=_Accounts(seed_file=self._nats.operator_seed_file),
             object_store=self._store.settings,
             logs=LogSettings(format="json"),
             probes=ProbeSettings(host=LOOPBACK, port=self.ports["probes"]),

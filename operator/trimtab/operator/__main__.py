@@ -12,7 +12,7 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.settings import SettingsError, load_settings, secret_values
 from trimtab.kube.access import AccessError, load_access
-from trimtab.operator.nats_account import AccountUnusable
+from trimtab.operator.nats_accounts import AccountsUnusable
 from trimtab.operator.running import run_operator
 from trimtab.operator.settings import OperatorSettings
 
@@ -38,7 +38,7 @@ def main(namespaces: tuple[str, ...], image: str | None, port: int | None) -> No
     configure_logs(settings.logs, stream=sys.stderr, secrets=secret_values(settings), operator=settings.identity)
     try:
         asyncio.run(run_operator(settings, access))
-    except AccountUnusable as error:
+    except AccountsUnusable as error:
         click.echo(str(error), err=True)
         sys.exit(EXIT_MISCONFIGURED)
 

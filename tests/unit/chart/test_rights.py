@@ -51,7 +51,7 @@ def test_whole_cluster() -> None:
 
 def test_some_namespaces_and_the_lease_at_home() -> None:
     account = [
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["trimtab-nats-account"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["trimtab-nats-accounts"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     ]
     assert _granted(objects(values_of("namespaced")), "trimtab-operator") == {

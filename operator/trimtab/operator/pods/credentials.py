@@ -19,7 +19,7 @@ from pydantic import BaseModel, SecretStr
 
 from trimtab.api import labels
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.bus.users.mint import AccountMint, MintedUser
 from trimtab.fabric.settings import (
     LogSettings,
     NatsSettings,
@@ -166,7 +166,7 @@ def job_credentials(
     )
 
 
-def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
+def minted_users(mint: AccountMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
     """By role; none where all pods dial with the operator's own user."""
     if mint is None:
         return {}

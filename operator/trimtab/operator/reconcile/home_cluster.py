@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from trimtab.fabric.signing import Signer
 from trimtab.kube.client import KubeClient
-from trimtab.kube.resources import SECRETS, Key, Object
+from trimtab.kube.resources import SECRETS, Key, Object, key_of
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.pods.credentials import JobCredentials, job_credentials, kept_seed, minted_users, secret_name
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.pods.sites import ROLES
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
+from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
 
 
@@ -83,6 +84,7 @@ async def ensure_credentials(cluster: Cluster, job: Object) -> JobCredentials:
         if stored.get("data") != wanted.secret["data"]:
             # Another operator was faster, with a seed of its own: its seed counts.
             return await ensure_credentials(cluster, job)
+    cluster.watches.admit(JobIdentity(key_of(job), metadata["uid"]))
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
 
