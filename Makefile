@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test test-all test-PART coverage promtool test-sglang fuzz lint format crds metrics locks cluster bench clean
+.PHONY: help install demo test test-all test-PART coverage promtool test-sglang fuzz scan lint format crds metrics locks cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ test-sglang: $(INSTALLED)  ## the engine tests and a training run on a real SGLa
 
 fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; a hundredth of it is part of test)
 	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py
+
+scan: $(INSTALLED)  ## what every role's NATS connection can do, tried; fails when it is more than docs/security.md says
+	$(BIN)/python -m tests.support.fabric.scan
 
 lint: $(INSTALLED)  ## ruff, mypy --strict, import layers, generated files
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import ControllerAssets, ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
 from trimtab.embedded.kube.controller_manager import EmbeddedControllerManager
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.fabric.settings import environment_for
 
@@ -69,12 +69,12 @@ def namespace(control_plane: ControlPlane) -> str:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The operator's environment: where NATS and object storage are, and in whose name it makes users of NATS."""
     with (
-        EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as nats,
+        EmbeddedNatsWithAccounts(tmp_path_factory.mktemp("nats")) as nats,
         EmbeddedSeaweed(tmp_path_factory.mktemp("seaweedfs")) as store,
     ):
         sections = {"NATS": nats.address, "OBJECT_STORE": store.settings}
         own = {
-            "TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file),
+            "TRIMTAB_NATS_ACCOUNTS__SEED_FILE": str(nats.operator_seed_file),
             "TRIMTAB_STORAGE_ROLES__STS__ROLE_ARN": JOB_ROLE_ARN,
         }
         yield own | {

@@ -47,14 +47,16 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
-from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.bus.users.limits import AccountLimits
+from trimtab.fabric.bus.users.mint import AccountMint, MintedUser
+from trimtab.fabric.bus.users.registry import register
 from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
 from trimtab.kube.resources import SECRETS
-from trimtab.operator.nats_account import SEED_KEY, AccountUnusable, account_secret, open_mint
-from trimtab.operator.settings import NatsAccountSettings, OwnSecret
+from trimtab.operator.nats_accounts import SEED_KEY, AccountsUnusable, accounts_secret, open_mint
+from trimtab.operator.settings import NatsAccountsSettings, OwnSecret
 
 _PROMETHEUS = "monitoring.coreos.com/v1"
 _RELEASE = "trimtab"
@@ -170,7 +172,7 @@ class _EvaluationNats:
     port: int
     folder: Path
     """What its pod would see."""
-    mint: UserMint
+    mint: AccountMint
     ended: Callable[[], int | None]
 
 
@@ -178,7 +180,7 @@ class _EvaluationNats:
 def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     """nats-server with the chart's configuration and the Secret that the operator makes for it, on a free port."""
     entries = objects({})
-    made = account_secret(OwnSecret(name="trimtab-nats-account", namespace=NAMESPACE), issued_at=int(time.time()))
+    made = accounts_secret(OwnSecret(name="trimtab-nats-accounts", namespace=NAMESPACE), issued_at=int(time.time()))
     seed = base64.b64decode(made["data"][SEED_KEY]).decode()
     pod = named(entries, "StatefulSet", "trimtab-nats")["spec"]["template"]
     folder = tmp_path / "etc"
@@ -190,6 +192,7 @@ def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     here = {
         "/etc/nats/": f"{folder}/",
         "store_dir: /data": f"store_dir: {tmp_path}/data",
+        "dir: /data/accounts": f"dir: {tmp_path}/data/accounts",
         "0.0.0.0:4222": f"{LOOPBACK}:{client}",
         "0.0.0.0:8222": f"{LOOPBACK}:{monitor}",
     }
@@ -199,7 +202,9 @@ def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["nats-server", "--config", "/etc/nats/nats.conf"]
     server = subprocess.Popen([find_binary("nats-server"), "--config", str(file)], stderr=subprocess.DEVNULL)
-    yield _EvaluationNats(client, folder, UserMint(seed, account=None, clock=time.time), server.poll)
+    yield _EvaluationNats(
+        client, folder, AccountMint(seed, limits=AccountLimits(storage_bytes=1 << 30), clock=time.time), server.poll
+    )
     server.terminate()
     server.wait(timeout=300)
 
@@ -222,11 +227,14 @@ async def test_evaluation_nats_keeps_streams_of_minted_users(
 
     with pytest.raises(BusUnauthenticated):
         await Bus.connect(address, name="nobody")
-    another = UserMint(KeyPair.generate(KeyKind.ACCOUNT).reveal_seed(), account=None, clock=time.time)
+    another = AccountMint(KeyPair.generate(KeyKind.OPERATOR).reveal_seed(), clock=time.time)
     with pytest.raises(BusUnauthenticated):
-        await dialled(another.operator_user())
+        await dialled(another.registrar())
     topology = JobTopology("team", "solver")
-    async with await dialled(evaluation_nats.mint.operator_user()) as operator:
+    async with await dialled(evaluation_nats.mint.registrar()) as registrar:
+        for token in evaluation_nats.mint.job_accounts(topology, job_uid="uid"):
+            await register(registrar, token, deadline_s=60.0)
+    async with await dialled(evaluation_nats.mint.keeper(job_uid="uid")) as operator:
         await declare_job(operator, topology, deadline_s=60.0)
     async with await dialled(evaluation_nats.mint.job_user("rollout", topology, job_uid="uid")) as rollout:
         stored = await publish(
@@ -234,6 +242,9 @@ async def test_evaluation_nats_keeps_streams_of_minted_users(
         )
         assert stored.sequence == 1
     assert (tmp_path / "data/jetstream").is_dir()
+    assert len(list((tmp_path / "data/accounts").rglob("*.jwt"))) == 1 + len(
+        evaluation_nats.mint.account_keys(job_uid="uid")
+    )
 
 
 async def test_the_operator_makes_the_account_once_under_the_charts_rights(control_plane: ControlPlane) -> None:
@@ -248,17 +259,17 @@ async def test_the_operator_makes_the_account_once_under_the_charts_rights(contr
     control_plane.kubectl("apply", "-f", "-", stdin=_text(rights))
     user = f"system:serviceaccount:{home}:trimtab-operator"
     access = load_access(control_plane.kubeconfig(user=user, groups=()))
-    account = NatsAccountSettings(secret=OwnSecret(name="trimtab-nats-account", namespace=home))
+    account = NatsAccountsSettings(secret=OwnSecret(name="trimtab-nats-accounts", namespace=home))
     async with KubeClient(access, user_agent="test") as client:
         # Two operators start at once, and one again later.
         mints = list(await asyncio.gather(*(open_mint(account, client, clock=lambda: 1e9) for _ in range(2))))
         mints.append(await open_mint(account, client, clock=lambda: 1e9))
-        made = {mint.operator_user().credentials for mint in mints if mint is not None}
+        made = {mint.registrar().credentials for mint in mints if mint is not None}
         assert len(made) == 1
         with pytest.raises(Forbidden):
             await client.get(SECRETS, "another", namespace=home)
-        elsewhere = NatsAccountSettings(secret=OwnSecret(name="trimtab-nats-account", namespace="default"))
-        with pytest.raises(AccountUnusable, match="trimtab-nats-account in namespace default"):
+        elsewhere = NatsAccountsSettings(secret=OwnSecret(name="trimtab-nats-accounts", namespace="default"))
+        with pytest.raises(AccountsUnusable, match="trimtab-nats-accounts in namespace default"):
             await open_mint(elsewhere, client, clock=lambda: 1e9)
 
 

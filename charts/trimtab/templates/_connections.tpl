@@ -21,15 +21,24 @@ named section__field is a setting; others are what settings point to (trimtab.fa
 {{- include "trimtab.checkSecret" (list "remote.nats.secret" .Values.remote.nats.secret) -}}
 {{- include "trimtab.checkSecret" (list "remote.objectStore.secret" .Values.remote.objectStore.secret) -}}
 {{- $home := $nats.existing.secret -}}
-{{- if and $home.accountSeed (or $home.user $home.password $home.credentials) -}}
-{{- fail "nats.existing.secret: accountSeed makes the users; leave user, password and credentials empty" -}}
+{{- if and $home.operatorSeed (or $home.user $home.password $home.credentials) -}}
+{{- fail "nats.existing.secret: operatorSeed makes the users; leave user, password and credentials empty" -}}
 {{- end -}}
-{{- if and $nats.existing.accountPublicKey (not $home.accountSeed) -}}
-{{- fail "nats.existing.secret.accountSeed: needed, as nats.existing.accountPublicKey says whose it is" -}}
+{{- if and $home.operatorSeed (not $home.systemCredentials) -}}
+{{- fail "nats.existing.secret.systemCredentials: needed, as operatorSeed signs accounts of which the server has to be told by a user of its system account" -}}
+{{- end -}}
+{{- if and $home.systemCredentials (not $home.operatorSeed) -}}
+{{- fail "nats.existing.secret.operatorSeed: needed, as systemCredentials is for telling the server of accounts that it signs" -}}
+{{- end -}}
+{{- if and $nats.existing.sharedAccount (or $nats.evaluation.enabled $home.operatorSeed) -}}
+{{- fail "nats.existing.sharedAccount: jobs have accounts of their own here; leave it empty" -}}
+{{- end -}}
+{{- if not (or $nats.evaluation.enabled $home.operatorSeed $nats.existing.sharedAccount) -}}
+{{- fail "nats.existing.secret.operatorSeed: needed, so that each job has an account of its own; or set nats.existing.sharedAccount to all-pods-trust-one-another, and any pod of any job may read, forge and delete what the others have on NATS" -}}
 {{- end -}}
 {{- $far := .Values.remote.nats.secret -}}
-{{- if and $nats.evaluation.enabled (or $far.user $far.password $far.credentials) -}}
-{{- fail "remote.nats.secret: the evaluation NATS lets in users that the operator makes, for other clusters too; leave user, password and credentials empty" -}}
+{{- if and (not $nats.existing.sharedAccount) (or $far.user $far.password $far.credentials) -}}
+{{- fail "remote.nats.secret: the operator makes the users of NATS, for other clusters too; leave user, password and credentials empty" -}}
 {{- end -}}
 {{- if and .Values.remote.nats.secret.name (not .Values.remote.nats.servers) -}}
 {{- fail "remote.nats.servers: needed when remote.nats.secret is given" -}}
@@ -91,7 +100,8 @@ ca_file: /trimtab/secrets/{{ $prefix }}-ca.crt
 {{- $prefix := index . 1 -}}
 {{- $secret := index . 2 -}}
 {{- $files := dict
-  "accountSeed" (printf "%s_account__seed" $section)
+  "operatorSeed" (printf "%s_accounts__seed" $section)
+  "systemCredentials" (printf "%s-system-credentials" $prefix)
   "user" (printf "%s__user" $section)
   "password" (printf "%s__password" $section)
   "accessKeyId" (printf "%s__access_key_id" $section)
@@ -125,14 +135,19 @@ ca_file: /trimtab/secrets/{{ $prefix }}-ca.crt
 {{- end -}}
 {{- end -}}
 
-{{- /* In whose name the operator makes users; empty where all pods dial with one. */ -}}
-{{- define "trimtab.natsAccountSettings" -}}
-{{- if .Values.nats.evaluation.enabled -}}
+{{- /* By which jobs have accounts; empty where all pods dial with one user. */ -}}
+{{- define "trimtab.natsAccountsSettings" -}}
+{{- $nats := .Values.nats -}}
+{{- if $nats.evaluation.enabled -}}
 secret:
-  name: {{ include "trimtab.nats.accountSecret" . }}
+  name: {{ include "trimtab.nats.accountsSecret" . }}
   namespace: {{ .Release.Namespace }}
-{{- else if .Values.nats.existing.accountPublicKey -}}
-public_key: {{ .Values.nats.existing.accountPublicKey }}
+limits:
+  storage_bytes: {{ include "trimtab.bytes" $nats.evaluation.jobStorage }}
+{{- else if $nats.existing.secret.operatorSeed -}}
+system_credentials_file: /trimtab/secrets/nats-system-credentials
+limits:
+  storage_bytes: {{ include "trimtab.bytes" $nats.existing.jobStorage }}
 {{- end -}}
 {{- end -}}
 

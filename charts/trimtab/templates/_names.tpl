@@ -12,7 +12,7 @@
 {{- define "trimtab.operator.name" -}}{{ include "trimtab.fullname" . }}-operator{{- end -}}
 {{- define "trimtab.nats.name" -}}{{ include "trimtab.fullname" . }}-nats{{- end -}}
 {{- /* Made by the operator: it belongs to the streams and not to the release. */ -}}
-{{- define "trimtab.nats.accountSecret" -}}{{ include "trimtab.nats.name" . }}-account{{- end -}}
+{{- define "trimtab.nats.accountsSecret" -}}{{ include "trimtab.nats.name" . }}-accounts{{- end -}}
 {{- /* Made by the operator: jobs outlive a release. */ -}}
 {{- define "trimtab.jobKeysSecret" -}}{{ include "trimtab.operator.name" . }}-job-keys{{- end -}}
 {{- define "trimtab.objectStore.name" -}}{{ include "trimtab.fullname" . }}-object-store{{- end -}}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from trimtab.embedded.child import Command
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.embedded.server import EmbeddedServer
@@ -26,7 +26,7 @@ _WEBHOOK = "trimtab-admission"
 _JOB_KEYS = "trimtab-job-keys"
 
 
-class _Account(BaseModel):
+class _Accounts(BaseModel):
     seed_file: Path
 
 
@@ -45,7 +45,7 @@ class _JobKeys(BaseModel):
 
 class _OperatorEnvironment(BaseModel):
     nats: NatsSettings
-    nats_account: _Account
+    nats_accounts: _Accounts
     object_store: ObjectStoreSettings
     storage_roles: _StorageRoles
     job_keys: _JobKeys
@@ -64,7 +64,7 @@ class DevelopmentOperator(EmbeddedServer):
     start_timeout_s = 60.0
 
     def __init__(
-        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNatsWithAccount, store: EmbeddedSeaweed
+        self, data_folder: Path, *, control_plane: ControlPlane, nats: EmbeddedNatsWithAccounts, store: EmbeddedSeaweed
     ) -> None:
         super().__init__(data_folder)
         self._control_plane = control_plane
@@ -76,7 +76,7 @@ class DevelopmentOperator(EmbeddedServer):
         self._install_webhook()
         settings = _OperatorEnvironment(
             nats=self._nats.address,
-            nats_account=_Account(seed_file=self._nats.account_seed_file),
+            nats_accounts=_Accounts(seed_file=self._nats.operator_seed_file),
             object_store=self._store.settings,
             storage_roles=_StorageRoles(
                 sts=_Sts(role_arn=JOB_ROLE_ARN), datasets=f"{self._store.settings.bucket}/datasets"

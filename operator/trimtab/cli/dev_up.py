@@ -15,7 +15,7 @@ from trimtab.devcluster.container.sandbox import find_sandbox
 from trimtab.devcluster.quantity import InvalidQuantity, parsed_capacity
 from trimtab.embedded.kube.assets import control_plane_assets, controller_assets
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 
 
@@ -59,7 +59,7 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
         )
         looking = ""
         if operator:
-            nats = stack.enter_context(EmbeddedNatsWithAccount(data_folder / "nats"))
+            nats = stack.enter_context(EmbeddedNatsWithAccounts(data_folder / "nats"))
             store = stack.enter_context(EmbeddedSeaweed(data_folder / "seaweedfs"))
             stack.enter_context(
                 DevelopmentOperator(data_folder / "operator", control_plane=plane, nats=nats, store=store)
@@ -67,7 +67,7 @@ def up(data_folder: Path, capacity: tuple[str, ...], allow_host_path: bool, oper
             looking = (
                 "  # for trimtab balance, evaluation and quarantine\n"
                 f"  export TRIMTAB_NATS__SERVERS={nats.address.servers[0]}"
-                f" TRIMTAB_NATS__CREDENTIALS_FILE={nats.administrator_file}\n"
+                f" TRIMTAB_NATS_ACCOUNTS__SEED_FILE={nats.operator_seed_file}\n"
             )
         click.echo(
             f"Kubernetes API at {plane.apiserver.url}, and a node that runs pods as processes. In another terminal:\n\n"

@@ -14,6 +14,7 @@ from typing import TypeVar
 import click
 from pydantic import BaseModel
 
+from trimtab.cli.job_account import AccountsKey, JobUnknown, administrators_credentials
 from trimtab.cli.state_folder import StateFolderInUse, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -36,9 +37,10 @@ M = TypeVar("M", bound=Message)
 
 
 class _Settings(BaseModel):
-    """The part of a pod's settings that is needed here."""
+    """The part of a pod's or the operator's settings that is needed here."""
 
     nats: NatsSettings
+    nats_accounts: AccountsKey | None = None
 
 
 def of_a_job(command: Command) -> Command:
@@ -64,7 +66,7 @@ def readable_errors() -> Iterator[None]:
     """Whatever is wrong with the settings, the names or the connection ends the command with a message."""
     try:
         yield
-    except (SettingsError, BusError, ServerStartError, BinaryMissingError) as error:
+    except (SettingsError, BusError, ServerStartError, BinaryMissingError, JobUnknown) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -76,7 +78,7 @@ def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, stat
         configure_logs(
             LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
         )
-        return asyncio.run(_entries(settings.nats, topology, bucket, keys=keys))
+        return asyncio.run(_entries(settings, topology, bucket, keys=keys))
 
 
 def readable_values(entries: Iterable[Entry], kind: type[M]) -> list[M]:
@@ -111,8 +113,11 @@ def _environment(state_folder: Path) -> dict[str, str]:
     return dict(word[1].split("=", 1) for word in words if len(word) == 2 and "=" in word[1])
 
 
-async def _entries(settings: NatsSettings, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
-    async with await Bus.connect(settings, name="trimtab-cli") as bus:
+async def _entries(settings: _Settings, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
+    credentials = None
+    if settings.nats_accounts is not None:
+        credentials = await administrators_credentials(settings.nats_accounts, topology)
+    async with await Bus.connect(settings.nats, name="trimtab-cli", credentials=credentials) as bus:
         try:
             await api_call(bus, f"STREAM.INFO.{bucket.stream}", deadline_s=_DEADLINE_S)
         except BusNotFound:

@@ -16,7 +16,7 @@ from trimtab.api import labels
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.logs import REDACTOR
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
@@ -34,7 +34,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.key_root import open_root
 from trimtab.operator.leadership import Leadership, LeadershipLost
 from trimtab.operator.metrics import OperatorMetrics
-from trimtab.operator.nats_account import open_mint
+from trimtab.operator.nats_accounts import job_buses, open_mint
 from trimtab.operator.pods.job_keys import KeyRoot
 from trimtab.operator.reconcile.cache import ObjectCache, TypedCache
 from trimtab.operator.reconcile.cluster import Cluster, by_job_ref, by_name, by_owner_and_job
@@ -71,7 +71,7 @@ async def run_operator(settings: OperatorSettings, access: ClusterAccess) -> Non
         )
         try:
             # Before the lease: NATS may wait for the account while another operator leads.
-            mint = await open_mint(settings.nats_account, client, clock=time.time)
+            mint = await open_mint(settings.nats_accounts, client, clock=time.time)
             key_root = await open_root(settings.job_keys, client)
             told_to_stop = asyncio.Event()
             for signum in (signal.SIGTERM, signal.SIGINT):
@@ -107,14 +107,14 @@ async def _lead(
     leadership: Leadership,
     probes: Probes,
     metrics: OperatorMetrics,
-    mint: UserMint | None,
+    mint: AccountMint | None,
     key_root: KeyRoot | None,
     admission: asyncio.Task[None],
 ) -> None:
     """Until the webhook ends, which it does when the operator is told to stop."""
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
-    watches = JobWatches(settings.nats, interval_s=settings.report_interval_s, mint=mint)
+    watches = JobWatches(job_buses(settings, mint), interval_s=settings.report_interval_s)
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
     remote = RemotePoolReconciler(links)
@@ -199,7 +199,7 @@ def made_cluster(
     watches: JobWatches,
     maintainers: AgentMaintainers,
     remote: RemotePoolReconciler,
-    mint: UserMint | None,
+    mint: AccountMint | None,
     key_root: KeyRoot | None,
 ) -> Cluster:
     def reflected(resource: Resource, *, ours: bool = False) -> Mapping[str | None, Reflector]:

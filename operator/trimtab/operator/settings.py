@@ -10,10 +10,11 @@ import os
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.mint import DEFAULT_WINDOW_S
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings
 
@@ -150,29 +151,30 @@ class OwnSecret(BaseModel):
     namespace: str = Field(min_length=1)
 
 
-class NatsAccountSettings(BaseModel):
-    """The account of NATS in whose name users are made, one for each role of each job."""
+class NatsAccountsSettings(BaseModel):
+    """The key that signs the accounts of jobs, which NATS servers trust, and what each job may have there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     seed: SecretStr | None = None
-    """SA…: the account's own, or that of one of its signing keys."""
+    """SO…: that of the NATS operator, or better of one of its signing keys."""
     seed_file: Path | None = None
     """The same in a file."""
     secret: OwnSecret | None = None
     """The same in a Secret, beside what a NATS server includes in its configuration to trust it."""
-    public_key: str | None = None
-    """A…: the account's, where the seed is a signing key's."""
+    system_credentials_file: Path | None = None
+    """Of a user of the server's system account. Absent, one is made: for a server set up from the same seed."""
     renewal_s: int = Field(default=DEFAULT_WINDOW_S, ge=1)
     """How often users are made anew. One lasts for twice as long, at most."""
+    limits: AccountLimits = AccountLimits()
 
     @model_validator(mode="after")
-    def _complete(self) -> NatsAccountSettings:
+    def _complete(self) -> NatsAccountsSettings:
         given = [name for name in ("seed", "seed_file", "secret") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"give one of seed, seed_file and secret; given: {', '.join(given) or 'none'}")
-        if self.public_key is not None and self.secret is not None:
-            raise ValueError("public_key: not with secret, which has the account's own seed")
+        if self.system_credentials_file is not None and self.secret is not None:
+            raise ValueError("system_credentials_file: not with secret, whose server has a system account of its own")
         return self
 
 
@@ -283,8 +285,11 @@ class OperatorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     nats: NatsSettings
-    nats_account: NatsAccountSettings | None = None
-    """Absent, all pods dial with the operator's own user of NATS."""
+    nats_accounts: NatsAccountsSettings | None = None
+    """By which each job has accounts of its own."""
+    shared_nats_account: Literal["all-pods-trust-one-another"] | None = None
+    """Instead: all pods of all jobs dial with the operator's own user, and each may read, forge and delete what the
+    others have."""
     job_keys: JobKeySettings | None = None
     """Absent, the keys of a job are nowhere but in its Secret: when that is lost after the job has begun, the job is
     refused."""
@@ -293,7 +298,7 @@ class OperatorSettings(BaseModel):
     """Absent, pods of all roles and jobs have the operator's own credentials of the object store."""
     remote_nats: NatsSettings | None = None
     """What pods in other clusters dial with instead: an address that they can reach, and a user of lesser rights, which
-    is made for them with `nats_account`."""
+    is made for them with `nats_accounts`."""
     remote_object_store: ObjectStoreSettings | None = None
     remote: RemoteSettings = RemoteSettings()
     admission: AdmissionSettings | None = None
@@ -350,12 +355,23 @@ class OperatorSettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_user(self) -> OperatorSettings:
-        if self.nats_account is not None and self.nats.names_a_user:
+        if (self.nats_accounts is None) == (self.shared_nats_account is None):
             raise ValueError(
-                "nats: user, password and credentials_file are not for use with nats_account, which makes the users"
+                "give nats_accounts, by which jobs are kept apart on NATS, or, where all pods of all jobs may do"
+                " everything to one another's data, shared_nats_account=all-pods-trust-one-another"
             )
-        if self.nats_account is not None and self.nats_account.renewal_s < self.resync_s:
-            raise ValueError("nats_account.renewal_s must not be below resync_s: jobs are reconciled too seldom for it")
+        if self.nats_accounts is None:
+            return self
+        for name, nats in (("nats", self.nats), ("remote_nats", self.remote_nats)):
+            if nats is not None and nats.names_a_user:
+                raise ValueError(
+                    f"{name}: user, password and credentials_file are not for use with nats_accounts, which makes the"
+                    " users"
+                )
+        if self.nats_accounts.renewal_s < self.resync_s:
+            raise ValueError(
+                "nats_accounts.renewal_s must not be below resync_s: jobs are reconciled too seldom for it"
+            )
         return self
 
     @field_validator("namespaces", "image_pull_secrets", mode="before")

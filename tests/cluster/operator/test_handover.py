@@ -15,7 +15,7 @@ from tests.support.operator.operator_process import OperatorProcess, grant_names
 from tests.support.operator.scene import Scene, tiny_job
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 from trimtab.kube.resources import LEASES, RLJOBS, SECRETS
@@ -121,7 +121,7 @@ def test_other_credentials_reach_the_jobs_that_run_and_the_signing_seed_stays(
 def test_users_of_nats_are_made_anew_before_they_expire(
     operator_of: Callable[..., OperatorProcess], scene_of: Callable[[OperatorProcess], Scene]
 ) -> None:
-    operator = operator_of("one", TRIMTAB_NATS_ACCOUNT__RENEWAL_S="3", TRIMTAB_RESYNC_S="1")
+    operator = operator_of("one", TRIMTAB_NATS_ACCOUNTS__RENEWAL_S="3", TRIMTAB_RESYNC_S="1")
     scene = scene_of(operator)
     scene.apply(tiny_job())
     pods = scene.has_pods(DATAFLOW, TRAINER, FIRST)
@@ -137,11 +137,11 @@ def test_users_of_nats_are_made_anew_before_they_expire(
 
 
 @contextmanager
-def _bus(folder: Path) -> Iterator[tuple[EmbeddedNatsWithAccount, dict[str, str]]]:
-    with EmbeddedNatsWithAccount(folder) as nats:
+def _bus(folder: Path) -> Iterator[tuple[EmbeddedNatsWithAccounts, dict[str, str]]]:
+    with EmbeddedNatsWithAccounts(folder) as nats:
         environment = environment_for(nats.address)
         own = {name.replace("TRIMTAB_", "TRIMTAB_NATS__", 1): value for name, value in environment.items()}
-        yield nats, {"TRIMTAB_NATS_ACCOUNT__SEED_FILE": str(nats.account_seed_file), **own}
+        yield nats, {"TRIMTAB_NATS_ACCOUNTS__SEED_FILE": str(nats.operator_seed_file), **own}
 
 
 def test_a_job_can_be_deleted_while_the_bus_is_away(

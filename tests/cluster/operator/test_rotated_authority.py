@@ -74,7 +74,7 @@ def scene(
         for section, settings in sections.items()
         for name, value in environment_for(settings).items()
     }
-    environment["TRIMTAB_NATS_ACCOUNT__SEED_FILE"] = str(nats.account_seed_file)
+    environment["TRIMTAB_NATS_ACCOUNTS__SEED_FILE"] = str(nats.operator_seed_file)
     # A machine that is busy for a while must not cost it the lease.
     environment["TRIMTAB_LEASE__DURATION_S"] = "120"
     with new_control_plane() as plane:

@@ -43,7 +43,7 @@ def test_kubectl_and_trimtab_run_give_the_same_learning_curve(
     del job["spec"]["targetReward"]
     scene.apply(code, job)
     scene.says(RLJOBS, "curve", "Succeeded", "PoliciesTrained", timeout_s=_RUN_S)
-    in_cluster = asyncio.run(_rewards(servers, JobTopology(scene.namespace, "curve")))
+    in_cluster = asyncio.run(_rewards(servers, scene))
     (evaluated,) = job_status(scene, "curve")["policies"][0]["evaluation"]
     scene.kubectl("delete", "rljob", "curve", "--wait=true", "--timeout=300s")
 
@@ -60,9 +60,10 @@ def _parts(rewards: list[float]) -> list[float]:
     return [round(fmean(rewards[first : first + _PART]), 3) for first in range(0, len(rewards), _PART)]
 
 
-async def _rewards(servers: dict[str, str], topology: JobTopology) -> list[float]:
-    async with await administrators_bus(servers) as bus:
-        return rewards_of(batches_of(await streams_on(bus, topology)))
+async def _rewards(servers: dict[str, str], scene: Scene) -> list[float]:
+    uid = scene.must_get(RLJOBS, "curve")["metadata"]["uid"]
+    async with await administrators_bus(servers, job_uid=uid) as bus:
+        return rewards_of(batches_of(await streams_on(bus, JobTopology(scene.namespace, "curve"))))
 
 
 def _run_here(file: Path) -> list[float]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
 from tests.support.operator.scene import Scene
 from tests.support.quickstart_job import make_quickstart
 from trimtab.devcluster.node.server import DevelopmentNode
+from trimtab.fabric.bus.errors import BusUnauthenticated
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.kube.resources import CONFIG_MAPS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS
 
@@ -71,6 +75,9 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     scene.until(lambda: scene.pods("rollout"), lambda pods: not pods)
     scene.until(lambda: scene.reasons("learns"), lambda reasons: "Succeeded" in reasons)
 
+    assert _balance(scene, servers)
+    uid = scene.must_get(RLJOBS, "learns")["metadata"]["uid"]
+    assert asyncio.run(_streams(servers, uid))
     scene.kubectl("delete", "rljob", "learns", "--wait=true", "--timeout=300s")
     for resource in (TRAINERS, ROLLOUT_POOLS, SECRETS):
         scene.until(lambda: scene.listed(resource), lambda left: left == [])  # noqa: B023 - called in this turn
@@ -79,7 +86,8 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         lambda: [entry["metadata"]["name"] for entry in scene.listed(CONFIG_MAPS)],
         lambda left: left in ([], ["kube-root-ca.crt"]),
     )
-    assert asyncio.run(_streams(servers)) == []
+    with pytest.raises(BusUnauthenticated):
+        asyncio.run(_streams(servers, uid))
 
 
 def _pool(scene: Scene) -> dict[str, Any]:
@@ -120,8 +128,24 @@ def _suspend_and_resume(scene: Scene) -> None:
     scene.until(lambda: _pool(scene), lambda pool: pool.get("readyReplicas") == 2, timeout_s=_STEP_S)
 
 
-async def _streams(servers: dict[str, str]) -> list[str]:
-    """Of this job, on the bus."""
-    async with await administrators_bus(servers) as bus:
+def _balance(scene: Scene, servers: dict[str, str]) -> list[dict[str, Any]]:
+    """What a person sees who has the operator's key: its user is made from that and from the job's uid."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")}
+    environment |= {name: value for name, value in servers.items() if name.startswith("TRIMTAB_NATS")}
+    completed = subprocess.run(
+        [sys.executable, "-m", "trimtab.cli.main", "balance", "learns", "--namespace", scene.namespace, "--json"],
+        env=environment | {"KUBECONFIG": str(scene.plane.kubeconfig())},
+        capture_output=True,
+        text=True,
+        timeout=_STEP_S,
+    )
+    assert completed.returncode == 0, completed.stderr
+    reports: list[dict[str, Any]] = json.loads(completed.stdout)
+    return reports
+
+
+async def _streams(servers: dict[str, str], uid: str) -> list[str]:
+    """Of this job, on the bus; with the job, its account is gone."""
+    async with await administrators_bus(servers, job_uid=uid) as bus:
         listed = await api_call(bus, "STREAM.NAMES", {}, deadline_s=60.0)
-    return [name for name in listed.get("streams") or () if "learns" in json.dumps(name)]
+    return list(listed.get("streams") or ())

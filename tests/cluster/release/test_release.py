@@ -97,7 +97,7 @@ def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) ->
     assert left == {
         "PersistentVolumeClaim/data-trimtab-nats-0",
         "PersistentVolumeClaim/data-trimtab-object-store-0",
-        "Secret/trimtab-nats-account",  # the account that the streams belong to
+        "Secret/trimtab-nats-accounts",  # the key that signs accounts of jobs
         "Lease/trimtab-operator",  # by its uid, pods in other clusters know whose they are
         "CustomResourceDefinition/rljobs.rl.trimtab.dev",
         "CustomResourceDefinition/rolloutpools.rl.trimtab.dev",

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from nats.aio.msg import Msg
 
 from examples.quickstart.make import make_model, make_tokenizer
 from tests.support.fabric.account_users import (
     Attempt,
+    administrator_of,
     declared_by_the_operator,
     new_job,
     refused,
@@ -33,14 +32,14 @@ from tests.support.polling import eventually
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job
 from tests.support.rollout.pod_site import NAMESPACE, PodSite, openai_engine
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.names import escape_token
-from trimtab.fabric.bus.permissions import main, rollout_rights
+from trimtab.fabric.bus.permissions import rollout_rights
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
@@ -48,31 +47,30 @@ from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 
 TASKS = 3
-INBOX = "_INBOX_guest"
 
 
 @pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNatsWithAccount]:
-    with EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as server:
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNatsWithAccounts]:
+    with EmbeddedNatsWithAccounts(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 @pytest.fixture
-async def bus(nats: EmbeddedNatsWithAccount) -> AsyncIterator[Bus]:
-    """Of somebody who may do everything."""
-    async with await Bus.connect(nats.settings, name="test") as connected:
-        yield connected
-
-
-@pytest.fixture
-async def topology(nats: EmbeddedNatsWithAccount) -> JobTopology:
+async def topology(nats: EmbeddedNatsWithAccounts) -> JobTopology:
     topology = new_job(NAMESPACE)
     await declared_by_the_operator(nats, topology)
     return topology
 
 
 @pytest.fixture
-def guest_settings(nats: EmbeddedNatsWithAccount, topology: JobTopology, tmp_path: Path) -> NatsSettings:
+async def bus(nats: EmbeddedNatsWithAccounts, topology: JobTopology) -> AsyncIterator[Bus]:
+    """May do everything to the job."""
+    async with administrator_of(nats, topology) as connected:
+        yield connected
+
+
+@pytest.fixture
+def guest_settings(nats: EmbeddedNatsWithAccounts, topology: JobTopology, tmp_path: Path) -> NatsSettings:
     return settings_of(nats, "rollout", topology, tmp_path)
 
 
@@ -94,7 +92,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EnginePro
 
 
 async def test_a_real_worker_completes_tasks_under_it(
-    nats: EmbeddedNatsWithAccount,
+    nats: EmbeddedNatsWithAccounts,
     guest_settings: NatsSettings,
     bus: Bus,
     topology: JobTopology,
@@ -182,16 +180,14 @@ async def test_it_can_do_no_harm(bus: Bus, guest: Bus, topology: JobTopology) ->
 async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
     bus: Bus, guest: Bus, topology: JobTopology
 ) -> None:
-    """The server delivers in its own name: made by this user, one of these would write into the other job's ledger."""
-    other = new_job(NAMESPACE)
-    await declare_job(bus, other, deadline_s=60.0)
+    """The server delivers in its own name: made by this user, one of these would write into the job's ledger."""
     await KeyValue(guest, topology.members).put("x", b"forged", deadline_s=60.0)
 
     def makes(by: Bus, deadline_s: float) -> list[Attempt]:
         attempts: list[Attempt] = []
         for stream in stream_names(topology):
             for name in (TASK_CONSUMER, "thief"):
-                config = {"name": name, "ack_policy": "none", "deliver_subject": other.ledger_subject}
+                config = {"name": name, "ack_policy": "none", "deliver_subject": topology.ledger_subject}
                 body = {"stream_name": stream, "config": config}
                 durable = body | {"config": config | {"durable_name": name}}
                 filtered = body | {"config": config | {"filter_subject": f"$KV.{topology.members.name}.>"}}
@@ -205,15 +201,15 @@ async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
         return attempts
 
     await refused(makes, to=guest)
-    assert (await states(bus, other))[other.ledger.name] == (0, 0)
+    assert (await states(bus, topology))[topology.ledger.name] == (0, 0)
     await refused_alone(makes, to=guest, administrator=bus)
     # This is what it is kept from.
-    await _spoilt(bus, other)
+    await _spoilt(bus, topology)
 
 
-async def _spoilt(bus: Bus, other: JobTopology) -> None:
+async def _spoilt(bus: Bus, topology: JobTopology) -> None:
     for _ in range(100):
-        if (await states(bus, other))[other.ledger.name] != (0, 0):
+        if (await states(bus, topology))[topology.ledger.name] != (0, 0):
             return
         await asyncio.sleep(0.1)
     raise AssertionError("the server does not deliver into streams: the right to make consumers could be given")
@@ -240,26 +236,42 @@ async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus
     await refused_alone(reads, to=guest, administrator=bus)
 
 
-async def test_it_gets_and_gives_no_batches(bus: Bus, guest: Bus, topology: JobTopology) -> None:
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as connections:
+        yield connections
+
+
+async def test_it_gets_and_gives_no_batches(
+    nats: EmbeddedNatsWithAccounts, guest: Bus, topology: JobTopology, tmp_path: Path, stack: AsyncExitStack
+) -> None:
     heard: list[bytes] = []
 
     async def hear(message: Msg) -> None:
         heard.append(message.data)
 
     subject = topology.batch_subject("solver")
-    await bus.subscribe(subject, cb=hear)
+    dataflow, trainer = [
+        await stack.enter_async_context(await Bus.connect(settings_of(nats, role, topology, tmp_path), name=role))
+        for role in ("dataflow", "trainer")
+    ]
+    await dataflow.subscribe(subject, cb=hear)
     await guest.subscribe(subject, cb=hear)
+    await api_call(dataflow, f"STREAM.INFO.{topology.tasks.name}", deadline_s=60.0)
     await guest.send(subject, b"of the guest")
     # The server takes what a client sends in order.
     await api_call(guest, f"STREAM.INFO.{topology.tasks.name}", deadline_s=60.0)
-    await bus.send(subject, b"of a trainer")
+    await trainer.send(subject, b"of a trainer")
     await eventually(lambda: bool(heard), timeout_s=10.0)
     assert heard == [b"of a trainer"]
 
 
-async def test_it_sees_nothing_of_other_jobs(bus: Bus, guest: Bus, topology: JobTopology) -> None:
-    other = JobTopology(NAMESPACE, f"o{uuid.uuid4().hex[:12]}")
-    await declare_job(bus, other, deadline_s=60.0)
+async def test_it_sees_nothing_of_other_jobs(
+    nats: EmbeddedNatsWithAccounts, guest: Bus, topology: JobTopology, stack: AsyncExitStack
+) -> None:
+    other = new_job(NAMESPACE)
+    await declared_by_the_operator(nats, other)
+    bus = await stack.enter_async_context(administrator_of(nats, other))
     job = Job(bus, other)
     await job.issue(1)
     await KeyValue(bus, other.members).put("x", b"here", deadline_s=60.0)
@@ -291,8 +303,3 @@ async def test_it_sees_nothing_of_other_jobs(bus: Bus, guest: Bus, topology: Job
 def test_everybodys_inbox_is_no_inbox_for_a_guest() -> None:
     with pytest.raises(ValueError, match="inbox_prefix"):
         rollout_rights(JobTopology("t", "j"), inbox_prefix="_INBOX")
-    arguments = ["--namespace", "t", "--job", "j", "--inbox-prefix", "_INBOX"]
-    assert CliRunner().invoke(main, arguments).exit_code == 2
-    printed = CliRunner().invoke(main, [*arguments[:-1], INBOX])
-    allowed = json.loads(printed.output)["subscribe"]["allow"]
-    assert [subject for subject in allowed if "INBOX" in subject] == [f"{INBOX}.>"]

@@ -82,15 +82,6 @@ async def test_more_than_one_batch_and_each_change_of_a_quick_writer_at_most_onc
     assert seen == sorted(set(seen))
 
 
-async def test_a_key_that_expires_is_noticed_though_nobody_writes(writer: Bus, reader: Bus) -> None:
-    written = await KeyValue.declare(writer, _bucket(ttl_s=6.0), deadline_s=60.0)
-    async with KvWatch(KeyValue(reader, written.spec)) as watch:
-        assert await _next(watch) == SnapshotComplete()
-        await written.put("short", b"1")
-        assert isinstance(await _next(watch), Entry)
-        assert isinstance(await _next(watch), Removed)
-
-
 async def test_it_goes_on_after_the_server_was_killed(own_nats: EmbeddedNats) -> None:
     spec = _bucket()
     follower = own_nats.settings.model_copy(update={"makes_streams": False})

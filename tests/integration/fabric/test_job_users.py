@@ -9,6 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,15 @@ from tests.support.dataflow.jobs import job
 from tests.support.dataflow.simulation import Simulation, running
 from tests.support.fabric.account_users import (
     Attempt,
+    administrator_of,
     declared_by_the_operator,
+    forgotten,
     new_job,
     operator_bus,
     refused,
     refused_alone,
+    registered,
+    registrars_bus,
     settings_of,
     states,
     stream_names,
@@ -33,10 +38,10 @@ from tests.support.fabric.account_users import (
 )
 from tests.support.polling import eventually
 from trimtab.dataflow.ledger.journal import Journal
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.connection import Bus, BusState
 from trimtab.fabric.bus.direct_get import get_messages
-from trimtab.fabric.bus.errors import BusNotFound, BusUnauthenticated
+from trimtab.fabric.bus.errors import BusNotFound, BusRefused, BusUnauthenticated, BusUnavailable, StreamFull
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
@@ -44,6 +49,8 @@ from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job, delete_stream
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.users.limits import AccountLimits
+from trimtab.fabric.bus.users.registry import register
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.weights.publisher import announce
 
@@ -54,10 +61,11 @@ ROLES = tuple(RIGHTS_OF)
 
 @dataclass(frozen=True)
 class Jobs:
-    server: EmbeddedNatsWithAccount
+    server: EmbeddedNatsWithAccounts
     ours: JobTopology
     other: JobTopology
     administrator: Bus
+    their_administrator: Bus
     folder: Path
 
     async def dial(self, role: str) -> Bus:
@@ -65,20 +73,20 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNatsWithAccount]:
-    with EmbeddedNatsWithAccount(tmp_path_factory.mktemp("nats")) as server:
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNatsWithAccounts]:
+    with EmbeddedNatsWithAccounts(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 @pytest.fixture
-async def jobs(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> AsyncIterator[Jobs]:
+async def jobs(nats: EmbeddedNatsWithAccounts, tmp_path: Path) -> AsyncIterator[Jobs]:
     ours, other = new_job(NAMESPACE), new_job(NAMESPACE)
     await declared_by_the_operator(nats, ours, other)
-    async with await Bus.connect(nats.settings, name="administrator") as administrator:
-        yield Jobs(nats, ours, other, administrator, tmp_path)
+    async with administrator_of(nats, ours) as administrator, administrator_of(nats, other) as theirs:
+        yield Jobs(nats, ours, other, administrator, theirs, tmp_path)
 
 
-async def test_dataflow_and_trainer_work_under_their_rights(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> None:
+async def test_dataflow_and_trainer_work_under_their_rights(nats: EmbeddedNatsWithAccounts, tmp_path: Path) -> None:
     # Snapshots after every few steps: the ledger is read, compacted and purged.
     small = partial(Journal, compact_after_bytes=600)
     before = violations(nats)
@@ -86,6 +94,7 @@ async def test_dataflow_and_trainer_work_under_their_rights(nats: EmbeddedNatsWi
     desired = job(f"j{uuid.uuid4().hex[:10]}")
     topology = JobTopology(NAMESPACE, desired.metadata.name)
     settings = {role: settings_of(nats, role, topology, tmp_path) for role in ROLES}
+    await registered(nats, topology)
     async with await Bus.connect(settings["trainer"], name="trainer") as trainer:
         dataflow = Simulation(
             settings=settings["dataflow"], folder=tmp_path, job=desired, bus=trainer, make_journal=small
@@ -136,8 +145,9 @@ async def test_what_trainer_and_dataflow_do_less_often_is_allowed_too(jobs: Jobs
     assert violations(jobs.server) == before
 
 
-async def test_a_pod_waits_for_streams_that_it_may_not_make(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> None:
+async def test_a_pod_waits_for_streams_that_it_may_not_make(nats: EmbeddedNatsWithAccounts, tmp_path: Path) -> None:
     topology = new_job(NAMESPACE)
+    await registered(nats, topology)
     async with await Bus.connect(settings_of(nats, "rollout", topology, tmp_path), name="early") as bus:
         with pytest.raises(BusNotFound, match="the operator"):
             await declare_job(bus, topology, deadline_s=0.5)
@@ -171,7 +181,7 @@ def _stream_operations(topology: JobTopology) -> list[tuple[str, dict[str, Any]]
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_no_user_of_a_job_reaches_another_job(jobs: Jobs, role: str) -> None:
-    other, master = jobs.other, jobs.administrator
+    other, master = jobs.other, jobs.their_administrator
     for subject in (other.task_subject("q"), other.trajectory_subject("solver"), other.ledger_subject):
         await publish(master, subject, b"secret", message_id=subject, deadline_s=60.0)
     for bucket in other.buckets:
@@ -256,11 +266,11 @@ async def test_a_trainer_answers_no_trainer(jobs: Jobs) -> None:
     async def hear(message: Msg) -> None:
         heard.append(message.data)
 
-    async with await jobs.dial("trainer") as trainer:
+    async with await jobs.dial("trainer") as trainer, await jobs.dial("trainer") as another:
         await trainer.subscribe(jobs.ours.all_batches, cb=hear)
         await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
-        await jobs.administrator.send(jobs.ours.batch_subject("solver"), b"another's question")
-        await api_call(jobs.administrator, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
+        await another.send(jobs.ours.batch_subject("solver"), b"another's question")
+        await api_call(another, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
         await api_call(trainer, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
     assert heard == []
 
@@ -298,7 +308,7 @@ async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -
         ]
 
     before = violations(jobs.server)
-    async with operator_bus(jobs.server) as operator:
+    async with operator_bus(jobs.server, ours) as operator:
         await KeyValue(jobs.administrator, ours.balance).put("k", b"1", deadline_s=60.0)
         async with KvWatch(KeyValue(operator, ours.balance)) as watch:
             await watch.next(deadline_s=60.0)
@@ -325,7 +335,62 @@ async def test_expired_credentials_are_refused_and_renewed_ones_let_in(jobs: Job
         await api_call(bus, f"STREAM.INFO.{jobs.ours.tasks.name}", deadline_s=60.0)
 
 
-async def test_names_of_any_length_fit(nats: EmbeddedNatsWithAccount, tmp_path: Path) -> None:
+async def test_a_jobs_end_cuts_its_connections_and_a_namesake_is_another(jobs: Jobs) -> None:
+    async with await jobs.dial("rollout") as ours, AsyncExitStack() as stack:
+        theirs_settings = settings_of(jobs.server, "rollout", jobs.other, jobs.folder)
+        theirs = await stack.enter_async_context(await Bus.connect(theirs_settings, name="other"))
+        await forgotten(jobs.server, jobs.ours)
+        await eventually(lambda: ours.state is BusState.RECONNECTING, timeout_s=30.0)
+        with pytest.raises(BusUnauthenticated):
+            await jobs.dial("trainer")
+        # Once more is no error, and nothing to others.
+        await forgotten(jobs.server, jobs.ours)
+        await api_call(theirs, f"STREAM.INFO.{jobs.other.tasks.name}", deadline_s=60.0)
+        # A new job of the same name has accounts of its own, which the old users do not belong to.
+        mint = jobs.server.mint()
+        async with registrars_bus(jobs.server) as registrar:
+            for token in mint.job_accounts(jobs.ours, job_uid="another uid"):
+                await register(registrar, token, deadline_s=60.0)
+        with pytest.raises(BusUnauthenticated):
+            await jobs.dial("rollout")
+
+
+async def test_accounts_outlive_a_restart_of_the_server(tmp_path: Path) -> None:
+    topology = new_job(NAMESPACE)
+    with EmbeddedNatsWithAccounts(tmp_path / "nats") as server:
+        await declared_by_the_operator(server, topology)
+        async with await Bus.connect(settings_of(server, "rollout", topology, tmp_path), name="rollout") as bus:
+            await publish(bus, topology.trajectory_subject("solver"), b"t", message_id="t", deadline_s=60.0)
+            server.stop()
+            server.start()
+            stored = await publish(bus, topology.trajectory_subject("solver"), b"t", message_id="u", deadline_s=60.0)
+            assert stored.sequence == 2
+
+
+async def test_a_job_is_held_to_the_limits_of_its_accounts(nats: EmbeddedNatsWithAccounts, tmp_path: Path) -> None:
+    topology = new_job(NAMESPACE)
+    limits = AccountLimits(storage_bytes=256 << 20, connections=1, streams=9, consumers=8)
+    await registered(nats, topology, mint=nats.mint(limits=limits))
+    async with operator_bus(nats, topology) as operator:
+        await declare_job(operator, topology, deadline_s=60.0)
+    settings = settings_of(nats, "rollout", topology, tmp_path)
+    async with await Bus.connect(settings, name="first") as bus:
+        with pytest.raises(BusUnavailable, match="maximum account active connections"):
+            await Bus.connect(settings.model_copy(update={"connect_timeout_s": 1.0}), name="second")
+
+        async def fill() -> None:
+            for number in range(40):
+                subject = topology.trajectory_subject("solver")
+                await publish(bus, subject, b"x" * (7 << 20), message_id=str(number), deadline_s=60.0)
+
+        with pytest.raises(StreamFull):
+            await fill()
+    async with administrator_of(nats, topology) as administrator:
+        with pytest.raises(BusRefused, match="maximum number of streams"):
+            await api_call(administrator, "STREAM.CREATE.x", {"name": "x", "subjects": ["x"]}, deadline_s=60.0)
+
+
+async def test_names_of_any_length_fit(nats: EmbeddedNatsWithAccounts, tmp_path: Path) -> None:
     topology = JobTopology("n" * 63, "j" * 63)
     await declared_by_the_operator(nats, topology)
     for role in ROLES:

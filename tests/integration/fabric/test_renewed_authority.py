@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fabric.account_users import new_job, registered, uid_of
 from tests.support.fabric.tls_servers import Certificates, TlsNats, TlsSeaweed, new_authority
 from tests.support.polling import eventually
 from trimtab.embedded.server import EmbeddedServer
@@ -59,8 +60,15 @@ def store(tmp_path: Path, certificates: Certificates) -> Iterator[TlsSeaweed]:
         yield server
 
 
-def patient(nats: TlsNats) -> NatsSettings:
-    return nats.settings.model_copy(update={"connect_timeout_s": D, "request_timeout_s": D})
+@pytest.fixture
+async def patient(nats: TlsNats, tmp_path: Path) -> NatsSettings:
+    """Of a user in an account with streams."""
+    topology = new_job("default")
+    await registered(nats, topology)
+    file = tmp_path / "test.creds"
+    file.write_text(nats.mint().administrator(job_uid=uid_of(topology)).credentials)
+    waiting = {"connect_timeout_s": D, "request_timeout_s": D}
+    return nats.address.model_copy(update={"credentials_file": file, **waiting})
 
 
 async def restarted(server: EmbeddedServer, certificates: Certificates, authority: CertificateAuthority) -> None:
@@ -70,9 +78,13 @@ async def restarted(server: EmbeddedServer, certificates: Certificates, authorit
 
 
 async def test_a_bus_follows_its_server_to_another_authority_and_back(
-    nats: TlsNats, certificates: Certificates, first: CertificateAuthority, second: CertificateAuthority
+    nats: TlsNats,
+    patient: NatsSettings,
+    certificates: Certificates,
+    first: CertificateAuthority,
+    second: CertificateAuthority,
 ) -> None:
-    async with await Bus.connect(patient(nats), name="test", backoff=QUICK) as bus:
+    async with await Bus.connect(patient, name="test", backoff=QUICK) as bus:
         await declare_stream(bus, STREAM, deadline_s=D)
         # In the order of a careful rotation: clients trust both, the server changes, the old one is dropped.
         certificates.trust(first, second)
@@ -91,9 +103,9 @@ async def test_a_bus_follows_its_server_to_another_authority_and_back(
 
 
 async def test_a_bus_outlives_a_broken_file_of_authorities(
-    nats: TlsNats, certificates: Certificates, first: CertificateAuthority
+    nats: TlsNats, patient: NatsSettings, certificates: Certificates, first: CertificateAuthority
 ) -> None:
-    async with await Bus.connect(patient(nats), name="test", backoff=QUICK) as bus:
+    async with await Bus.connect(patient, name="test", backoff=QUICK) as bus:
         for broken in (b"", b"no certificate", b"\xff\xfe"):
             certificates.trusted_file.write_bytes(broken)
             await restarted(nats, certificates, first)
@@ -109,12 +121,16 @@ async def test_a_bus_outlives_a_broken_file_of_authorities(
 
 
 async def test_a_new_bus_is_refused_by_neither_authority_s_certificate(
-    nats: TlsNats, certificates: Certificates, first: CertificateAuthority, second: CertificateAuthority
+    nats: TlsNats,
+    patient: NatsSettings,
+    certificates: Certificates,
+    first: CertificateAuthority,
+    second: CertificateAuthority,
 ) -> None:
     await restarted(nats, certificates, new_authority())
     certificates.trust(first, second)
     with pytest.raises(BusUnauthenticated, match="CERTIFICATE_VERIFY_FAILED"):
-        await Bus.connect(patient(nats), name="test", backoff=QUICK)
+        await Bus.connect(patient, name="test", backoff=QUICK)
 
 
 async def test_an_object_store_follows_its_server_to_another_authority_and_back(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.embedded.child import Command
-from trimtab.embedded.nats_account import EmbeddedNatsWithAccount
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
@@ -46,7 +46,7 @@ class Certificates:
         return str(self.folder / "server.crt"), str(self.folder / "server.key")
 
 
-class TlsNats(EmbeddedNatsWithAccount):
+class TlsNats(EmbeddedNatsWithAccounts):
     def __init__(self, data_folder: Path, *, certificates: Certificates) -> None:
         super().__init__(data_folder, supervise=False)
         self.certificates = certificates

@@ -52,8 +52,10 @@ def test_evaluation_servers(tmp_path: Path) -> None:
     settings, _ = _loaded("evaluation", tmp_path)
     assert settings.nats.servers == ("tls://trimtab-nats.trimtab-system.svc:4222",)
     assert not settings.nats.names_a_user
-    assert settings.nats_account is not None
-    assert settings.nats_account.secret == OwnSecret(name="trimtab-nats-account", namespace="trimtab-system")
+    assert settings.nats_accounts is not None
+    assert settings.nats_accounts.secret == OwnSecret(name="trimtab-nats-accounts", namespace="trimtab-system")
+    assert settings.nats_accounts.limits.storage_bytes == 1 << 30
+    assert settings.shared_nats_account is None
     assert settings.object_store.endpoint_url == "https://trimtab-object-store.trimtab-system.svc:8333"
     assert settings.object_store.secret_access_key is not None
     assert settings.lease.namespace == "trimtab-system"
@@ -73,19 +75,22 @@ def test_existing_servers_with_certificates(tmp_path: Path) -> None:
     assert settings.logs.level == "debug"
 
 
-def test_existing_servers_with_an_account(tmp_path: Path) -> None:
-    settings, _ = _loaded("minted", tmp_path)
+def test_existing_servers_with_accounts(tmp_path: Path) -> None:
+    settings, secrets = _loaded("minted", tmp_path)
     assert not settings.nats.names_a_user
-    assert settings.nats_account is not None
-    assert settings.nats_account.seed is not None
-    assert settings.nats_account.seed.get_secret_value() == "nats-account/signing.seed"
-    assert settings.nats_account.public_key is not None
-    assert settings.nats_account.public_key.startswith("ABJHLOVM")
+    accounts = settings.nats_accounts
+    assert accounts is not None
+    assert accounts.seed is not None
+    assert accounts.seed.get_secret_value() == "nats-accounts/signing.seed"
+    assert accounts.system_credentials_file == _SECRETS / "nats-system-credentials"
+    assert (secrets / "nats-system-credentials").is_file()
+    assert accounts.limits.storage_bytes == 20 << 30
 
 
-def test_one_user_where_there_is_no_account(tmp_path: Path) -> None:
+def test_one_user_where_all_pods_trust_one_another(tmp_path: Path) -> None:
     settings, _ = _loaded("existing", tmp_path)
-    assert settings.nats_account is None
+    assert settings.nats_accounts is None
+    assert settings.shared_nats_account == "all-pods-trust-one-another"
 
 
 def test_what_pods_elsewhere_dial_with(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_some_namespaces_and_the_lease_at_home() -> None:
             {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get"]},
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
         ]
-        for name in ("trimtab-operator-job-keys", "trimtab-nats-account")
+        for name in ("trimtab-operator-job-keys", "trimtab-nats-accounts")
     )
     assert _granted(objects(values_of("namespaced")), "trimtab-operator") == {
         ("RoleBinding", "team-a"): _rules("namespaced.yaml", "Role"),

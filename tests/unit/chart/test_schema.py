@@ -29,7 +29,7 @@ REFUSED = {
     "namespaces as text": ({"namespaces": "a,b"}, "/namespaces"),
     "password in values": ({"nats": {"existing": {"password": "hunter2"}}}, "additional properties 'password'"),
     "password in an address": ({"nats": {"existing": {"servers": ["nats://me:pass@nats:4222"]}}}, "/servers/0"),
-    "account that is none": ({"nats": {"existing": {"accountPublicKey": "UABC"}}}, "/accountPublicKey"),
+    "trust without saying so": ({"nats": {"existing": {"sharedAccount": "yes"}}}, "/sharedAccount"),
     "address without scheme": ({"nats": {"existing": {"servers": ["nats:4222"]}}}, "/servers/0"),
     "endpoint without scheme": ({"objectStore": {"existing": {"endpoint": "s3:9000"}}}, "/endpoint"),
     "bucket": ({"objectStore": {"bucket": "Models"}}, "/objectStore/bucket"),
@@ -62,27 +62,50 @@ CONTRADICTIONS = {
                 **_ELSEWHERE["nats"],
                 "existing": {
                     "servers": ["tls://nats:4222"],
-                    "secret": {"name": "nats", "user": "user", "accountSeed": "seed"},
+                    "secret": {"name": "nats", "user": "user", "operatorSeed": "seed"},
                 },
             }
         },
         "leave user, password and credentials empty",
     ),
-    "whose account": (
+    "one account for all, without saying so": (
+        {"nats": {**_ELSEWHERE["nats"], "existing": {"servers": ["tls://nats:4222"]}}},
+        "set nats.existing.sharedAccount to all-pods-trust-one-another",
+    ),
+    "accounts of which the server is not told": (
         {
             "nats": {
                 **_ELSEWHERE["nats"],
-                "existing": {"servers": ["tls://nats:4222"], "accountPublicKey": "A" * 56},
+                "existing": {"servers": ["tls://nats:4222"], "secret": {"name": "nats", "operatorSeed": "seed"}},
             }
         },
-        "nats.existing.secret.accountSeed: needed",
+        "nats.existing.secret.systemCredentials: needed",
     ),
-    "remote user of the evaluation NATS": (
+    "accounts that nothing signs": (
+        {
+            "nats": {
+                **_ELSEWHERE["nats"],
+                "existing": {"servers": ["tls://nats:4222"], "secret": {"name": "nats", "systemCredentials": "c"}},
+            }
+        },
+        "nats.existing.secret.operatorSeed: needed",
+    ),
+    "one account and one for each": (
+        {"nats": {"existing": {"sharedAccount": "all-pods-trust-one-another"}}},
+        "nats.existing.sharedAccount: jobs have accounts of their own",
+    ),
+    "remote user where users are made": (
         {"remote": {"nats": {"servers": ["tls://nats:4222"], "secret": {"name": "guest", "user": "user"}}}},
-        "remote.nats.secret: the evaluation NATS",
+        "remote.nats.secret: the operator makes the users",
     ),
     "remote user without servers": (
-        {**_ELSEWHERE, "remote": {"nats": {"secret": {"name": "guest", "user": "user"}}}},
+        {
+            "nats": {
+                **_ELSEWHERE["nats"],
+                "existing": {"servers": ["tls://nats:4222"], "sharedAccount": "all-pods-trust-one-another"},
+            },
+            "remote": {"nats": {"secret": {"name": "guest", "user": "user"}}},
+        },
         "remote.nats.servers: needed",
     ),
     "no service account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: needed"),

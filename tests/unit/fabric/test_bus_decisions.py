@@ -82,6 +82,7 @@ async def test_repeating_ends_with_the_deadline_and_says_what_it_was_told(last: 
         (ApiFault(400, 10071, "wrong last sequence: 19"), BusConflict),
         (ApiFault(400, 10054, "message size exceeds maximum allowed"), PayloadTooLarge),
         (ApiFault(503, 10077, "maximum bytes exceeded"), StreamFull),
+        (ApiFault(400, 10002, "resource limits exceeded for account"), StreamFull),
         (ApiFault(503, 10008, "jetstream system temporarily unavailable"), BusUnavailable),
         (ApiFault(400, 10003, "bad request"), BusRefused),
     ],

@@ -31,14 +31,14 @@ def test_an_unreadable_heartbeat_changes_nothing() -> None:
     assert [member.member_id for member in table.present] == ["a"]
 
 
-def test_a_member_whose_removal_was_missed_ages_out() -> None:
+def test_a_member_that_is_not_heard_any_more_ages_out() -> None:
     now = 0.0
     table = MemberTable(ttl_s=10.0, clock=lambda: now)
     table.note(entry("a"))
-    now = 20.0
+    now = 15.0
     assert len(table.present) == 1
     table.note(entry("b"))
-    now = 20.1
+    now = 15.1
     assert [member.member_id for member in table.present] == ["b"]
 
 
@@ -52,7 +52,7 @@ def test_the_time_in_which_a_member_was_ready_is_measured() -> None:
     now = 7.0
     table.note(entry("a", state=State.PAUSED))
     assert table.ready_seconds() == {"a": 4.0, "b": 4.0}
-    now = 20.0
+    now = 17.0
     assert table.ready_seconds() == {"a": 4.0, "b": 10.0}, "a heartbeat speaks for no longer than its key would last"
     table.note(Removed(key="b", revision=2))
     table.note(entry("b"))

@@ -39,6 +39,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.metrics import OperatorMetrics
 from trimtab.operator.reconcile.cluster import Cluster, Result, WorkKey
 from trimtab.operator.reconcile.controller import RECONCILERS, Controller, Reconcile
+from trimtab.operator.reconcile.job_buses import SharedBus
 from trimtab.operator.reconcile.job_watches import JobWatches
 from trimtab.operator.remote.kubeconfig import KubeConfigRefused, read_kubeconfig
 from trimtab.operator.remote.links import Links
@@ -66,6 +67,7 @@ class _Storm:
         settings = OperatorSettings.model_validate(
             {
                 "nats": {"servers": ["nats://127.0.0.1:1"]},
+                "shared_nats_account": "all-pods-trust-one-another",
                 "object_store": {"bucket": "b", "region": "r"},
                 "images": "image",
                 "job_network": {},
@@ -83,7 +85,7 @@ class _Storm:
             settings,
             client,
             events=EventRecorder(client, component="c", instance="i", clock=time.time),
-            watches=JobWatches(settings.nats, interval_s=60.0),
+            watches=JobWatches(SharedBus(settings.nats), interval_s=60.0),
             maintainers=AgentMaintainers(
                 read_key=no_key,
                 transcripts=TranscriptFolder(folder, newest=1),
@@ -92,6 +94,7 @@ class _Storm:
             ),
             remote=self.remote,
             mint=None,
+            key_root=None,
         )
         self.good_began: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.reconciles = 0

@@ -98,6 +98,7 @@ async def test_the_controller_follows_what_is_stored() -> None:
         pods=view(PODS),
         remote=SimpleNamespace(listen=lambda pools, **_: None),
         watches=SimpleNamespace(count=0),
+        settings=SimpleNamespace(workers=4),
     )
     Controller(cast(Cluster, cluster), own)
 

@@ -5,7 +5,11 @@ import pytest
 from trimtab.fabric.settings import SettingsError, load_settings
 from trimtab.operator.settings import OperatorSettings
 
-_REST = {"TRIMTAB_NATS__SERVERS": "nats://home:4222", "TRIMTAB_OBJECT_STORE__BUCKET": "weights"}
+_REST = {
+    "TRIMTAB_NATS__SERVERS": "nats://home:4222",
+    "TRIMTAB_SHARED_NATS_ACCOUNT": "all-pods-trust-one-another",
+    "TRIMTAB_OBJECT_STORE__BUCKET": "weights",
+}
 _BY_ROLE = {"TRIMTAB_IMAGES__DATAFLOW": "d:1", "TRIMTAB_IMAGES__ROLLOUT": "r:1", "TRIMTAB_IMAGES__TRAINER": "t:1"}
 
 

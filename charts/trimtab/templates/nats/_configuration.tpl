@@ -18,11 +18,22 @@ tls {
 }
 # Rights are part of the first line that a client sends.
 max_control_line: 64KB
+# Accounts of jobs, of which the operator tells it.
+resolver {
+  type: full
+  dir: /data/accounts
+  allow_delete: true
+  interval: "2m"
+}
 # Whom to trust, from the Secret that the operator makes.
 include trust.conf
 {{- end -}}
 
 {{- /* Called with a size such as 10Gi. */ -}}
+{{- define "trimtab.bytes" -}}
+{{- mul 1048576 (include "trimtab.mebibytes" .) -}}
+{{- end -}}
+
 {{- define "trimtab.mebibytes" -}}
 {{- $units := dict "Mi" 1 "Gi" 1024 "Ti" 1048576 -}}
 {{- mul (regexFind "^[0-9]+" .) (get $units (regexFind "[A-Z]i$" .)) -}}

@@ -50,9 +50,11 @@ job_network:
 {{- end }}
 nats:
   {{- include "trimtab.natsSettings" (list "nats" $nats) | nindent 2 }}
-{{- with include "trimtab.natsAccountSettings" . }}
-nats_account:
+{{- with include "trimtab.natsAccountsSettings" . }}
+nats_accounts:
   {{- . | nindent 2 }}
+{{- else }}
+shared_nats_account: {{ .Values.nats.existing.sharedAccount }}
 {{- end }}
 object_store:
   {{- include "trimtab.objectStoreSettings" (list . "object-store" $store) | nindent 2 }}

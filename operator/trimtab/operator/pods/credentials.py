@@ -20,7 +20,7 @@ from pydantic import BaseModel, SecretStr
 
 from trimtab.api import labels
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.bus.users.mint import MintedUser, UserMint
+from trimtab.fabric.bus.users.mint import AccountMint, MintedUser
 from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import (
     LedgerSettings,
@@ -200,7 +200,7 @@ def job_prefix(job: Object, object_store: ObjectStoreSettings) -> str:
     return f"{object_store.prefix.strip('/')}/{own_place}".lstrip("/")
 
 
-def minted_users(mint: UserMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
+def minted_users(mint: AccountMint | None, job: Object, *, roles: Sequence[str]) -> dict[str, MintedUser]:
     """By role; none where all pods dial with the operator's own user."""
     if mint is None:
         return {}

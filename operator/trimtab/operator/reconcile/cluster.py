@@ -12,7 +12,7 @@ from trimtab.api import labels
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
-from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.kube.client import KubeClient
 from trimtab.kube.events import EventRecorder
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Key, Object, Resource
@@ -84,10 +84,12 @@ class Cluster:
     watches: JobWatches
     remote: RemotePools
     maintainers: AgentMaintainers
-    mint: UserMint | None
+    mint: AccountMint | None
+    """Makes the accounts and users of NATS; None where all pods dial with the operator's own."""
     key_root: KeyRoot | None
+    """What keys of jobs follow from; None where they are nowhere but in the jobs' Secrets."""
     storage: StorageMint | None
-    """Makes the users of NATS; None where all pods dial with the operator's own."""
+    """Makes credentials of object storage by role; None where all pods have the operator's own."""
     clock: Callable[[], float]
     objections: Objections[WorkKey] = field(default_factory=Objections[WorkKey])
     scaling: dict[str, History] = field(default_factory=dict)

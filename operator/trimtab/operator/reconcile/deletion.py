@@ -15,6 +15,7 @@ from trimtab.operator import event_reasons as reasons
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.cluster import Cluster, Result
 from trimtab.operator.reconcile.isolation import forget_network
+from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.placement import recorded_placement
 
 FINALIZER = "rl.trimtab.dev/cleanup"
@@ -48,7 +49,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     if others:
         left.append(f"{others} pods in other clusters")
     try:
-        await cluster.watches.erase(key)
+        await cluster.watches.erase(JobIdentity(key, job["metadata"]["uid"]))
     except BusError as error:
         if now < bus_deadline:
             return Result(requeue_at=now + _REQUEUE_S)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import structlog
 
 from trimtab.api.job import RLJob
-from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.kube.client import KubeClient
-from trimtab.kube.resources import SECRETS, Key, Object
+from trimtab.kube.resources import SECRETS, Key, Object, key_of
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.pods.credentials import (
@@ -32,6 +32,7 @@ from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.isolation import ensure_network
+from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.objections import Objection
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
 from trimtab.operator.storage_mint import StorageMint, StorageRefused
@@ -119,11 +120,12 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
         if stored.get("data") != wanted.secret["data"]:
             # Another operator was faster, with keys of its own: its keys count.
             return await ensure_credentials(cluster, job)
+    cluster.watches.admit(JobIdentity(key_of(job), metadata["uid"]))
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
 
 
-def window_of(users: UserMint | None, storage: StorageMint | None) -> tuple[int | None, int | None]:
+def window_of(users: AccountMint | None, storage: StorageMint | None) -> tuple[int | None, int | None]:
     """Of both mints: what is in the Secret is made anew with the next of either."""
     return None if users is None else users.window, None if storage is None else storage.window
 

@@ -20,6 +20,7 @@ from trimtab.operator.reconcile.deletion import ensure_finalizer, finish_deletio
 from trimtab.operator.reconcile.execution import accepted_conditions, carry_out, earliest, forgotten
 from trimtab.operator.reconcile.home_cluster import HomeCluster, renew_credentials
 from trimtab.operator.reconcile.isolation import renew_network
+from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other, works_for
 from trimtab.operator.reconcile.ownership import is_leaving
 from trimtab.operator.reconcile.refusals import refusal_of
@@ -48,7 +49,7 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
         plan, job, observed, history=cluster.scaling.get(uid), reply=cluster.maintainers.reply(uid), now=now
     )
     plan = scaled.plan
-    _follow(cluster, key.key, job, pods)
+    _follow(cluster, item, job, pods)
     if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
         item = await ensure_finalizer(cluster, item)
     if has_finalizer(item) and rest_reason(job) is None:
@@ -89,14 +90,15 @@ def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: Scaled
         cluster.events.record(item, "Normal", event.reason, event.message)
 
 
-def _follow(cluster: Cluster, key: Key, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
+def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
     """Watch the job on the bus while a pod of it runs. Following makes the job's streams: pods that may not make them
     wait for that, whichever of them runs first."""
+    key = key_of(item)
     talking = dataflow if cluster.mint is None else [observed_pod(pod) for pod in cluster.pods.under(key)]
     if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in talking):
         policies = tuple(policy.name for policy in job.spec.policies)
         cluster.watches.follow(
-            key,
+            JobIdentity(key, item["metadata"]["uid"]),
             policies=policies,
             window=job.spec.autoscaling.window_steps,
             task_lease_s=job.spec.data.tasks.lease_seconds,

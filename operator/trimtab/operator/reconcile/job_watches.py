@@ -1,4 +1,4 @@
-"""What running jobs say of themselves on the bus, for their statuses: one connection, one JobWatch per job.
+"""What running jobs say of themselves on the bus, for their statuses: one JobWatch per job.
 
 The bus may be away for as long as it likes: jobs are reconciled without it, and keep what was last known of them.
 """
@@ -14,15 +14,13 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.credentials import MintedCredentials
-from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
 from trimtab.fabric.bus.streams import delete_stream
-from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.bus.users.mint import OPERATOR_INBOX, UserMint
-from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.bus.users.registry import ClaimsRefused
 from trimtab.kube.resources import Key
 from trimtab.operator.job_watch import JobWatch
 from trimtab.operator.plan.progress import JobReport
+from trimtab.operator.reconcile.job_buses import JobBuses, JobIdentity, NoRoom
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
@@ -43,6 +41,8 @@ class JobSnapshot:
 
 @dataclass
 class _Followed:
+    job: JobIdentity
+    bus: Bus
     watch: JobWatch
     window: int
     task: asyncio.Task[None]
@@ -51,41 +51,57 @@ class _Followed:
 
 @dataclass(frozen=True)
 class _Request:
+    job: JobIdentity
     policies: tuple[str, ...]
     window: int
     task_lease_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Trouble:
+    """With the connection to one job."""
+
+    failures: int = 0
+    until: float = 0.0
+
+
 class JobWatches:
-    def __init__(self, settings: NatsSettings, *, interval_s: float, mint: UserMint | None = None) -> None:
-        """With a mint, the operator makes its own user; else it dials with the settings' one."""
-        self._settings, self._credentials = settings, None
-        if mint is not None:
-            self._settings = settings.model_copy(update={"inbox_prefix": OPERATOR_INBOX})
-            self._credentials = MintedCredentials(lambda: mint.operator_user().credentials)
+    def __init__(self, buses: JobBuses, *, interval_s: float) -> None:
+        self._buses = buses
         self._interval_s = interval_s
         self._listeners: list[Callable[[Key], None]] = []
         self._requests: dict[Key, _Request] = {}
         self._new = asyncio.Event()
         self._followed: dict[Key, _Followed] = {}
-        self._bus: Bus | None = None
-        self._dialling = asyncio.Lock()
+        self._to_admit: dict[str, JobIdentity] = {}
+        self._troubles: dict[Key, _Trouble] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def listen(self, listener: Callable[[Key], None]) -> None:
         """Told of jobs that have said something new, at most once in an interval."""
         self._listeners.append(listener)
 
-    def follow(self, key: Key, *, policies: tuple[str, ...], window: int, task_lease_s: float) -> None:
+    def admit(self, job: JobIdentity) -> None:
+        """Soon: the job's pods are about to dial."""
+        self._to_admit[job.uid] = job
+        self._new.set()
+
+    def follow(self, job: JobIdentity, *, policies: tuple[str, ...], window: int, task_lease_s: float) -> None:
         """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for."""
-        if key not in self._requests:
+        if job.key not in self._requests:
             self._new.set()
-        self._requests[key] = _Request(policies, window, task_lease_s)
+        self._requests[job.key] = _Request(job, policies, window, task_lease_s)
 
     def stop(self, key: Key) -> None:
-        self._requests.pop(key, None)
+        request = self._requests.pop(key, None)
+        self._troubles.pop(key, None)
         followed = self._followed.pop(key, None)
         if followed is not None:
             followed.task.cancel()
+        if request is not None:
+            closing = asyncio.create_task(self._buses.release(request.job), name=f"release of {key.name}")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def snapshot(self, key: Key) -> JobSnapshot:
         followed = self._followed.get(key)
@@ -101,13 +117,18 @@ class JobWatches:
     def count(self) -> int:
         return len(self._followed)
 
-    async def erase(self, key: Key) -> None:
-        """The job's streams and buckets. Raises BusError when that cannot be done now."""
-        self.stop(key)
-        bus = await self._connected()
-        topology = JobTopology(key.namespace, key.name)
-        for stream in [spec.name for spec in topology.streams] + [bucket.stream for bucket in topology.buckets]:
-            await delete_stream(bus, stream, deadline_s=_ERASE_DEADLINE_S)
+    async def erase(self, job: JobIdentity) -> None:
+        """The job's streams and buckets, and then its accounts. Raises BusError when that cannot be done now."""
+        self.stop(job.key)
+        self._to_admit.pop(job.uid, None)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        topology = job.topology
+        # One that never had room has no streams, and one whose accounts were forgotten is let in no more.
+        with contextlib.suppress(NoRoom, BusUnauthenticated):
+            bus = await self._buses.bus(job)
+            for stream in [spec.name for spec in topology.streams] + [bucket.stream for bucket in topology.buckets]:
+                await delete_stream(bus, stream, deadline_s=_ERASE_DEADLINE_S)
+        await self._buses.forget(job)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -123,7 +144,7 @@ class JobWatches:
                 over = clock() >= due
                 if over:
                     due = clock() + self._interval_s
-                if not self._requests:
+                if not self._requests and not self._to_admit:
                     continue
                 try:
                     await self._catch_up(news=over)
@@ -135,27 +156,51 @@ class JobWatches:
         finally:
             for key in list(self._followed):
                 self.stop(key)
-            if self._bus is not None:
-                await self._bus.close()
+            await asyncio.gather(*self._closing, return_exceptions=True)
+            await self._buses.close()
 
     async def _catch_up(self, *, news: bool) -> None:
-        """Begins to follow whom it does not yet, and with `news` hands on what the others have said."""
-        bus = await self._connected()
+        """Begins to follow whom it does not yet, and with `news` hands on what the others have said. What is wrong with
+        one job's accounts costs the others nothing."""
+        await self._buses.ready()
+        for uid, job in list(self._to_admit.items()):
+            try:
+                await self._buses.admit(job)
+            except ClaimsRefused as refusal:
+                # It is tried again when the job is followed.
+                _log.warning("accounts_refused", namespace=job.key.namespace, job=job.key.name, error=str(refusal))
+            self._to_admit.pop(uid, None)
+        clock = asyncio.get_running_loop().time
         for key, request in list(self._requests.items()):
-            followed = self._followed.get(key)
-            if followed is not None and followed.watch.task_lease_s != request.task_lease_s:
-                followed.task.cancel()
-                followed = None
-            if followed is None or followed.task.done():
-                self._begin(bus, key, request)
-            elif news:
-                self._take(key, followed)
+            trouble = self._troubles.get(key, _Trouble())
+            if clock() < trouble.until:
+                continue
+            try:
+                await self._look_after(key, request, news=news)
+                self._troubles.pop(key, None)
+            except BusError as error:
+                _log.warning("job_bus_away", namespace=key.namespace, job=key.name, error=str(error))
+                until = clock() + _BACKOFF.delay_s(trouble.failures)
+                self._troubles[key] = _Trouble(failures=trouble.failures + 1, until=until)
 
-    async def _connected(self) -> Bus:
-        async with self._dialling:
-            if self._bus is None:
-                self._bus = await Bus.connect(self._settings, name="trimtab-operator", credentials=self._credentials)
-            return self._bus
+    async def _look_after(self, key: Key, request: _Request, *, news: bool) -> None:
+        # Also where it is followed already: a server that lost the accounts is told of them again.
+        bus = await self._buses.bus(request.job)
+        if self._requests.get(key) is not request:
+            return  # stopped, or asked for otherwise, while this waited
+        followed = self._followed.get(key)
+        # Another connection than before: the job was stopped, and its old one is being closed.
+        if followed is not None and (followed.watch.task_lease_s, followed.job, followed.bus) != (
+            request.task_lease_s,
+            request.job,
+            bus,
+        ):
+            followed.task.cancel()
+            followed = None
+        if followed is None or followed.task.done():
+            self._begin(bus, key, request)
+        elif news:
+            self._take(key, followed)
 
     def _take(self, key: Key, followed: _Followed) -> None:
         try:
@@ -169,13 +214,16 @@ class JobWatches:
                 listener(key)
 
     def _begin(self, bus: Bus, key: Key, request: _Request) -> None:
-        topology = JobTopology(key.namespace, key.name)
         watch = JobWatch(
-            bus, topology, list(request.policies), task_lease_s=request.task_lease_s, history=request.window
+            bus,
+            request.job.topology,
+            list(request.policies),
+            task_lease_s=request.task_lease_s,
+            history=request.window,
         )
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
-        self._followed[key] = _Followed(watch=watch, window=request.window, task=task)
+        self._followed[key] = _Followed(job=request.job, bus=bus, watch=watch, window=request.window, task=task)
 
 
 def _snapshot(followed: _Followed) -> JobSnapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimtab.api.job import RLJob
-from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.settings import NatsSettings
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
@@ -111,7 +111,7 @@ class RemoteCluster:
     async def isolate(self, job: Object, typed_job: RLJob) -> None:
         """Who may talk to whom there is that cluster's business: rbac/remote.yaml gives no right to say."""
 
-    def _dialled(self) -> tuple[NatsSettings, UserMint | None]:
+    def _dialled(self) -> tuple[NatsSettings, AccountMint | None]:
         """What pods there dial, and the mint of their user; None where the settings name a user for them."""
         settings = self._cluster.settings
         nats = settings.remote_nats or settings.nats

@@ -16,6 +16,8 @@ from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 
 _log = structlog.get_logger(__name__)
+# Above one, so that a key which the server still has is not gone here, and neither is everybody at a short outage.
+_PATIENCE = 1.5
 
 
 async def beat(members: KeyValue, heartbeat: Callable[[], MemberHeartbeat], *, every_s: float) -> None:
@@ -30,8 +32,8 @@ async def beat(members: KeyValue, heartbeat: Callable[[], MemberHeartbeat], *, e
 
 
 class MemberTable:
-    """The latest heartbeat of every member that is alive. Readers that watch are told when a key expires; a reader
-    that was cut off for long has to see for itself that a heartbeat is old.
+    """The latest heartbeat of every member that is alive. A key expires without a word: the table sees for itself that
+    a heartbeat is old.
     """
 
     def __init__(self, *, ttl_s: float, clock: Callable[[], float]) -> None:
@@ -51,8 +53,7 @@ class MemberTable:
 
     @property
     def present(self) -> list[MemberHeartbeat]:
-        # Twice the time, so that a key which the server still has is not gone here.
-        oldest = self._clock() - 2 * self._ttl_s
+        oldest = self._clock() - _PATIENCE * self._ttl_s
         self._present = {key: seen for key, seen in self._present.items() if seen[0] >= oldest}
         return [self._present[key][1] for key in sorted(self._present)]
 

@@ -16,6 +16,7 @@ from trimtab.operator.settings import OperatorSettings
 SETTINGS = OperatorSettings.model_validate(
     {
         "nats": {"servers": ["nats://nats:4222"]},
+        "shared_nats_account": "all-pods-trust-one-another",
         "object_store": {"bucket": "b", "region": "r"},
         "images": "image",
         "lease": {"namespace": "trimtab-system"},

@@ -17,7 +17,7 @@ from trimtab.api.validation import parse
 from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
-from trimtab.fabric.bus.users.mint import UserMint
+from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.operator.plan.children import pool_of, trainer_of
@@ -115,7 +115,7 @@ def test_secrets_are_in_the_secret_and_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_each_role_is_shown_its_own_user_of_nats_at_the_same_path() -> None:
-    mint = UserMint(KeyPair.generate(KeyKind.ACCOUNT).reveal_seed(), account=None, clock=lambda: 1e9)
+    mint = AccountMint(KeyPair.generate(KeyKind.OPERATOR).reveal_seed(), clock=lambda: 1e9)
     topology = JobTopology("here", "job")
     users = {role: mint.job_user(role, topology, job_uid="12345678-abcd") for role in ROLES}
     made = job_credentials(

@@ -12,6 +12,7 @@ from trimtab.operator.settings import OperatorSettings
 HOME = {
     "TRIMTAB_IMAGES": "trimtab",
     "TRIMTAB_NATS__SERVERS": "nats://home:4222",
+    "TRIMTAB_SHARED_NATS_ACCOUNT": "all-pods-trust-one-another",
     "TRIMTAB_OBJECT_STORE__BUCKET": "weights",
     "TRIMTAB_OBJECT_STORE__PREFIX": "team",
 }

@@ -2,8 +2,7 @@
 server deliver to any subject of the account, which NATS does not check against the user's rights.
 
 A subscription to the bucket's own subjects tells that something was written; what it was is read from the stream, by
-sequence. A key that expires sends no message, and a message may come before the entry is stored, so the reader also
-looks by itself.
+sequence. A message may come before the entry is stored, or be lost, so the reader also looks by itself.
 """
 
 from __future__ import annotations

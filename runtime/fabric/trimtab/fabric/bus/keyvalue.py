@@ -20,7 +20,6 @@ from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import BucketSpec
 
 OPERATION_HEADER = "KV-Operation"
-MARKER_HEADER = "Nats-Marker-Reason"
 _EXPECTED_HEADER = "Nats-Expected-Last-Subject-Sequence"
 _KEY = re.compile(r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*")
 MAX_KEY_CHARS = 512
@@ -40,8 +39,8 @@ def checked_key(key: str) -> str:
 
 
 def is_removal(headers: Headers) -> bool:
-    """A delete or purge by a client, or the server's marker for a key that expired."""
-    return headers.get(OPERATION_HEADER) in ("DEL", "PURGE") or MARKER_HEADER in headers
+    """A delete or purge by a client."""
+    return headers.get(OPERATION_HEADER) in ("DEL", "PURGE")
 
 
 def _new_id() -> str:

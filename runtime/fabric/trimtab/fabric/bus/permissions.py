@@ -1,18 +1,11 @@
-"""What the NATS users of a job may do, role by role: the smallest rights under which its real parts work.
-
-    python -m trimtab.fabric.bus.permissions --namespace NAMESPACE --job JOB --inbox-prefix PREFIX [--role ROLE]
-
-prints the rights of a user for pods of one role of one job, as the server's configuration has them. The pods are set up
-with TRIMTAB_NATS__INBOX_PREFIX=PREFIX, and TRIMTAB_NATS__MAKES_STREAMS=false.
+"""What the NATS users of a job may do, role by role: the smallest rights under which its real parts work. The accounts
+of roles import what they may publish, because rights of users alone do not hold (users/accounts.py).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Protocol
-
-import click
 
 from trimtab.fabric.bus.rights import (
     Rights,
@@ -27,12 +20,13 @@ from trimtab.fabric.bus.rights import (
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 
 
-def operator_rights(*, inbox_prefix: str) -> Rights:
-    """The operator makes, follows and deletes what all jobs have on the bus. It publishes no message of its own: it
-    cannot issue a task, forge a trajectory or move a pointer to weights.
+def keeper_rights(*, inbox_prefix: str) -> Rights:
+    """The operator makes, follows and deletes what a job has on the bus, in the job's own account. It publishes no
+    message of its own: it cannot issue a task, forge a trajectory or move a pointer to weights.
     """
     return Rights(
         publish=(
+            "$JS.API.INFO",
             "$JS.API.STREAM.INFO.*",
             "$JS.API.STREAM.CREATE.*",
             "$JS.API.STREAM.UPDATE.*",
@@ -47,11 +41,14 @@ def operator_rights(*, inbox_prefix: str) -> Rights:
     )
 
 
-def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
-    """The dataflow issues tasks, reads what trajectories say of themselves, answers trainers, and keeps the ledger.
+def claims_rights(*, inbox_prefix: str) -> Rights:
+    """In the system account: to tell servers of accounts, and to have them forget some."""
+    return Rights(publish=("$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"), subscribe=(own_inbox(inbox_prefix),))
 
-    It makes no streams: a user who may make or alter one may have it copy any other stream of the account, another
-    job's too. The operator makes them.
+
+def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
+    """The dataflow issues tasks, reads what trajectories say of themselves, answers trainers, and keeps the ledger. It
+    makes no streams: the operator does.
     """
     ledger, trajectories = topology.ledger.name, topology.trajectories.name
     followed = (topology.members, topology.weights)
@@ -77,8 +74,8 @@ def rollout_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
     """Rollout pods take the job's tasks, store its trajectories, say that they are there, and read where the weights
     are. They read neither trajectories nor batches nor the ledger, and write no pointer to weights.
 
-    They make no consumers: a user who may make one may have the server deliver to any subject of the account, another
-    job's too. The operator makes the streams, the buckets and the consumer of tasks.
+    They make no consumers: a user who may make one may have the server deliver to any subject of the job's account,
+    into its ledger for one. The operator makes the streams, the buckets and the consumer of tasks.
     """
     tasks = topology.tasks.name
     written = (topology.members, topology.swaps, topology.hand_backs, topology.quarantine)
@@ -127,21 +124,3 @@ RIGHTS_OF: Mapping[str, _RightsOfRole] = {
 
 def rights_of(role: str, topology: JobTopology, *, inbox_prefix: str) -> Rights:
     return RIGHTS_OF[role](topology, inbox_prefix=inbox_prefix)
-
-
-@click.command()
-@click.option("--namespace", required=True)
-@click.option("--job", required=True)
-@click.option("--inbox-prefix", required=True)
-@click.option("--role", type=click.Choice(sorted(RIGHTS_OF)), default="rollout", show_default=True)
-def main(namespace: str, job: str, inbox_prefix: str, role: str) -> None:
-    """Print what a NATS user for pods of the job may do."""
-    try:
-        rights = rights_of(role, JobTopology(namespace, job), inbox_prefix=inbox_prefix)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    click.echo(json.dumps(rights.configuration(), indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Rights of a NATS user as a value, and the two ways in which the server reads them.
+"""Rights of a NATS user as a value, and as its token has them.
 
 A wildcard stands for a whole token of a subject, and a stream's name is one token: every right names its stream in
 full, so that it holds for one job.
@@ -24,18 +24,8 @@ class Rights:
     answers: bool = False
     """Whether it may answer a question that it was asked, wherever the answer goes: once, and not for long."""
 
-    def configuration(self) -> dict[str, Any]:
-        """The `permissions` of a user in the server's configuration."""
-        found: dict[str, Any] = {
-            "publish": {"allow": list(self.publish)},
-            "subscribe": {"allow": list(self.subscribe)},
-        }
-        if self.answers:
-            found["allow_responses"] = {"max": 1, "expires": f"{_ANSWER_WITHIN_S}s"}
-        return found
-
     def claims(self) -> dict[str, Any]:
-        """The same in a user's token."""
+        """As a user's token has them."""
         found: dict[str, Any] = {"pub": {"allow": list(self.publish)}, "sub": {"allow": list(self.subscribe)}}
         if self.answers:
             found["resp"] = {"max": 1, "ttl": _ANSWER_WITHIN_S * 1_000_000_000}

@@ -68,8 +68,8 @@ class StreamSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketSpec:
-    """A key-value bucket, stored the way every NATS client stores one. With a TTL, keys that expire leave a marker for
-    as long again, so that watchers learn of it.
+    """A key-value bucket, stored the way every NATS client stores one. With a TTL, keys expire without a word: markers
+    would tell watchers, but a server that leaves them also lets any writer of a key wipe out all the others.
     """
 
     name: str
@@ -86,7 +86,7 @@ class BucketSpec:
 
     def config(self) -> dict[str, Any]:
         window_s = min(120.0, self.ttl_s) if self.ttl_s else 120.0
-        config = {
+        return {
             "name": self.stream,
             "subjects": [f"$KV.{self.name}.>"],
             "retention": Retention.LIMITS.value,
@@ -97,15 +97,12 @@ class BucketSpec:
             "max_msgs_per_subject": self.history,
             "max_age": round(self.ttl_s * _NANOSECONDS),
             "allow_direct": True,
-            "allow_rollup_hdrs": True,
+            # A message with a header of that name would replace all others of the bucket, whoever wrote them.
+            "allow_rollup_hdrs": False,
             "deny_delete": True,
+            "deny_purge": True,
             "num_replicas": self.replicas,
         }
-        if self.ttl_s:
-            config["allow_msg_ttl"] = True
-            # The server takes no marker lifetime below one second.
-            config["subject_delete_marker_ttl"] = round(max(1.0, self.ttl_s) * _NANOSECONDS)
-        return config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,9 @@ class ObjectStore:
         self._exchange = threading.Lock()
         self._made_with: tuple[bytes | None, StoreCredentials] | None = None
         self._client: S3Client | None = None
+        if settings.credentials_file is None:
+            # At once, so that an address which is none is told at the start.
+            self._client = self._new_client(read_credentials(settings))
 
     @property
     def s3(self) -> S3Client:

@@ -69,13 +69,5 @@ class KeyPair:
         return f"KeyPair(public={self.public})"
 
 
-def checked_public_key(text: str, kind: KeyKind) -> str:
-    """The text, if it has the form of a public key of the kind."""
-    letter = _beginning(kind)[1]
-    if len(text) != 56 or not text.startswith(letter) or not text.isalnum() or text != text.upper():
-        raise InvalidNkey(f"not the public NKey of an {kind.name.lower()}, which is {letter} and 55 more characters")
-    return text
-
-
 def _beginning(kind: KeyKind) -> str:
     return {KeyKind.OPERATOR: "SO", KeyKind.ACCOUNT: "SA", KeyKind.USER: "SU"}[kind]

@@ -1,5 +1,5 @@
-"""What a NATS server of one's own is told, so that it lets in the users of one account: an operator, that account, and
-a system account. The server needs the public part only; the seed of the account is for the process that mints users.
+"""What a NATS server is told, so that it takes the accounts that one key signs: an operator, and a system account in
+which it is told of the others. The server needs the public part only; the seed is for the process that makes accounts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
-from trimtab.fabric.bus.users.tokens import account_token, operator_token
+from trimtab.fabric.bus.users.mint import system_account
+from trimtab.fabric.bus.users.tokens import operator_token, system_account_token
 
 MAX_CONTROL_LINE = 64 * 1024
 """Of a server whose users have long lists of rights: the token is part of the first line that a client sends."""
@@ -18,35 +19,29 @@ MAX_CONTROL_LINE = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    account_seed: str
+    operator_seed: str
     """A secret."""
     server: str
-    """For the server's configuration, where it is included; nothing in it is secret."""
+    """For the server's configuration, where it is included; nothing in it is secret. The server also needs a
+    `resolver`, which keeps the accounts that it is told of."""
 
     def __repr__(self) -> str:
         return "Trust(…)"
 
 
 def new_trust(*, issued_at: int, entropy: Callable[[int], bytes] = os.urandom) -> Trust:
-    """The keys of the operator and of the system account are thrown away: no other account is needed, and what the
-    server says of itself is read over HTTP."""
     operator = KeyPair.generate(KeyKind.OPERATOR, entropy=entropy)
-    account = KeyPair.generate(KeyKind.ACCOUNT, entropy=entropy)
-    system = KeyPair.generate(KeyKind.ACCOUNT, entropy=entropy).public
-
-    def vouched(public: str, *, name: str, streams: bool) -> str:
-        return account_token(public, signed_by=operator, name=name, streams=streams, issued_at=issued_at)
-
-    accounts = {
-        account.public: vouched(account.public, name="trimtab", streams=True),
-        system: vouched(system, name="system", streams=False),
-    }
+    system = system_account(operator).public
     statements = {
         "operator": operator_token(operator, name="trimtab", system_account=system, issued_at=issued_at),
         "system_account": system,
-        "resolver": "MEMORY",
-        "resolver_preload": accounts,
+        "resolver_preload": {system: system_account_token(system, signed_by=operator, issued_at=issued_at)},
     }
     # JSON is a subset of the server's configuration language, but for the braces around a whole file.
     lines = [f"{name}: {json.dumps(value)}" for name, value in statements.items()]
-    return Trust(account_seed=account.reveal_seed(), server="\n".join(lines) + "\n")
+    return Trust(operator_seed=operator.reveal_seed(), server="\n".join(lines) + "\n")
+
+
+def resolver(folder: str) -> dict[str, object]:
+    """The server's setting: accounts are kept in the folder, and may be deleted by a signed request."""
+    return {"type": "full", "dir": folder, "allow_delete": True, "interval": "2m"}

@@ -1,0 +1,1 @@
+"""Tries from every role's connection whatever a NATS server can be asked for, and says what worked: `make scan`."""
