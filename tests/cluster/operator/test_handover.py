@@ -43,6 +43,8 @@ def operator_of(
 ) -> Iterator[Callable[..., OperatorProcess]]:
     user = grant_namespaced_role(control_plane, namespace)
     started: list[OperatorProcess] = []
+    # With the operator's own key for all pods, as for a store without an STS.
+    own = {name: value for name, value in servers.items() if "STORAGE_ROLES" not in name}
 
     def start(identity: str, **environment: str) -> OperatorProcess:
         process = ForkedOperator(
@@ -50,7 +52,7 @@ def operator_of(
             tmp_path / f"{identity}-{len(started)}",
             plane=control_plane,
             # A machine that is busy for a while must not cost it the lease.
-            environment={**servers, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "120", **environment},
+            environment={**own, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "120", **environment},
             user=user,
             home=namespace,
         ).start("--namespace", namespace)
