@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from trimtab.fabric.metrics import Metrics
+from trimtab.kube.answers import OWN_SERVER
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Resource
@@ -83,8 +84,8 @@ def test_series_go_with_what_they_are_about() -> None:
 
 
 async def test_the_controller_follows_what_is_stored() -> None:
-    nobody = cast(KubeClient, None)  # nothing is asked of a server
-    reflectors = {resource: Reflector(nobody, resource) for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS)}
+    client = cast(KubeClient, SimpleNamespace(limits=OWN_SERVER))  # nothing is asked of a server
+    reflectors = {resource: Reflector(client, resource) for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS)}
 
     def view(resource: Resource) -> ObjectCache:
         return ObjectCache(resource, {None: reflectors[resource]}, index=lambda item: (), clock=time.monotonic)
