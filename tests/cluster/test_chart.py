@@ -55,7 +55,8 @@ from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
 from trimtab.kube.resources import SECRETS
-from trimtab.operator.nats_accounts import SEED_KEY, AccountsUnusable, accounts_secret, open_mint
+from trimtab.operator.nats_accounts import SEED_KEY, key_source, open_mint
+from trimtab.operator.own_secrets import SecretUnusable, new_secret
 from trimtab.operator.settings import NatsAccountsSettings, OwnSecret
 
 _PROMETHEUS = "monitoring.coreos.com/v1"
@@ -180,7 +181,8 @@ class _EvaluationNats:
 def evaluation_nats(tmp_path: Path) -> Iterator[_EvaluationNats]:
     """nats-server with the chart's configuration and the Secret that the operator makes for it, on a free port."""
     entries = objects({})
-    made = accounts_secret(OwnSecret(name="trimtab-nats-accounts", namespace=NAMESPACE), issued_at=int(time.time()))
+    place = OwnSecret(name="trimtab-nats-accounts", namespace=NAMESPACE)
+    made = new_secret(key_source(NatsAccountsSettings(secret=place), clock=time.time), place)
     seed = base64.b64decode(made["data"][SEED_KEY]).decode()
     pod = named(entries, "StatefulSet", "trimtab-nats")["spec"]["template"]
     folder = tmp_path / "etc"
@@ -269,7 +271,7 @@ async def test_the_operator_makes_the_account_once_under_the_charts_rights(contr
         with pytest.raises(Forbidden):
             await client.get(SECRETS, "another", namespace=home)
         elsewhere = NatsAccountsSettings(secret=OwnSecret(name="trimtab-nats-accounts", namespace="default"))
-        with pytest.raises(AccountsUnusable, match="trimtab-nats-accounts in namespace default"):
+        with pytest.raises(SecretUnusable, match="trimtab-nats-accounts in namespace default"):
             await open_mint(elsewhere, client, clock=lambda: 1e9)
 
 

@@ -12,8 +12,7 @@ from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
 from trimtab.fabric.settings import SettingsError, load_settings, secret_values
 from trimtab.kube.access import AccessError, load_access
-from trimtab.operator.key_root import RootUnusable
-from trimtab.operator.nats_accounts import AccountsUnusable
+from trimtab.operator.own_secrets import SecretUnusable
 from trimtab.operator.running import run_operator
 from trimtab.operator.settings import OperatorSettings
 
@@ -39,7 +38,7 @@ def main(namespaces: tuple[str, ...], image: str | None, port: int | None) -> No
     configure_logs(settings.logs, stream=sys.stderr, secrets=secret_values(settings), operator=settings.identity)
     try:
         asyncio.run(run_operator(settings, access))
-    except (AccountsUnusable, RootUnusable) as error:
+    except SecretUnusable as error:
         click.echo(str(error), err=True)
         sys.exit(EXIT_MISCONFIGURED)
 

@@ -12,7 +12,8 @@ from trimtab.fabric.settings import SettingsError, load_settings
 from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
-from trimtab.operator.nats_accounts import AccountsUnusable, open_mint
+from trimtab.operator.nats_accounts import open_mint
+from trimtab.operator.own_secrets import SecretUnusable
 from trimtab.operator.settings import NatsAccountsSettings, OperatorSettings
 
 _SEED = KeyPair.generate(KeyKind.OPERATOR).reveal_seed()
@@ -99,10 +100,10 @@ async def test_a_seed_from_a_file_makes_users(client: KubeClient, tmp_path: Path
 
 
 async def test_a_seed_that_is_none_is_named_and_not_shown(client: KubeClient, tmp_path: Path) -> None:
-    with pytest.raises(AccountsUnusable, match="seed_file: .*absent cannot be read"):
+    with pytest.raises(SecretUnusable, match="seed_file: .*absent cannot be read"):
         await open_mint(NatsAccountsSettings(seed_file=tmp_path / "absent"), client, clock=time.time)
     with pytest.raises(
-        AccountsUnusable, match="nats_accounts: not the seed of an NKey for an operator, which begins with SO"
+        SecretUnusable, match="nats_accounts.seed: not the seed of an NKey for an operator, which begins with SO"
     ) as refusal:
         await open_mint(NatsAccountsSettings.model_validate({"seed": "hunter2"}), client, clock=time.time)
     assert "hunter2" not in str(refusal.value)
