@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -83,33 +81,6 @@ def in_cluster_access(environment: Mapping[str, str], *, folder: Path = SERVICE_
     )
 
 
-def carried_access(content: Any) -> ClusterAccess:
-    """What a kubeconfig's current context says, from what the kubeconfig itself carries. It comes from a Secret: a path
-    or a program in it would have us read our own disk, or run something, for its author."""
-    if not isinstance(content, dict):
-        raise AccessError("a kubeconfig is a mapping with clusters, users and contexts")
-    if not (wanted := content.get("current-context")):
-        raise AccessError("current-context: not set in the kubeconfig")
-    chosen = _named(content, "contexts", wanted, field="context")
-    cluster = _named(content, "clusters", chosen.get("cluster"), field="cluster")
-    user = _named(content, "users", chosen.get("user"), field="user") if chosen.get("user") else {}
-    for unsupported in ("exec", "auth-provider", "username", "tokenFile", "client-certificate", "client-key"):
-        if unsupported in user:
-            raise AccessError(f"user.{unsupported}: not allowed here; give a token, or a certificate and key as data")
-    if "certificate-authority" in cluster:
-        raise AccessError("cluster.certificate-authority: files are not allowed here; give certificate-authority-data")
-    server = checked_server(cluster.get("server"), skips_verification=cluster.get("insecure-skip-tls-verify"))
-    certificate, key = _data(user, "client-certificate"), _data(user, "client-key")
-    if (certificate is None) != (key is None):
-        raise AccessError("user.client-certificate and user.client-key: one is given without the other")
-    return ClusterAccess(
-        server=server,
-        tls=checked_tls(authority=_data(cluster, "certificate-authority"), certificate=certificate, key=key),
-        token=fixed_token(str(user["token"])) if user.get("token") else None,
-        namespace=str(chosen.get("namespace") or "default"),
-    )
-
-
 def fixed_token(value: str) -> Token:
     async def token() -> str:
         return value
@@ -132,19 +103,3 @@ def checked_tls(*, authority: Pem | None, certificate: Pem | None = None, key: P
     except TlsUnusable as error:
         raise AccessError(str(error)) from None
     return tls
-
-
-def _named(content: dict[str, Any], section: str, name: Any, *, field: str) -> dict[str, Any]:
-    for entry in content.get(section) or ():
-        if entry.get("name") == name:
-            return dict(entry.get(field) or {})
-    raise AccessError(f"{section}: the kubeconfig has none called {name!r}")
-
-
-def _data(section: dict[str, Any], name: str) -> bytes | None:
-    if not (encoded := section.get(f"{name}-data")):
-        return None
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except binascii.Error:
-        raise AccessError(f"{name}-data: is no base64") from None

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from trimtab.fabric.daemon_thread import in_daemon_thread
-from trimtab.kube.access import AccessError, ClusterAccess, carried_access
+from trimtab.kube.access import AccessError, ClusterAccess, checked_tls, fixed_token
 
 INSECURE = "InsecureKubeConfig"
 BAD = "BadKubeConfig"
@@ -39,10 +39,10 @@ _INSECURE_IN_USER = {
     "tokenFile": f"it is a file of the operator's own; {_OWN_CREDENTIALS}",
     "client-certificate": "it is a file of the operator's own; give client-certificate-data",
     "client-key": "it is a file of the operator's own; give client-key-data",
-    "as": "the operator impersonates nobody; give the credentials of the account itself",
-    "as-uid": "the operator impersonates nobody; give the credentials of the account itself",
-    "as-groups": "the operator impersonates nobody; give the credentials of the account itself",
-    "as-user-extra": "the operator impersonates nobody; give the credentials of the account itself",
+    "as": "the operator acts as no one else; give the credentials of the account itself",
+    "as-uid": "the operator acts as no one else; give the credentials of the account itself",
+    "as-groups": "the operator acts as no one else; give the credentials of the account itself",
+    "as-user-extra": "the operator acts as no one else; give the credentials of the account itself",
     "username": f"passwords are not supported; {_OWN_CREDENTIALS}",
     "password": f"passwords are not supported; {_OWN_CREDENTIALS}",
 }
@@ -67,15 +67,26 @@ def read_kubeconfig(content: bytes) -> ClusterAccess:
     user = _named(config, "users", context.get("user"), below="user", asked_by="context.user")
     _check_cluster(cluster)
     _check_user(user)
+    token = user.get("token")
     try:
-        return carried_access(config)
-    except AccessError:
+        tls = checked_tls(
+            authority=_data(cluster, "certificate-authority-data"),
+            certificate=_data(user, "client-certificate-data"),
+            key=_data(user, "client-key-data"),
+        )
+    except (AccessError, ValueError):
         # Its own text may quote the kubeconfig.
         raise KubeConfigRefused(
             BAD,
             "certificate-authority-data, client-certificate-data and client-key-data: one is no PEM in base64, or "
             "certificate and key do not belong together",
         ) from None
+    return ClusterAccess(
+        server=str(cluster["server"]).rstrip("/"),
+        tls=tls,
+        token=None if token is None else fixed_token(token),
+        namespace=str(context.get("namespace") or "default"),
+    )
 
 
 async def read_kubeconfig_beside(content: bytes) -> ClusterAccess:
@@ -190,6 +201,11 @@ def _check_fields(section: str, content: dict[str, Any], *, insecure: dict[str, 
         raise KubeConfigRefused(
             BAD, f"{section}: has a field that is not supported here; only {', '.join(sorted(known))} are"
         )
+
+
+def _data(section: dict[str, Any], field: str) -> bytes | None:
+    encoded = section.get(field)
+    return None if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 def _decoded(value: str) -> bytes:
