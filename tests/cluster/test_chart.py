@@ -22,6 +22,7 @@ import helm_python
 import pytest
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import SecretStr
 
 from tests.support.chart.mounted import volume_named, write_projected
 from tests.support.chart.rendering import (
@@ -50,14 +51,18 @@ from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
 from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.mint import AccountMint, MintedUser
 from trimtab.fabric.bus.users.registry import register
-from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import StoreUnauthorized
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.kube.access import load_access
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Forbidden
 from trimtab.kube.resources import SECRETS
 from trimtab.operator.nats_accounts import SEED_KEY, key_source, open_mint
 from trimtab.operator.own_secrets import SecretUnusable, new_secret
-from trimtab.operator.settings import NatsAccountsSettings, OwnSecret
+from trimtab.operator.pods.storage_policy import JobPlace
+from trimtab.operator.settings import NatsAccountsSettings, OwnSecret, StorageRoleSettings, StsSettings
+from trimtab.operator.storage_mint import StorageMint
 
 _PROMETHEUS = "monitoring.coreos.com/v1"
 _RELEASE = "trimtab"
@@ -292,7 +297,7 @@ def evaluation_store(tmp_path: Path) -> Iterator[_EvaluationStore]:
     entries = objects({})
     (container,) = named(entries, "StatefulSet", "trimtab-object-store")["spec"]["template"]["spec"]["containers"]
     secret = named(entries, "Secret", "trimtab-object-store")["data"]
-    for name in ("ca.crt", "tls.crt", "tls.key"):
+    for name in ("ca.crt", "tls.crt", "tls.key", "iam.json"):
         (tmp_path / name).write_bytes(base64.b64decode(secret[name]))
     (tmp_path / "data").mkdir()
     environment = {
@@ -330,10 +335,12 @@ async def test_evaluation_store_has_its_bucket_for_who_has_the_secret(
     secret = named(objects({}), "Secret", "trimtab-object-store")["data"]
     identity, key = (base64.b64decode(secret[name]).decode() for name in ("accessKeyId", "secretAccessKey"))
 
+    address = evaluation_store.address.replace("localhost", "trimtab-object-store.trimtab-system.svc")
+
     def client(secret_access_key: str) -> Any:
         return boto3.client(
             "s3",
-            endpoint_url=evaluation_store.address.replace("localhost", "trimtab-object-store.trimtab-system.svc"),
+            endpoint_url=address,
             region_name="us-east-1",
             aws_access_key_id=identity,
             aws_secret_access_key=secret_access_key,
@@ -352,6 +359,26 @@ async def test_evaluation_store_has_its_bucket_for_who_has_the_secret(
     await eventually(stored, timeout_s=60, interval_s=0.5)
     with pytest.raises(ClientError, match="SignatureDoesNotMatch|AccessDenied"):
         client("guessed").get_object(Bucket="trimtab", Key="weights")
+    # And for roles of jobs, as the operator's settings name the role that it has.
+    settings = StorageRoleSettings(sts=StsSettings(role_arn="arn:aws:iam::role/trimtab-jobs"))
+    own = ObjectStoreSettings(
+        bucket="trimtab",
+        endpoint_url=address,
+        access_key_id=SecretStr(identity),
+        secret_access_key=SecretStr(key),
+        ca_file=evaluation_store.authority,
+    )
+    place = JobPlace(bucket="trimtab", prefix="team/job-1", policies=("solver",))
+    made = await StorageMint(settings, own, clock=time.time).keys(place, roles=("trainer",), session="job-1")
+    file = evaluation_store.authority.with_name("credentials")
+    file.write_text(made["trainer"].as_file())
+    without = own.model_copy(
+        update={"access_key_id": None, "secret_access_key": None, "credentials_file": file, "prefix": "team"}
+    )
+    async with ObjectStore(without) as store:
+        await store.put("job-1/checkpoints/x", b"1")
+        with pytest.raises(StoreUnauthorized):
+            await store.put("job-2/checkpoints/x", b"1")
 
 
 def _resolve_to_loopback(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
