@@ -23,9 +23,13 @@ def _worker(**fields: Any) -> dict[str, Any]:
     [
         (_worker(securityContext={"privileged": True, "allowPrivilegeEscalation": True}), "privileged"),
         ({"spec": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}, "hostPath"),
-        ({"spec": {"hostNetwork": True, "hostPID": True}}, "host namespaces"),
-        (_worker(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "capabilities"),
-        ({"spec": {"securityContext": {"runAsNonRoot": None, "runAsUser": 0}}}, "runAsUser=0"),
+        pytest.param({"spec": {"hostNetwork": True, "hostPID": True}}, "host namespaces", marks=pytest.mark.slow),
+        pytest.param(
+            _worker(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "capabilities", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"spec": {"securityContext": {"runAsNonRoot": None, "runAsUser": 0}}}, "runAsUser=0", marks=pytest.mark.slow
+        ),
     ],
     ids=["privileged", "hostPath", "host", "capabilities", "root"],
 )

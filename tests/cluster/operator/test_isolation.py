@@ -38,11 +38,9 @@ def test_a_policy_that_was_changed_or_deleted_is_put_right(scene: Scene) -> None
     scene.until(scene.pods, lambda pods: len(pods) == 3)
     wanted = scene.must_get(NETWORK_POLICIES, "tiny-pods")["spec"]
     scene.kubectl("patch", "networkpolicy", "tiny-pods", "--type=merge", "-p", json.dumps({"spec": {"egress": [{}]}}))
-    scene.until(
-        lambda: scene.must_get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy["spec"] == wanted, timeout_s=60.0
-    )
+    scene.until(lambda: scene.must_get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy["spec"] == wanted)
     scene.kubectl("delete", "networkpolicy", "tiny-pods")
-    scene.until(lambda: scene.get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy is not None, timeout_s=60.0)
+    scene.until(lambda: scene.get(NETWORK_POLICIES, "tiny-pods"), lambda policy: policy is not None)
 
 
 @pytest.mark.slow
@@ -52,9 +50,7 @@ def test_a_secret_that_was_deleted_is_made_again_as_it_was(scene: Scene) -> None
     scene.until(scene.pods, lambda pods: len(pods) == 3)
     before = scene.must_get(SECRETS, "tiny-credentials")
     scene.kubectl("delete", "secret", "tiny-credentials")
-    again = scene.until(
-        lambda: scene.get(SECRETS, "tiny-credentials"), lambda secret: secret is not None, timeout_s=60.0
-    )
+    again = scene.until(lambda: scene.get(SECRETS, "tiny-credentials"), lambda secret: secret is not None)
     assert again is not None
     assert again["metadata"]["uid"] != before["metadata"]["uid"]
     assert again["data"] == before["data"]
