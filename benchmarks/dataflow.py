@@ -7,14 +7,17 @@ TransferQueue on the same payloads in the same run, and whether a trajectory cos
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.isolated_bus import SHARE
 from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
 from benchmarks.trajectories import ranks
 from benchmarks.trajectories.broker import MonitoredNats
+from benchmarks.trajectories.isolation import measure_isolation
 from benchmarks.trajectories.ledger_cost import bytes_per_trajectory, measure_ledger, queued_ledger, replaying_ledger
 from benchmarks.trajectories.queue_cost import measure_queue
 from benchmarks.trajectories.rounds import PEER_GROUPS, Scene, Size, SizeResult, measure_ranks, measure_size
@@ -31,6 +34,8 @@ SIZES = (
 _TIMES_TRANSFERQUEUE = {"2KiB": 3.0, "32KiB": 1.0}
 HEADERS_ONLY = TWO_RANKS = SIZES[1]
 """Where the share of bytes through the service is judged, and where two ranks share the rows."""
+ISOLATED = SIZES[:2]
+"""Where jobs with accounts of their own are compared with one account for all."""
 SHORT, LONG_BUS, LONG_LEDGER = 1_000, 100_000, 1_000_000
 """Queued trajectories. A million through NATS would take minutes, so that many go straight into a ledger."""
 SHORT_TOTAL = 20_000
@@ -68,6 +73,7 @@ def main() -> None:
             measure_queue(scene, queued=SHORT, total=SHORT_TOTAL),
             measure_queue(scene, queued=LONG_BUS, total=LONG_BUS),
         ]
+        isolation = {size.name: measure_isolation(Path(folder), size) for size in ISOLATED}
     ledgers = [
         measure_ledger(queued=SHORT, total=SHORT_TOTAL),
         measure_ledger(queued=LONG_LEDGER, total=LONG_LEDGER),
@@ -80,6 +86,10 @@ def main() -> None:
             "cores": os.cpu_count(),
             "transferqueue": VERSION,
             "sizes": {result.size.name: result.figures() for result in results},
+            "isolation_rows_per_s": {
+                name: {way: round(statistics.median(values)) for way, values in rates.items()}
+                for name, rates in isolation.items()
+            },
             f"two_ranks_rows_per_s_{TWO_RANKS.name}": round(two_ranks_rate),
             "service_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in queues},
             "ledger_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in ledgers},
@@ -89,6 +99,12 @@ def main() -> None:
         },
         {
             **size_bars(results),
+            **{
+                f"isolated_share_of_one_account_{name}": Bar(
+                    paired_share(rates["isolated"], rates["one_account"]), SHARE
+                )
+                for name, rates in isolation.items()
+            },
             "service_cost_100k_over_1k_queued": Bar(
                 queues[1].cpu_s_per_100k / queues[0].cpu_s_per_100k, 1.5, at_most=True
             ),

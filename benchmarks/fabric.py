@@ -25,8 +25,10 @@ import zstandard
 from botocore.config import Config
 from nats.aio.client import Client as NatsClient
 
+from benchmarks.isolated_bus import measure_isolated_bus
 from benchmarks.limited_link import Link, limited_link
 from benchmarks.report import Bar, interleaved, logs_to_stderr, note, paired_share, report
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -334,9 +336,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
         with EmbeddedNats(Path(folder) / "nats") as server:
             bus, bus_bars = asyncio.run(measure_bus(server.settings))
+        with EmbeddedNatsWithAccounts(Path(folder) / "nats-with-accounts") as accounts:
+            isolation, isolation_bars = asyncio.run(measure_isolated_bus(accounts))
         with EmbeddedSeaweed(Path(folder) / "seaweedfs") as store:
             objects, object_bars = asyncio.run(measure_objects(store.settings))
-    report("fabric", {"trajectory": encoding, "jetstream": bus, "objects": objects}, {**bus_bars, **object_bars})
+    report(
+        "fabric",
+        {"trajectory": encoding, "jetstream": bus, "isolation": isolation, "objects": objects},
+        {**bus_bars, **isolation_bars, **object_bars},
+    )
 
 
 if __name__ == "__main__":

@@ -19,11 +19,18 @@ from trimtab.dataflow.__main__ import DataflowPodSettings
 from trimtab.embedded.child import Child, Command
 from trimtab.embedded.server import poll_until
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.settings import LogSettings, ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
+from trimtab.fabric.settings import (
+    LogSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    PodSettings,
+    ProbeSettings,
+    environment_for,
+)
 
 _START_S = 60.0
 _STOP_S = 10.0
-_NAMESPACE = "benchmark"
+NAMESPACE = "benchmark"
 _PROMPTS = 1000
 _MAX_STALENESS = 8
 _MAX_STEPS = 1_000_000
@@ -56,7 +63,7 @@ class DataflowPod:
     def __init__(self, job: str, *, batch_size: int, process: psutil.Process, server: MonitoredNats) -> None:
         self.job = job
         self.batch_size = batch_size
-        self.topology = JobTopology(_NAMESPACE, job)
+        self.topology = JobTopology(NAMESPACE, job)
         self.pid: int = process.pid
         self._process = process
         self._server = server
@@ -71,7 +78,9 @@ class DataflowPod:
 
 
 @contextmanager
-def dataflow_pod(job: str, *, batch_size: int, folder: Path, server: MonitoredNats) -> Iterator[DataflowPod]:
+def dataflow_pod(
+    job: str, *, batch_size: int, folder: Path, server: MonitoredNats, nats: NatsSettings | None = None
+) -> Iterator[DataflowPod]:
     """`python -m trimtab.dataflow`, from start to serving; its streams are left to the server's folder."""
     job_file = folder / f"{job}.yaml"
     job_file.write_text(yaml.safe_dump(manifest(job, batch_size=batch_size)))
@@ -79,8 +88,8 @@ def dataflow_pod(job: str, *, batch_size: int, folder: Path, server: MonitoredNa
     prompts.write_text("".join(json.dumps({"prompt": f"Question {number}?"}) + "\n" for number in range(_PROMPTS)))
     settings = DataflowPodSettings(
         job_file=job_file,
-        pod=PodSettings(namespace=_NAMESPACE, job=job, role="dataflow", name=_connection(job)),
-        nats=server.settings,
+        pod=PodSettings(namespace=NAMESPACE, job=job, role="dataflow", name=_connection(job)),
+        nats=nats or server.settings,
         object_store=ObjectStoreSettings(bucket="never-dialled"),
         logs=LogSettings(level="warning", format="json"),
         probes=ProbeSettings(host=_LOOPBACK, port=0),

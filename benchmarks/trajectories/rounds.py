@@ -19,8 +19,9 @@ from benchmarks.trajectories.payloads import GROUP_SIZE, POLICY, tokens_for
 from benchmarks.trajectories.pod import DataflowPod, Usage, dataflow_pod
 from benchmarks.trajectories.spawned import Spawned
 from benchmarks.trajectories.transferqueue import PeerFailed, PeerRound, TransferQueue
+from trimtab.fabric.settings import NatsSettings
 
-_ROUNDS = 3
+ROUNDS = 3
 _WARM_STEPS = 2
 _PACED_STEPS = 6
 _PACED_LOAD = 0.5
@@ -44,6 +45,8 @@ class Scene:
     folder: Path
     workers: WorkerProcess
     ranks: RankProcess
+    dataflow: NatsSettings | None = None
+    """What the service dials with, if not with the server's own user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +132,14 @@ def measure_size(scene: Scene, size: Size, peer: TransferQueue) -> SizeResult:
     """Everything there is to say about one size."""
     costs: list[Usage] = []
     failures: dict[str, str] = {}
-    with _job(scene, size, name=f"size-{size.payload_bytes}") as (pod, payload_bytes):
+    with opened_job(scene, size, name=f"size-{size.payload_bytes}") as (pod, payload_bytes):
         contenders = {
-            "trimtab": _our_rounds(scene, pod, size, costs),
+            "trimtab": our_rounds(scene, pod, size, costs),
             "raw_jetstream": _raw_rounds(scene, size, decoded=True),
         }
         contenders["raw_jetstream_bytes"] = _raw_rounds(scene, size, decoded=False)
         contenders |= _peer_rounds(peer, size, failures)
-        rates = interleaved(contenders, rounds=_ROUNDS)
+        rates = interleaved(contenders, rounds=ROUNDS)
         load = statistics.median(rates["trimtab"]) * _PACED_LOAD
         paced = pass_through(scene, pod, _paced_steps(size), per_second=load)
     result = SizeResult(
@@ -153,15 +156,15 @@ def measure_size(scene: Scene, size: Size, peer: TransferQueue) -> SizeResult:
 
 def measure_ranks(scene: Scene, size: Size, *, name: str) -> float:
     """Our rate alone, for another number of ranks."""
-    with _job(scene, size, name=name) as (pod, _):
-        play = _our_rounds(scene, pod, size, [])
-        rate = statistics.median(play() for _ in range(_ROUNDS))
+    with opened_job(scene, size, name=name) as (pod, _):
+        play = our_rounds(scene, pod, size, [])
+        rate = statistics.median(play() for _ in range(ROUNDS))
     note(f"{name}, {size.name}: {rate:.0f} rows/s")
     return rate
 
 
 @contextmanager
-def _job(scene: Scene, size: Size, *, name: str) -> Iterator[tuple[DataflowPod, float]]:
+def opened_job(scene: Scene, size: Size, *, name: str) -> Iterator[tuple[DataflowPod, float]]:
     """A job that has done its first steps, with rows ready for all that follow, and the mean size of a payload."""
     count = _paced_steps(size).stop * size.batch_size
     prepared = scene.workers.ask(
@@ -169,14 +172,16 @@ def _job(scene: Scene, size: Size, *, name: str) -> Iterator[tuple[DataflowPod, 
         deadline_s=_DEADLINE_S,
     )
     assert isinstance(prepared, workers.Prepared)
-    with dataflow_pod(name, batch_size=size.batch_size, folder=scene.folder, server=scene.server) as pod:
+    with dataflow_pod(
+        name, batch_size=size.batch_size, folder=scene.folder, server=scene.server, nats=scene.dataflow
+    ) as pod:
         pass_through(scene, pod, range(_WARM_STEPS))
         yield pod, prepared.payload_bytes / count
 
 
 def _paced_steps(size: Size) -> range:
     """After the first ones and those of the rounds."""
-    start = _WARM_STEPS + _ROUNDS * size.steps
+    start = _WARM_STEPS + ROUNDS * size.steps
     return range(start, start + _PACED_STEPS)
 
 
@@ -195,8 +200,8 @@ def pass_through(scene: Scene, pod: DataflowPod, steps: range, *, per_second: fl
     return Passage(published=published.at, received=scene.ranks.heard(deadline_s=_DEADLINE_S).at)
 
 
-def _our_rounds(scene: Scene, pod: DataflowPod, size: Size, costs: list[Usage]) -> Callable[[], float]:
-    starts = iter(range(_WARM_STEPS, _WARM_STEPS + _ROUNDS * size.steps, size.steps))
+def our_rounds(scene: Scene, pod: DataflowPod, size: Size, costs: list[Usage]) -> Callable[[], float]:
+    starts = iter(range(_WARM_STEPS, _WARM_STEPS + ROUNDS * size.steps, size.steps))
 
     def play() -> float:
         start = next(starts)
