@@ -31,13 +31,16 @@ def measure_isolation(folder: Path, size: Size) -> dict[str, list[float]]:
         plays = {}
         for name in ("isolated", "one_account"):
             job = f"{name.replace('_', '-')}-{size.payload_bytes}"
+            # Its own, as a service that finds its prompts written anew begins anew.
+            own_folder = folder / job
+            own_folder.mkdir()
             topology = JobTopology(NAMESPACE, job)
             asyncio.run(admit(server, topology))
             roles = {role: role if name == "isolated" else None for role in ("rollout", "trainer", "dataflow")}
-            settings = {role: settings_in(server, topology, role=own, folder=folder) for role, own in roles.items()}
+            settings = {role: settings_in(server, topology, role=own, folder=own_folder) for role, own in roles.items()}
             scene = Scene(
                 server=server,
-                folder=folder,
+                folder=own_folder,
                 workers=stack.enter_context(spawned("workers", Workers().serve, settings["rollout"], connections=1)),
                 ranks=stack.enter_context(spawned("ranks", ranks.serve, settings["trainer"], connections=1)),
                 dataflow=settings["dataflow"],
