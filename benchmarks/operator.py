@@ -91,6 +91,7 @@ def _running_operator(plane: ControlPlane, folder: Path) -> Iterator[Operator]:
         "TRIMTAB_IMAGES": "trimtab:benchmark",
         # Nothing runs, so these are never dialled.
         "TRIMTAB_NATS__SERVERS": "nats://127.0.0.1:1",
+        "TRIMTAB_SHARED_NATS_ACCOUNT": "all-pods-trust-one-another",
         "TRIMTAB_OBJECT_STORE__BUCKET": "none",
         "TRIMTAB_PROBES__HOST": "127.0.0.1",
         "TRIMTAB_PROBES__PORT": str(port),

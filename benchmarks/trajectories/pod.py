@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import yaml
+from pydantic import SecretStr
 
 from benchmarks.trajectories.broker import MonitoredNats, Traffic
 from benchmarks.trajectories.payloads import GROUP_SIZE, POLICY
@@ -20,6 +21,7 @@ from trimtab.embedded.child import Child, Command
 from trimtab.embedded.server import poll_until
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import (
+    LedgerSettings,
     LogSettings,
     NatsSettings,
     ObjectStoreSettings,
@@ -91,6 +93,7 @@ def dataflow_pod(
         pod=PodSettings(namespace=NAMESPACE, job=job, role="dataflow", name=_connection(job)),
         nats=nats or server.settings,
         object_store=ObjectStoreSettings(bucket="never-dialled"),
+        ledger=LedgerSettings(key=SecretStr("of this benchmark, and of no other one")),
         logs=LogSettings(level="warning", format="json"),
         probes=ProbeSettings(host=_LOOPBACK, port=0),
     )

@@ -18,7 +18,7 @@ from tests.support.template_process import template_process
 from trimtab.api.crd import custom_resource_definitions
 from trimtab.embedded.kube.assets import ControlPlaneAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.settings import environment_for
 from trimtab.kube.access import load_access
 
@@ -27,10 +27,11 @@ _FAULTY_SHARE = 0.08
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
-    with EmbeddedNats(tmp_path / "nats") as nats:
+    with EmbeddedNatsWithAccounts(tmp_path / "nats") as nats:
         dialled = environment_for(nats.settings)
         yield {
             **{name.replace("TRIMTAB_", "TRIMTAB_NATS__", 1): value for name, value in dialled.items()},
+            "TRIMTAB_NATS_ACCOUNTS__SEED_FILE": str(nats.operator_seed_file),
             "TRIMTAB_OBJECT_STORE__BUCKET": "none",
         }
 

@@ -41,7 +41,14 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreUnavailable
 from trimtab.fabric.pod import EXIT_MISCONFIGURED
-from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
+from trimtab.fabric.settings import (
+    LedgerSettings,
+    NatsSettings,
+    ObjectStoreSettings,
+    PodSettings,
+    ProbeSettings,
+    environment_for,
+)
 
 
 class Bucket:
@@ -218,6 +225,7 @@ async def test_a_prompt_that_cannot_be_made_ends_the_pod_for_good(
         pod=PodSettings(namespace="default", job=desired.metadata.name, role="dataflow", name="dataflow-0"),
         nats=nats_settings,
         object_store=object_store_settings,
+        ledger=LedgerSettings(key=SecretStr("k" * 32)),
         probes=ProbeSettings(host="127.0.0.1", port=0),
         job_file=tmp_path / "job.yaml",
     )

@@ -18,11 +18,22 @@ import pytest
 import yaml
 
 from tests.support.api.manifests import changed
-from tests.unit.kube.test_access import AUTHORITY, config
 from trimtab.kube import own_kubeconfig
 from trimtab.kube.access import AccessError, ClusterAccess, load_access
+from trimtab.kube.certificates import CertificateAuthority
 
 SECRET = "do-not-print-me"
+AUTHORITY = CertificateAuthority.create(now=datetime.datetime.now(datetime.UTC))
+ENCODED = base64.b64encode(AUTHORITY.pair.certificate).decode()
+
+
+def config() -> dict[str, Any]:
+    return {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://k:6443/", "certificate-authority-data": ENCODED}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
 
 
 def written(folder: Path, content: dict[str, Any], name: str = "config") -> Path:
