@@ -119,6 +119,11 @@ class Reflector(Mapping[Key, Object]):
         except TimeoutError:
             raise self.failure or TimeoutError(f"{self.resource.plural} not listed within {timeout_s} s") from None
 
+    @property
+    def version(self) -> int | None:
+        """Up to which changes have come, in the server's count; None while that is not known."""
+        return int(self._version) if self._version is not None and self._version.isdecimal() else None
+
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.operator.scene import Scene, tiny_job
+from tests.support.operator.scene import Scene, sleeping_job
 from trimtab.devcluster.cluster import DevelopmentCluster
 from trimtab.embedded.kube.assets import ControllerAssets
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -24,31 +24,18 @@ def node(
         yield
 
 
-def _job(**trainer: Any) -> dict[str, Any]:
-    """One whose pods sleep: there is no model, and a pod that began to work would end the job."""
-    return tiny_job(
-        policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": _asleep("trainer") | trainer}],
-        pools=[{"name": "home", "replicas": 1, "gracePeriodSeconds": 5, **_asleep("worker")}],
-        data=tiny_job()["spec"]["data"] | _asleep("dataflow"),
-    )
-
-
-def _asleep(container: str) -> dict[str, Any]:
-    return {"template": {"spec": {"containers": [{"name": container, "command": ["sleep", "600"]}]}}}
-
-
 def _told(scene: Scene) -> dict[str, Any]:
     return dict((scene.must_get(RLJOBS, "tiny").get("status") or {}).get("lastError") or {})
 
 
 def test_a_gang_runs_when_all_of_it_is_there(scene: Scene) -> None:
-    scene.apply(_job(replicas=2))
+    scene.apply(sleeping_job(replicas=2))
     assert "2 of 2 ranks train" in scene.says(TRAINERS, "tiny-solver", "Ready", "RanksReady")
     assert scene.must_get(TRAINERS, "tiny-solver")["status"]["startedAttempt"] == 1
 
 
 def test_what_does_not_fit_says_so(scene: Scene) -> None:
-    scene.apply(_job(resources={"requests": {"cpu": "4k"}}))
+    scene.apply(sleeping_job(resources={"requests": {"cpu": "4k"}}))
     scene.until(
         lambda: scene.condition(RLJOBS, "tiny", "Succeeded").get("message", ""),
         lambda message: "Insufficient cpu" in message and "lower resources.requests" in message,
@@ -71,7 +58,7 @@ def test_what_does_not_fit_says_so(scene: Scene) -> None:
 def test_a_closed_node_is_told(scene: Scene, close: list[str], reopen: list[str], fix: str) -> None:
     scene.plane.kubectl(*close)
     try:
-        scene.apply(_job())
+        scene.apply(sleeping_job())
         scene.until(lambda: _told(scene).get("message", ""), lambda message: fix in message)
     finally:
         scene.plane.kubectl(*reopen)
@@ -81,7 +68,7 @@ def test_a_closed_node_is_told(scene: Scene, close: list[str], reopen: list[str]
 def test_a_limit_that_kills_is_told(scene: Scene) -> None:
     fills_memory = ["python", "-c", "import time; held = b'x' * (1 << 28); time.sleep(600)"]
     small = {"template": {"spec": {"containers": [{"name": "trainer", "command": fills_memory}]}}}
-    scene.apply(_job(resources={"limits": {"memory": "48Mi"}}, **small))
+    scene.apply(sleeping_job(resources={"limits": {"memory": "48Mi"}}, **small))
     error = scene.until(lambda: _told(scene), lambda error: error.get("reason") == "OOMKilled")
     assert "raise resources.limits.memory" in error["message"]
     assert "OOMKilled" in scene.kubectl("describe", "rljob", "tiny")

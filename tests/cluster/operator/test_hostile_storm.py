@@ -12,70 +12,19 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.support.operator.hostile import any_value, hostile, sound
+from tests.support.operator.hostile_writes import KINDS, random_write
 from tests.support.operator.scene import Scene, tiny_job
 from tests.support.sizes import Sizes
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import ApiError
 from trimtab.kube.resources import (
-    CONFIG_MAPS,
     NAMESPACES,
-    PODS,
     RLJOBS,
     ROLLOUT_POOLS,
-    SECRETS,
-    TRAINERS,
-    Object,
-    Resource,
 )
 
-_KINDS = {resource.kind: resource for resource in (RLJOBS, ROLLOUT_POOLS, TRAINERS, PODS, CONFIG_MAPS)}
-_TENANTS, _NAMES = 5, 6
+_TENANTS = 5
 _LONGEST_WAIT_S = 1.0
-_SERVER_MADE = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
-
-
-def _writable(item: Object) -> Object:
-    metadata = {name: value for name, value in item["metadata"].items() if name not in _SERVER_MADE}
-    return {**item, "metadata": metadata}
-
-
-async def _write(client: KubeClient, rng: random.Random, place: str) -> str:
-    """One random write. What the server makes of it, in a word."""
-    kind, name = rng.choice(tuple(_KINDS)), f"bad-{rng.randrange(_NAMES)}"
-    resource = _KINDS[kind]
-    item = _writable(hostile(rng, sound(kind, namespace=place, name=name, version=1)))
-    try:
-        if rng.random() < 0.15:
-            await _spoil_secret(client, rng, place)
-        await client.create(resource, item, namespace=place)
-    except ApiError as refusal:
-        if refusal.reason != "AlreadyExists":
-            return "refused"
-    except ValueError:
-        return "refused"  # no path
-    return await _change(client, rng, resource, item, place)
-
-
-async def _change(client: KubeClient, rng: random.Random, resource: Resource, item: Object, place: str) -> str:
-    """Spec and metadata, or the status, or away with it."""
-    name = item["metadata"]["name"]
-    subresource = "status" if rng.random() < 0.3 and resource is not CONFIG_MAPS else None
-    body: Object = {field: item[field] for field in ("metadata", "spec", "status", "data") if field in item}
-    try:
-        if rng.random() < 0.15:
-            await client.delete(resource, name, namespace=place)
-        else:
-            await client.patch(resource, name, body, namespace=place, subresource=subresource)
-    except (ApiError, ValueError):
-        return "kept"
-    return "changed"
-
-
-async def _spoil_secret(client: KubeClient, rng: random.Random, place: str) -> None:
-    value = rng.choice(("", "&a *a", "a: &x [*x]", "{" * 500, str(any_value(rng))[:1000]))
-    secret = {"metadata": {"name": "far"}, "stringData": {"kubeconfig": value.replace("\x00", "")}}
-    await client.apply(SECRETS, secret, field_manager="test", namespace=place)
 
 
 async def _wait_of_the_good_one(client: KubeClient, namespace: str, replicas: int) -> float:
@@ -99,7 +48,7 @@ async def _tenants(client: KubeClient) -> AsyncIterator[list[str]]:
         yield names
     finally:
         for name in names:
-            for resource in _KINDS.values():
+            for resource in KINDS.values():
                 for item in (await client.list(resource, namespace=name)).items:
                     own = item["metadata"]["name"]
                     unbound = {"metadata": {"finalizers": None}}
@@ -120,7 +69,7 @@ async def test_nothing_that_a_server_takes_stops_the_operator_or_holds_up_others
     async with KubeClient(scene.access) as client, _tenants(client) as tenants:
         quiet = [await _wait_of_the_good_one(client, scene.namespace, replicas) for replicas in (2, 1, 2, 1)]
         for number in range(sizes.hostile_writes):
-            results.append(await _write(client, rng, rng.choice(tenants)))
+            results.append(await random_write(client, rng, rng.choice(tenants)))
             if number % 20 == 0:
                 busy.append(await _wait_of_the_good_one(client, scene.namespace, 1 + number // 20 % 2))
                 assert scene.operator.ended() is None, scene.operator.log[-1500:]

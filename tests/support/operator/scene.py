@@ -36,6 +36,20 @@ def tiny_job(name: str = "tiny", *, replicas: int = 1, **spec: Any) -> dict[str,
     }
 
 
+def sleeping_job(name: str = "tiny", **trainer: Any) -> dict[str, Any]:
+    """One whose pods sleep: there is no model, and a pod that began to work would end the job."""
+    return tiny_job(
+        name,
+        policies=[{"name": "solver", "model": {"uri": "/models/tiny"}, "trainer": _asleep("trainer") | trainer}],
+        pools=[{"name": "home", "replicas": 1, "gracePeriodSeconds": 5, **_asleep("worker")}],
+        data=tiny_job()["spec"]["data"] | _asleep("dataflow"),
+    )
+
+
+def _asleep(container: str) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": container, "command": ["sleep", "3600"]}]}}}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     plane: ControlPlane

@@ -107,6 +107,8 @@ class ObjectCache:
         stored = None if reflector is None else reflector.get(key)
         if stored is None and gone and key not in self._notes:
             return
+        if stored is None and not gone and reflector is not None and (reflector.version or 0) >= _version(item):
+            return  # the watch has told of it already, and of its end
         same = stored is not None and stored["metadata"]["uid"] == item["metadata"]["uid"]
         if stored is not None and not gone and same and _version(stored) >= _version(item):
             return

@@ -83,7 +83,7 @@ async def scan(site: Site, role: str, *, alone: bool, account: str | None = None
         for topology in (site.ours, site.other):
             await _answering(site.server, topology, stack)
         others = site.server.mint().account_keys(job_uid=uid_of(site.other)).values()
-        found = await _tried(bus, inbox, _attempts(site, role), others=[key.encode() for key in others])
+        found = await tried(bus, inbox, _attempts(site, role), others=[key.encode() for key in others])
         found |= await _effects(site, role, before)
         found |= await _misled(site, role, bus, stack)
         found |= await _overheard(site, role, bus, inbox, stack)
@@ -136,7 +136,7 @@ async def _answering(server: EmbeddedNatsWithAccounts, topology: JobTopology, st
     await _settled(dataflow, topology)
 
 
-async def _tried(bus: Bus, inbox: str, attempts: Sequence[Attempt], *, others: Sequence[bytes]) -> set[str]:
+async def tried(bus: Bus, inbox: str, attempts: Sequence[Attempt], *, others: Sequence[bytes]) -> set[str]:
     """Those that were answered by anything but the word that there is no responder."""
     worked: set[str] = set()
 

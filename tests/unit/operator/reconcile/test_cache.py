@@ -17,8 +17,9 @@ class _Watched(Reflector):
     def __init__(self) -> None:
         super().__init__(None, PODS)  # type: ignore[arg-type]  # nothing is asked of the server
 
-    def says(self, item: dict[str, Any] | None) -> None:
+    def says(self, item: dict[str, Any] | None, *, at: int | None = None) -> None:
         self._put(_KEY, item)
+        self._version = None if at is None else str(at)
 
 
 class _Clock:
@@ -62,6 +63,16 @@ def test_a_write_that_the_watch_has_overtaken_is_not_noted() -> None:
     watched.says(_pod(7))
     cache.note(_pod(5, colour="blue"))
     assert cache.get(_KEY) == _pod(7)
+
+
+def test_what_was_made_and_deleted_before_its_answer_was_read_is_not_noted() -> None:
+    watched, cache, _ = _made()
+    watched.says(_pod(5), at=5)
+    watched.says(None, at=6)
+    cache.note(_pod(5))
+    assert cache.get(_KEY) is None
+    cache.note(_pod(7, uid="two"))
+    assert cache.get(_KEY) == _pod(7, uid="two")
 
 
 def test_what_was_deleted_is_gone_at_once_and_its_successor_is_not() -> None:

@@ -1,0 +1,1 @@
+"""Two teams on one cluster, of which one is hostile."""
