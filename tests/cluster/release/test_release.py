@@ -98,6 +98,7 @@ def test_install_train_upgrade_uninstall(plane: ControlPlane, tmp_path: Path) ->
         "PersistentVolumeClaim/data-trimtab-nats-0",
         "PersistentVolumeClaim/data-trimtab-object-store-0",
         "Secret/trimtab-nats-accounts",  # the key that signs accounts of jobs
+        "Secret/trimtab-operator-job-keys",  # what the keys of jobs follow from
         "Lease/trimtab-operator",  # by its uid, pods in other clusters know whose they are
         "CustomResourceDefinition/rljobs.rl.trimtab.dev",
         "CustomResourceDefinition/rolloutpools.rl.trimtab.dev",

@@ -78,7 +78,7 @@ def operator(
     lines: Lines,
     tmp_path: Path,
 ) -> Iterator[OperatorProcess]:
-    dialled = {name: value for name, value in servers.items() if "ACCOUNT" not in name}
+    dialled = {name: value for name, value in servers.items() if "NATS__" in name or "OBJECT_STORE__" in name}
     remote = {name.replace("TRIMTAB_", "TRIMTAB_REMOTE_", 1): value for name, value in dialled.items()} | {
         "TRIMTAB_REMOTE_NATS__SERVERS": f"nats://{LOOPBACK}:{lines.nats.port}",
         "TRIMTAB_REMOTE_OBJECT_STORE__ENDPOINT_URL": f"http://{LOOPBACK}:{lines.store.port}",

@@ -18,9 +18,12 @@ from images.environment import ROOT
 from tests.support.chart.rendering import SETS, objects, values_of
 from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rollout_pod
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, trainer_pods
+from trimtab.operator.pods.network import job_policy
 from trimtab.operator.pods.rendering import PodSite, render_pod
+from trimtab.operator.settings import JobNetworkSettings
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +38,12 @@ def _shipped(folder: Path) -> None:
     for name in SETS:
         entries = [entry for entry in objects(values_of(name)) if entry["kind"] != "CustomResourceDefinition"]
         (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(entries), encoding="utf-8")
-    (folder / "job.yaml").write_text(yaml.safe_dump_all(_pods_of_a_job()), encoding="utf-8")
+    (folder / "job.yaml").write_text(yaml.safe_dump_all(_objects_of_a_job()), encoding="utf-8")
     (folder / "images").mkdir()
     shutil.copy(ROOT / "images/Dockerfile", folder / "images")
 
 
-def _pods_of_a_job() -> list[dict[str, Any]]:
+def _objects_of_a_job() -> list[dict[str, Any]]:
     desired = job()
     pool, trainer = pool_of(desired, desired.spec.pools[0], None), trainer_of(desired, desired.spec.policies[0])
     plans = [*dataflow_pods(desired), rollout_pod(desired, pool, 0), *trainer_pods(desired, trainer, attempt=1)]
@@ -54,7 +57,14 @@ def _pods_of_a_job() -> list[dict[str, Any]]:
         secret_files={"nats-credentials": "nats-credentials-rollout"},
         manifest="job-manifest",
     )
-    return [render_pod(plan, site) for plan in plans]
+    policy = job_policy(
+        {"kind": "RLJob", "metadata": metadata},
+        desired,
+        settings=JobNetworkSettings(),
+        nats=NatsSettings(servers=("tls://nats:4222",)),
+        object_store=ObjectStoreSettings(bucket="b", region="r", endpoint_url="https://store:8333"),
+    )
+    return [*(render_pod(plan, site) for plan in plans), policy]
 
 
 def _scan(folder: Path) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ async def test_ranks_leave_together(
             ranks.process.kill()
             ranks.process.wait(120.0)
     assert code != 0, ranks.log
-    assert await saved_step(store) == 3, ranks.log
+    assert await saved_step(store, job=f"{topology.namespace}/{topology.job}") == 3, ranks.log
     assert (await announced(bus, topology)).version == 3
     if ending == "refusal":
         assert "a newer attempt asks" in ranks.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from tests.support.operator.scene import tiny_job
 from tests.support.polling import eventually, patiently
 from trimtab.api import labels
 from trimtab.kube.client import KubeClient
-from trimtab.kube.errors import KubeError
+from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, RLJOBS, ROLLOUT_POOLS, SECRETS, TRAINERS, Key, Object, Resource
 
@@ -135,7 +136,8 @@ class Churn:
         """The last word on each job: as many rollout pods, or no job at all."""
         for name, replicas in wanted.items():
             if replicas is None:
-                if await self._job(name) is not None:
+                # It may be on its way out already.
+                with contextlib.suppress(NotFound):
                     await self.client.delete(RLJOBS, name, namespace=self.namespace)
                 continue
             async with patiently(60):

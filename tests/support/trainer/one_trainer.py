@@ -140,10 +140,11 @@ async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
     return decode((await bucket.get("solver", deadline_s=60.0)).value, WeightPointer)
 
 
-async def newest(store: ObjectStore) -> CheckpointIndex | None:
-    return await CheckpointStore(ObjectStorage(store, PREFIX, scratch=Path("unused")), seal_of(SIGNER), keep=2).newest()
+async def newest(store: ObjectStore, *, job: str = "n/j") -> CheckpointIndex | None:
+    storage = ObjectStorage(store, PREFIX, scratch=Path("unused"))
+    return await CheckpointStore(storage, seal_of(SIGNER, job=job), keep=2).newest()
 
 
-async def saved_step(store: ObjectStore) -> int | None:
-    index = await newest(store)
+async def saved_step(store: ObjectStore, *, job: str = "n/j") -> int | None:
+    index = await newest(store, job=job)
     return None if index is None else index.step
