@@ -67,7 +67,7 @@ def test_a_closed_node_is_told(scene: Scene, close: list[str], reopen: list[str]
 
 def test_a_limit_that_kills_is_told(scene: Scene) -> None:
     fills_memory = ["python", "-c", "import time; held = b'x' * (1 << 28); time.sleep(600)"]
-    small = {"template": {"spec": {"containers": [{"name": "trainer", "command": fills_memory}]}}}
+    small: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "trainer", "command": fills_memory}]}}}
     scene.apply(sleeping_job(resources={"limits": {"memory": "48Mi"}}, **small))
     error = scene.until(lambda: _told(scene), lambda error: error.get("reason") == "OOMKilled")
     assert "raise resources.limits.memory" in error["message"]
