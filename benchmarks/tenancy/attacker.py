@@ -12,9 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3
 import msgspec
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks.tenancy.site import BAD, GOOD, TwoTeams
@@ -27,6 +25,7 @@ from trimtab.fabric.bus.credentials import MintedCredentials
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.accounts import ROLE_ACCOUNTS
+from trimtab.fabric.objects.aws import aws_client
 from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.kube.client import KubeClient
 
@@ -97,15 +96,7 @@ class Attacker:
 
     async def _try_objects(self, role: str, keys: StoreCredentials) -> None:
         store = self.teams.store.settings
-        client: Any = boto3.session.Session().client(
-            "s3",
-            endpoint_url=store.endpoint_url,
-            region_name=store.region,
-            aws_access_key_id=keys.access_key_id,
-            aws_secret_access_key=keys.secret_access_key,
-            aws_session_token=keys.session_token,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        client = aws_client("s3", store, keys)
         prefix = f"{GOOD}/{GOOD}-{self.teams.uid(self.teams.good, GOOD)[:8]}"
         place = {"Bucket": store.bucket, "Key": f"{prefix}/weights/solver/latest"}
         calls: dict[str, Any] = {

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.objects.aws import aws_client
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
 from trimtab.fabric.objects.credentials import StoreCredentials, read_credentials
 from trimtab.fabric.objects.errors import (
@@ -113,25 +113,15 @@ class ObjectStore:
             return self._client
 
     def _new_client(self, credentials: StoreCredentials) -> S3Client:
-        """It reads the authority's file when it dials."""
-        settings = self._settings
-        client: S3Client = boto3.session.Session().client(
+        client: S3Client = aws_client(
             "s3",
-            endpoint_url=settings.endpoint_url,
-            region_name=settings.region,
-            aws_access_key_id=credentials.access_key_id,
-            aws_secret_access_key=credentials.secret_access_key,
-            aws_session_token=credentials.session_token,
-            verify=str(settings.ca_file) if settings.ca_file else None,
+            self._settings,
+            credentials,
             config=Config(
-                connect_timeout=settings.connect_timeout_s,
-                read_timeout=settings.read_timeout_s,
                 max_pool_connections=self._threads,
-                retries={"total_max_attempts": 1},
                 # We send a checksum with everything we write and check what we read ourselves.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
-                s3={"addressing_style": "path"} if settings.endpoint_url else {},
             ),
         )
         # boto3 asks before every body whether it may send it: a round trip, twice the time of a small write far away.

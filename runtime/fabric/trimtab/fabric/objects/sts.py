@@ -8,9 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from trimtab.fabric.objects.aws import aws_client
 from trimtab.fabric.objects.credentials import StoreCredentials, read_credentials
 from trimtab.fabric.objects.errors import STORE_FAULTS, ObjectStoreError, StoreTimeout, translated
 from trimtab.fabric.settings import ObjectStoreSettings
@@ -29,21 +27,7 @@ async def assumed_role(
     """With each of the policies, under its name. Raises an ObjectStoreError."""
 
     def assume() -> dict[str, StoreCredentials]:
-        own = read_credentials(store)
-        client: Any = boto3.session.Session().client(
-            "sts",
-            endpoint_url=endpoint_url or store.endpoint_url,
-            region_name=store.region,
-            aws_access_key_id=own.access_key_id,
-            aws_secret_access_key=own.secret_access_key,
-            aws_session_token=own.session_token,
-            verify=str(store.ca_file) if store.ca_file else None,
-            config=Config(
-                connect_timeout=store.connect_timeout_s,
-                read_timeout=store.read_timeout_s,
-                retries={"total_max_attempts": 2},
-            ),
-        )
+        client = aws_client("sts", store, read_credentials(store), endpoint_url=endpoint_url, attempts=2)
         try:
             return {
                 name: _credentials(
