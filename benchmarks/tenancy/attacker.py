@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from benchmarks.tenancy.site import BAD, GOOD, TwoTeams
 from tests.support.fabric.scan.attempts import on_batches, on_streams
 from tests.support.fabric.scan.scanner import tried
-from tests.support.fabric.scan.things import things_of
+from tests.support.fabric.scan.targets import targets_of
 from tests.support.operator.hostile_writes import random_write
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.credentials import MintedCredentials
@@ -70,9 +70,9 @@ class Attacker:
         return await stack.enter_async_context(bus), user.inbox_prefix
 
     async def _try_streams(self, role: str, bus: Bus, inbox: str) -> None:
-        attempts = [*on_streams(things_of(_THEIRS)), *on_batches(_THEIRS)]
+        attempts = [*on_streams(targets_of(_THEIRS)), *on_batches(_THEIRS)]
         # Answers of the server about streams of ours, to subjects of theirs.
-        replies = [thing.subject for thing in things_of(_THEIRS)]
+        replies = [target.subject for target in targets_of(_THEIRS)]
         while True:
             self.tries[f"{role}: streams"] += len(attempts)
             self.worked |= {f"{role}: {what}" for what in await tried(bus, inbox, attempts, others=())}
@@ -85,10 +85,10 @@ class Attacker:
         """Until its own account is full, and then on."""
         payload = random.Random(1).randbytes(_FLOOD_BYTES)
         while True:
-            for thing in things_of(_OURS):
+            for target in targets_of(_OURS):
                 try:
                     async with asyncio.timeout(_CALL_S):
-                        await bus.send(thing.subject, payload)
+                        await bus.send(target.subject, payload)
                 except BusError:
                     continue
                 self.tries[f"{role}: flood"] += 1

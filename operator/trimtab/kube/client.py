@@ -18,7 +18,7 @@ import aiohttp
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.tls import TlsUnusable
 from trimtab.kube.access import AccessError, ClusterAccess
-from trimtab.kube.answers import OWN_SERVER, AnswerLimits, checked, checked_items, decoded, read_bounded
+from trimtab.kube.bounded_response import OWN_SERVER, AnswerLimits, checked, checked_items, decoded, read_bounded
 from trimtab.kube.errors import (
     Gone,
     KubeError,

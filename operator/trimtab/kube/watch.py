@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import aiohttp
 
-from trimtab.kube.answers import checked, decoded
+from trimtab.kube.bounded_response import checked, decoded
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import TooLarge, Unreachable, api_error
 from trimtab.kube.resources import Object, Resource

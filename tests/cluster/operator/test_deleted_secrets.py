@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.support.control_planes import NewControlPlane
-from tests.support.operator.forked_operator import ForkedOperator
-from tests.support.operator.operator_process import OperatorProcess, grant_namespaced_role
+from tests.support.operator.namespaced_operators import namespaced_operators
 from tests.support.operator.scene import Scene, tiny_job
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -39,27 +39,16 @@ def start(
     namespace: str,
     tmp_path: Path,
 ) -> Iterator[Callable[..., Scene]]:
-    user = grant_namespaced_role(control_plane, namespace)
-    access = load_access(control_plane.kubeconfig())
-    started: list[OperatorProcess] = []
+    access, numbers = load_access(control_plane.kubeconfig()), count()
+    with namespaced_operators(
+        operator_template, control_plane, namespace=namespace, folder=tmp_path, environment=servers
+    ) as operator:
 
-    def begin(**environment: str) -> Scene:
-        process = ForkedOperator(
-            operator_template,
-            tmp_path / str(len(started)),
-            plane=control_plane,
-            environment={**servers, "TRIMTAB_IDENTITY": str(len(started)), "TRIMTAB_LEASE__DURATION_S": "120"}
-            | environment,
-            user=user,
-            home=namespace,
-        ).start("--namespace", namespace)
-        started.append(process)
-        return Scene(plane=control_plane, namespace=namespace, access=access, operator=process)
+        def begin(**environment: str) -> Scene:
+            process = operator(str(next(numbers)), **environment)
+            return Scene(plane=control_plane, namespace=namespace, access=access, operator=process)
 
-    yield begin
-    for process in started:
-        if process.ended() is None:
-            process.kill()
+        yield begin
 
 
 def keys_of(scene: Scene) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.control_planes import NewControlPlane
-from tests.support.operator.forked_operator import ForkedOperator
-from tests.support.operator.operator_process import OperatorProcess, grant_namespaced_role
+from tests.support.operator.namespaced_operators import namespaced_operators
+from tests.support.operator.operator_process import OperatorProcess
 from tests.support.operator.scene import Scene, tiny_job
 from tests.support.template_process import TemplateProcess
 from trimtab.embedded.kube.control_plane import ControlPlane
@@ -41,28 +41,12 @@ def operator_of(
     namespace: str,
     tmp_path: Path,
 ) -> Iterator[Callable[..., OperatorProcess]]:
-    user = grant_namespaced_role(control_plane, namespace)
-    started: list[OperatorProcess] = []
     # With the operator's own key for all pods, as for a store without an STS.
     own = {name: value for name, value in servers.items() if "STORAGE_ROLES" not in name}
-
-    def start(identity: str, **environment: str) -> OperatorProcess:
-        process = ForkedOperator(
-            operator_template,
-            tmp_path / f"{identity}-{len(started)}",
-            plane=control_plane,
-            # A machine that is busy for a while must not cost it the lease.
-            environment={**own, "TRIMTAB_IDENTITY": identity, "TRIMTAB_LEASE__DURATION_S": "120", **environment},
-            user=user,
-            home=namespace,
-        ).start("--namespace", namespace)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.ended() is None:
-            process.kill()
+    with namespaced_operators(
+        operator_template, control_plane, namespace=namespace, folder=tmp_path, environment=own
+    ) as operator:
+        yield operator
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fabric.account_users import stream_names
 from tests.support.fabric.scan.scanner import Site, scan
-from tests.support.fabric.scan.things import SECURITY, documented
+from tests.support.fabric.scan.targets import SECURITY, documented
 from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.users.accounts import JOB, ROLE_ACCOUNTS
 

@@ -26,7 +26,7 @@ def test_a_job_that_is_whole_has_none(tmp_path: Path) -> None:
     [
         ("slow_tool:FastTool", "slow_tool.py has no class FastTool; it has SlowTool"),
         ("broken:Anything", "broken.py, line 2: "),
-        ("nowhere_to_be_found:Thing", "holds no nowhere_to_be_found.py, and no module of that name is installed"),
+        ("nowhere_to_be_found:Target", "holds no nowhere_to_be_found.py, and no module of that name is installed"),
     ],
 )
 def test_a_class_that_is_not_there(tmp_path: Path, entrypoint: str, said: str) -> None:

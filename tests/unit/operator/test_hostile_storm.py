@@ -27,7 +27,7 @@ from tests.support.sizes import Sizes
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.tls import ClientTls
 from trimtab.kube.access import ClusterAccess
-from trimtab.kube.answers import OTHERS_SERVER, checked, decoded
+from trimtab.kube.bounded_response import OTHERS_SERVER, checked, decoded
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError, Unreachable
 from trimtab.kube.events import EventRecorder

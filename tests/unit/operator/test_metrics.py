@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from trimtab.fabric.metrics import Metrics
-from trimtab.kube.answers import OWN_SERVER
+from trimtab.kube.bounded_response import OWN_SERVER
 from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Resource

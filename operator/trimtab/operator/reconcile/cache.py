@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from trimtab.kube.answers import UNREADABLE
+from trimtab.kube.bounded_response import UNREADABLE
 from trimtab.kube.reflector import Listener, Reflector
 from trimtab.kube.resources import Key, Object, Resource, key_of
 from trimtab.operator.reconcile.refusals import overlong_spec

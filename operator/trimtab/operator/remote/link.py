@@ -19,7 +19,7 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
-from trimtab.kube.answers import OTHERS_SERVER
+from trimtab.kube.bounded_response import OTHERS_SERVER
 from trimtab.kube.client import KubeClient, RequestHook
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.fabric.scan.scanner import Site, scan
-from tests.support.fabric.scan.things import SECURITY, documented
+from tests.support.fabric.scan.targets import SECURITY, documented
 from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.users.accounts import ROLE_ACCOUNTS
 from trimtab.fabric.logs import configure_logs

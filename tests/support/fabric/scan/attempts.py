@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.support.fabric.scan.things import BATCHES, Thing
+from tests.support.fabric.scan.targets import BATCHES, Target
 from trimtab.fabric.bus.names import Headers
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 
@@ -18,7 +18,7 @@ _READER = "scan-reader"
 @dataclass(frozen=True)
 class Attempt:
     means: str
-    """What it would be if it worked, as `thing: what`."""
+    """What it would be if it worked, as `target: what`."""
     subject: str
     payload: bytes = b""
     headers: Headers = field(default_factory=dict)
@@ -95,10 +95,10 @@ _HEADERS: dict[str, Headers] = {
 }
 
 
-def on_streams(things: Iterable[Thing], *, owner: str = "") -> list[Attempt]:
+def on_streams(targets: Iterable[Target], *, owner: str = "") -> list[Attempt]:
     """`owner` is put before what it would mean: of another job, all of it is too much."""
     found: list[Attempt] = []
-    for thing in things:
+    for target in targets:
         own = {
             "read": _READS,
             "follow": _FOLLOWS,
@@ -108,21 +108,21 @@ def on_streams(things: Iterable[Thing], *, owner: str = "") -> list[Attempt]:
         }
         named = [(what, operation) for what, operations in own.items() for operation in operations]
         for what, operation in [*named, *((other.split(".{")[0], other) for other in _OTHERS)]:
-            subject = f"$JS.API.{operation.format(thing.stream, thing.subject)}"
-            found.append(Attempt(f"{owner}{thing.name}: {what}", subject, _body(operation, thing)))
-        write = f"{owner}{thing.name}: write"
-        found.append(Attempt(write, thing.subject, b"scan", {"Nats-Msg-Id": thing.stream}, stores=True))
+            subject = f"$JS.API.{operation.format(target.stream, target.subject)}"
+            found.append(Attempt(f"{owner}{target.name}: {what}", subject, _body(operation, target)))
+        write = f"{owner}{target.name}: write"
+        found.append(Attempt(write, target.subject, b"scan", {"Nats-Msg-Id": target.stream}, stores=True))
         found += [
-            Attempt(f"{write} with {name}", thing.subject, b"1", headers, stores=True)
+            Attempt(f"{write} with {name}", target.subject, b"1", headers, stores=True)
             for name, headers in _HEADERS.items()
         ]
         scheduled = {"Nats-Schedule": "@at 2000-01-01T00:00:00Z", "Nats-Schedule-Target": "trimtab.scan.target"}
-        found.append(Attempt(f"{write} with schedule", thing.subject, b"scan", scheduled, stores=True))
+        found.append(Attempt(f"{write} with schedule", target.subject, b"scan", scheduled, stores=True))
     return found
 
 
-def _body(operation: str, thing: Thing) -> bytes:
-    consumer = {"stream_name": thing.stream, "config": {"name": _READER, "ack_policy": "none", "mem_storage": True}}
+def _body(operation: str, target: Target) -> bytes:
+    consumer = {"stream_name": target.stream, "config": {"name": _READER, "ack_policy": "none", "mem_storage": True}}
     if operation == "DIRECT.GET.{0}.{1}" or operation.startswith(("STREAM.INFO", "CONSUMER.INFO", "STREAM.PURGE")):
         return b""
     if operation.startswith(("DIRECT.GET", "STREAM.MSG")):
@@ -131,7 +131,7 @@ def _body(operation: str, thing: Thing) -> bytes:
         return b'{"batch": 1, "no_wait": true}'
     if operation.startswith("CONSUMER."):
         return json.dumps(consumer).encode()
-    return json.dumps({"name": thing.stream, "subjects": ["stolen"], "deliver_subject": "stolen"}).encode()
+    return json.dumps({"name": target.stream, "subjects": ["stolen"], "deliver_subject": "stolen"}).encode()
 
 
 def on_batches(topology: JobTopology, *, owner: str = "") -> list[Attempt]:
@@ -153,17 +153,17 @@ def question(right: str) -> tuple[str, bytes]:
     return right.replace(">", "scan").replace("*", "scan"), b'{"no_wait": true}' if pull else b'{"seq": 1}'
 
 
-def answers_elsewhere(own: Iterable[Thing], other: Iterable[Thing], *, inboxes: Iterable[str]) -> list[str]:
+def answers_elsewhere(own: Iterable[Target], other: Iterable[Target], *, inboxes: Iterable[str]) -> list[str]:
     """Subjects to which an answer must not get: of both jobs' books and of JetStream, and where others hear answers."""
     found: list[str] = [f"{inbox}.scan" for inbox in inboxes]
-    for thing in (*own, *other):
+    for target in (*own, *other):
         found += [
-            thing.subject,
-            f"$JS.API.STREAM.DELETE.{thing.stream}",
-            f"$JS.API.STREAM.PURGE.{thing.stream}",
-            f"$JS.API.STREAM.INFO.{thing.stream}",
-            f"$JS.API.STREAM.MSG.GET.{thing.stream}",
-            f"$JS.API.CONSUMER.CREATE.{thing.stream}",
-            f"$JS.ACK.{thing.stream}.{TASK_CONSUMER}.1.1.1.1.1",
+            target.subject,
+            f"$JS.API.STREAM.DELETE.{target.stream}",
+            f"$JS.API.STREAM.PURGE.{target.stream}",
+            f"$JS.API.STREAM.INFO.{target.stream}",
+            f"$JS.API.STREAM.MSG.GET.{target.stream}",
+            f"$JS.API.CONSUMER.CREATE.{target.stream}",
+            f"$JS.ACK.{target.stream}.{TASK_CONSUMER}.1.1.1.1.1",
         ]
     return [*found, "$JS.API.STREAM.CREATE.scan-made", "$SYS.REQ.CLAIMS.UPDATE", "trimtab.scan.target"]

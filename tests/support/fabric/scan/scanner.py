@@ -19,7 +19,7 @@ from tests.support.fabric.account_users import (
     uid_of,
 )
 from tests.support.fabric.scan.attempts import Attempt, answers_elsewhere, on_accounts, on_batches, on_streams, question
-from tests.support.fabric.scan.things import BATCHES, things_of
+from tests.support.fabric.scan.targets import BATCHES, targets_of
 from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.credentials import MintedCredentials
@@ -69,8 +69,8 @@ class Site:
         await declared_by_the_operator(server, ours, other)
         async with administrator_of(server, ours) as mine, administrator_of(server, other) as theirs:
             for bus, topology in ((mine, ours), (theirs, other)):
-                for thing in things_of(topology):
-                    await publish(bus, thing.subject, b"precious", message_id=thing.name, deadline_s=_D)
+                for target in targets_of(topology):
+                    await publish(bus, target.subject, b"precious", message_id=target.name, deadline_s=_D)
             yield cls(server, ours, other, mine, theirs)
 
 
@@ -108,16 +108,16 @@ def _attempts(site: Site, role: str) -> list[Attempt]:
     theirs = mint.account_keys(job_uid=uid_of(site.other))[JOB]
     forged = json.dumps({"acc": theirs, "svc": theirs, "user": "administrator"})
     return [
-        *on_streams(things_of(site.ours)),
+        *on_streams(targets_of(site.ours)),
         # A dataflow may ask itself what it likes.
         *(on_batches(site.ours) if role != "dataflow" else ()),
-        *on_streams(things_of(site.other), owner="other job's "),
+        *on_streams(targets_of(site.other), owner="other job's "),
         *on_batches(site.other, owner="other job's "),
         *on_accounts(accounts, stream=site.ours.tasks.name),
         # A client's word on whose account it is from.
         *(
             Attempt("other job's stream by a forged origin", attempt.subject, attempt.payload, headers)
-            for attempt in on_streams(things_of(site.other))
+            for attempt in on_streams(targets_of(site.other))
             for headers in ({"Nats-Request-Info": forged},)
             if not attempt.stores
         ),
@@ -173,13 +173,13 @@ async def _states(site: Site) -> dict[str, tuple[int, int] | None]:
 async def _effects(site: Site, role: str, before: dict[str, tuple[int, int] | None]) -> set[str]:
     """What is otherwise than before, beyond what the role writes and takes."""
     may = rights_of(role, site.ours, inbox_prefix="_INBOX_any").publish
-    own = {thing.stream: thing for thing in things_of(site.ours)}
+    own = {target.stream: target for target in targets_of(site.ours)}
     expected = {
         stream
-        for stream, thing in own.items()
-        if _covered(thing.subject, may)
+        for stream, target in own.items()
+        if _covered(target.subject, may)
         or f"$JS.API.STREAM.PURGE.{stream}" in may
-        or (thing.name == "TASKS" and any(subject.startswith("$JS.ACK.") for subject in may))
+        or (target.name == "TASKS" and any(subject.startswith("$JS.ACK.") for subject in may))
     }
     # A key that expires goes by itself.
     expiring = {bucket.stream for job in (site.ours, site.other) for bucket in job.buckets if bucket.ttl_s}
@@ -205,7 +205,7 @@ async def _misled(site: Site, role: str, bus: Bus, stack: AsyncExitStack) -> set
     questions = [question(right) for right in may if ".PURGE." not in right]
     await asyncio.sleep(_PATIENCE_S / 4)  # until answers to ourselves have come
     heard.noting = True
-    for target in answers_elsewhere(things_of(site.ours), things_of(site.other), inboxes=inboxes):
+    for target in answers_elsewhere(targets_of(site.ours), targets_of(site.other), inboxes=inboxes):
         for subject, payload in questions:
             await bus.send(subject, payload, reply=target)
             await bus.send(subject, payload, reply=target, headers={"Nats-Trace-Dest": target})
@@ -235,8 +235,8 @@ async def _overheard(site: Site, role: str, bus: Bus, inbox: str, stack: AsyncEx
         await bus.subscribe(topology.all_batches, cb=note)
     await _settled(bus, site.ours)
     for owner, keeper, topology in (("", site.our_keeper, site.ours), ("other job's ", site.their_keeper, site.other)):
-        for thing in things_of(topology):
-            await keeper.send(thing.subject, f"loud {owner}{thing.name}: hear".encode())
+        for target in targets_of(topology):
+            await keeper.send(target.subject, f"loud {owner}{target.name}: hear".encode())
         trainer = await stack.enter_async_context(administrator_of(site.server, topology, account="trainer"))
         if role != "trainer" or topology is site.other:
             await trainer.send(topology.batch_subject("scan"), f"loud {owner}{BATCHES}: answer".encode())

@@ -26,7 +26,7 @@ from tests.support.kube.fault_server import (
     streamed,
 )
 from tests.support.polling import eventually
-from trimtab.kube.answers import OTHERS_SERVER, UNREADABLE
+from trimtab.kube.bounded_response import OTHERS_SERVER, UNREADABLE
 from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError, TooLarge, Unreachable
 from trimtab.kube.reflector import Reflector

@@ -14,7 +14,7 @@ _FIRST_CELL = "| stream or bucket |"
 
 
 @dataclass(frozen=True)
-class Thing:
+class Target:
     """A stream or bucket, with a subject that it takes."""
 
     name: str
@@ -22,7 +22,7 @@ class Thing:
     subject: str
 
 
-def things_of(topology: JobTopology) -> list[Thing]:
+def targets_of(topology: JobTopology) -> list[Target]:
     streams: list[tuple[str, StreamSpec, str]] = [
         ("TASKS", topology.tasks, topology.task_subject("scan")),
         ("TRAJECTORIES", topology.trajectories, topology.trajectory_subject("scan")),
@@ -37,13 +37,13 @@ def things_of(topology: JobTopology) -> list[Thing]:
         ("swaps", topology.swaps),
     ]
     return [
-        *(Thing(name, spec.name, subject) for name, spec, subject in streams),
-        *(Thing(name, spec.stream, f"$KV.{spec.name}.scan") for name, spec in buckets),
+        *(Target(name, spec.name, subject) for name, spec, subject in streams),
+        *(Target(name, spec.stream, f"$KV.{spec.name}.scan") for name, spec in buckets),
     ]
 
 
 def documented(text: str) -> Mapping[str, frozenset[str]]:
-    """What each role may do, as `thing: what`, from the table of the page."""
+    """What each role may do, as `target: what`, from the table of the page."""
     lines = text.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith(_FIRST_CELL)]
     roles = _cells(lines[begin])[1:]
@@ -51,9 +51,9 @@ def documented(text: str) -> Mapping[str, frozenset[str]]:
     for line in lines[begin + 2 :]:
         if not line.startswith("|"):
             break
-        thing, *cells = _cells(line)
+        target, *cells = _cells(line)
         for role, cell in zip(roles, cells, strict=True):
-            found[role] |= {f"{thing}: {what.strip()}" for what in cell.split(",") if what.strip()}
+            found[role] |= {f"{target}: {what.strip()}" for what in cell.split(",") if what.strip()}
     return {role: frozenset(what) for role, what in found.items()}
 
 
