@@ -70,8 +70,8 @@ test-sglang: $(INSTALLED)  ## the engine tests and a training run on a real SGLa
 	@$(BIN)/python -m examples.sglang.environment
 	TRIMTAB_TEST_SGLANG=1 $(BIN)/pytest --timeout=1800 tests/sglang
 
-fuzz: $(INSTALLED)  ## 100,000 random manifests through the parser and the rules (10 minutes; a hundredth of it is part of test)
-	TRIMTAB_FUZZ_EXAMPLES=17000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py
+fuzz: $(INSTALLED)  ## 100,000 random manifests through parser and rules, and as many hostile objects through the controller (15 minutes)
+	TRIMTAB_FUZZ_EXAMPLES=17000 TRIMTAB_HOSTILE_OBJECTS=100000 $(BIN)/pytest --timeout=1800 tests/unit/api/test_fuzz.py tests/unit/fabric/test_wire_fuzz.py tests/unit/operator/test_hostile_storm.py
 
 scan: $(INSTALLED)  ## what every role's NATS connection can do, tried; fails when it is more than docs/security.md says
 	$(BIN)/python -m tests.support.fabric.scan

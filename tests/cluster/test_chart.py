@@ -148,6 +148,7 @@ def _secrets(control_plane: ControlPlane, namespace: str) -> dict[str, Any]:
     return {name: json.loads(text)["data"] for name, text in zip(names, found, strict=True)}
 
 
+@pytest.mark.slow
 def test_install_upgrade_uninstall(control_plane: ControlPlane, namespace: str) -> None:
     # The session's other tests have put the definitions there by hand; the release only has them after it adopted them.
     adopt = {"meta.helm.sh/release-name": _RELEASE, "meta.helm.sh/release-namespace": namespace}

@@ -46,6 +46,7 @@ async def real(process: EngineProcess) -> AsyncIterator[Engine]:
         yield engine
 
 
+@pytest.mark.slow
 async def test_greedy_is_transformers_token_for_token_and_logprobs_agree(real: Engine, smollm2: SmolLM2) -> None:
     prompts = [list(smollm2.tokenizer.encode(text).ids) for text in TEXTS]
     answers = await asyncio.gather(*(real.generate(prompt, max_new_tokens=COUNT, temperature=0) for prompt in prompts))
@@ -56,6 +57,7 @@ async def test_greedy_is_transformers_token_for_token_and_logprobs_agree(real: E
         assert answer["text"] == smollm2.tokenizer.decode(tokens_of(answer))
 
 
+@pytest.mark.slow
 async def test_a_sampled_group_shares_its_prompt_and_has_exact_logprobs(real: Engine, smollm2: SmolLM2) -> None:
     # Long enough to be worth waiting for: short ones are computed for each where they arrive at the same time.
     prompt = list(smollm2.tokenizer.encode(" ".join(TEXTS * 3)).ids)

@@ -33,7 +33,7 @@ class Sizes:
     interrupted_jobs: bool
     """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
     hostile_objects: int
-    """Random ones, through decoders and reconcilers in this process."""
+    """Random ones, through decoders and reconcilers in this process; `make fuzz` takes five times as many."""
     hostile_writes: int
     """Of random objects, to a real API server."""
     rank_kills: int
@@ -63,8 +63,8 @@ FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     interrupted_jobs=True,
-    hostile_objects=100_000,
-    hostile_writes=2000,
+    hostile_objects=20_000,
+    hostile_writes=500,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

@@ -6,6 +6,8 @@ A test that is marked `slow` runs in the second tier only. Storms and kills run 
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,4 +73,6 @@ def part_of(file: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def sizes(pytestconfig: pytest.Config) -> Sizes:
-    return FULL if pytestconfig.getoption("all") else SMALL
+    sizes = FULL if pytestconfig.getoption("all") else SMALL
+    hostile_objects = os.environ.get("TRIMTAB_HOSTILE_OBJECTS")
+    return sizes if hostile_objects is None else replace(sizes, hostile_objects=int(hostile_objects))

@@ -119,8 +119,9 @@ def test_a_changed_template_rolls_within_bounds(scene: Scene) -> None:
         ]
         assert len(fresh) == 1
         scene.make_ready(*fresh)
-    worker = scene.pods("rollout")[names[0]]["spec"]["containers"][0]
-    assert {"name": "COLOUR", "value": "blue"} in worker["env"]
+    # A successor has another name where its predecessor was still on its way out.
+    for pod in scene.pods("rollout").values():
+        assert {"name": "COLOUR", "value": "blue"} in pod["spec"]["containers"][0]["env"]
     # The manifest that only the old pods had is gone with them.
     scene.until(
         lambda: [entry["metadata"]["name"] for entry in scene.listed(CONFIG_MAPS)],

@@ -44,6 +44,7 @@ def test_a_pool_is_made_scaled_and_deleted_there(scene: Scene, far: FarSide) -> 
     scene.until(scene.pods, lambda pods: pods == {})
 
 
+@pytest.mark.slow
 def test_what_keeps_a_pod_there_from_starting_is_told_at_home(scene: Scene, far: FarSide) -> None:
     scene.apply(kubeconfig_secret(far.kubeconfig()), tiny_job(pools=[HOME, far.pool()]))
     far.has_pods("tiny-far-rollout-0")
@@ -106,6 +107,7 @@ def test_what_is_sent_there_is_what_pods_need_and_no_more(
     assert owners == {anchor}
 
 
+@pytest.mark.slow
 def test_two_namespaces_send_pools_of_one_name_to_one_place(scene: Scene, far: FarSide) -> None:
     other = f"test-{uuid.uuid4().hex[:12]}"
     scene.plane.kubectl("create", "namespace", other)
@@ -121,6 +123,7 @@ def test_two_namespaces_send_pools_of_one_name_to_one_place(scene: Scene, far: F
     assert scene.condition(ROLLOUT_POOLS, "tiny-far", "Accepted")["status"] == "True"
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_moved_home_leaves_nothing_there(scene: Scene, far: FarSide) -> None:
     scene.apply(kubeconfig_secret(far.kubeconfig()), tiny_job(pools=[HOME, far.pool()]))
     far.has_pods("tiny-far-rollout-0")
@@ -131,6 +134,7 @@ def test_a_pool_that_is_moved_home_leaves_nothing_there(scene: Scene, far: FarSi
     scene.until(lambda: scene.condition(ROLLOUT_POOLS, "tiny-far", "Reachable"), lambda condition: condition == {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["namespace", "account"])
 def test_what_the_account_may_not_do_is_said_with_the_fix(scene: Scene, far: FarSide, field: str) -> None:
     pool = far.pool()

@@ -91,6 +91,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EnginePro
     process.kill()
 
 
+@pytest.mark.slow
 async def test_a_real_worker_completes_tasks_under_it(
     nats: EmbeddedNatsWithAccounts,
     guest_settings: NatsSettings,

@@ -191,6 +191,7 @@ def test_a_family_that_the_engine_cannot_serve(folder: Path) -> None:
     says(message_of(folder / "job.yaml"), "model", "gpt2")
 
 
+@pytest.mark.slow
 def test_a_workflow_that_always_raises(folder: Path) -> None:
     """And what the run says to look at can be looked at, as it was printed, when the job is over."""
     done = subprocess.run(

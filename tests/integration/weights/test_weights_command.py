@@ -130,6 +130,7 @@ async def test_inspect_shows_the_catalogue_the_leases_and_the_costs(filled: Weig
     assert await snapshot(filled) == before
 
 
+@pytest.mark.slow
 async def test_inspect_works_without_keys_and_says_what_that_means(filled: WeightSite, shell: Shell) -> None:
     shell.environment |= {"TRIMTAB_WEIGHTS__PUBLIC_KEYS": None, "TRIMTAB_WEIGHTS__SIGNING_SEED": None}
     found = await shell.json("inspect")
@@ -208,6 +209,7 @@ async def test_verify_lists_damaged_and_missing_chunks_and_foreign_signatures(fi
     assert "4 faults" in text
 
 
+@pytest.mark.slow
 async def test_only_a_deep_look_finds_a_signed_lie(filled: WeightSite, shell: Shell) -> None:
     genuine = await reader(filled).read(await entry_of(filled, 3, 4), deadline_s=D)
     wrong_root = msgspec.structs.replace(genuine, target=Position(1, 5), root="f" * 64)
@@ -238,6 +240,7 @@ async def _digests(site: WeightSite, block: int, digest: str) -> list[str]:
     return list((digests | {block: digest}).values())
 
 
+@pytest.mark.slow
 async def test_after_a_collection_what_is_left_is_decoded_as_far_as_its_anchors_reach(
     site: WeightSite, shell: Shell
 ) -> None:
@@ -255,6 +258,7 @@ async def test_after_a_collection_what_is_left_is_decoded_as_far_as_its_anchors_
     ]
 
 
+@pytest.mark.slow
 async def test_a_dry_run_changes_nothing_and_says_what_gc_then_does(filled: WeightSite, shell: Shell) -> None:
     await write_lease(filled.store, "p", Lease(member="pool-0", held=Position(1, 3)), deadline_s=D)
     await filled.store.put("weights/p/notes.txt", b"not ours")
@@ -318,6 +322,7 @@ async def test_pull_fetches_everything_once_and_then_only_the_delta(
     assert not await site.sizes("lease")
 
 
+@pytest.mark.slow
 async def test_one_who_was_away_pulls_the_fold(site: WeightSite, shell: Shell, tmp_path: Path) -> None:
     publisher = await site.publisher()
     await site.publish(publisher, 0, 1)
