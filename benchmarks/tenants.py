@@ -7,6 +7,7 @@ of a minute with and without attacks, so that both meet the same machine.
 from __future__ import annotations
 
 import asyncio
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import click
 
 from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
 from benchmarks.tenancy.attacker import Attacker
+from benchmarks.tenancy.object_waits import ObjectWaits
 from benchmarks.tenancy.site import GOOD, TwoTeams, two_teams
 from trimtab.api.job import RLJob
 from trimtab.dataflow.audit.report import AuditReport, audit
@@ -31,15 +33,17 @@ class _Measured:
     alone: list[float] = field(default_factory=list)
     attacked: list[float] = field(default_factory=list)
     """Steps in a second, turn by turn."""
+    waits_alone: list[float] = field(default_factory=list)
+    waits_attacked: list[float] = field(default_factory=list)
+    """Seconds until the operator had seen a change of another object."""
 
 
-def _steps_per_second(teams: TwoTeams, seconds: float, attacker: Attacker | None) -> float:
-    before, began = teams.steps, time.monotonic()
-    if attacker is None:
-        time.sleep(seconds)
-    else:
-        asyncio.run(attacker.attack(seconds))
-    return (teams.steps - before) / (time.monotonic() - began)
+async def _turn(waits: ObjectWaits, seconds: float, attacker: Attacker | None) -> list[float]:
+    async with asyncio.TaskGroup() as turn:
+        measuring = turn.create_task(waits.measure(seconds))
+        if attacker is not None:
+            turn.create_task(attacker.attack(seconds))
+    return measuring.result()
 
 
 async def _audited(teams: TwoTeams) -> AuditReport:
@@ -63,14 +67,18 @@ def main(seconds: float) -> None:
     turn_s = min(_TURN_S, seconds)
     measured = _Measured()
     with tempfile.TemporaryDirectory() as folder, two_teams(Path(folder)) as teams:
-        attacker = Attacker(teams)
+        attacker, waits = Attacker(teams), ObjectWaits(teams)
         note("both teams' jobs are there")
         for turn in range(max(1, round(seconds / turn_s))):
             order = (None, attacker) if turn % 2 == 0 else (attacker, None)
             for who in order:
-                rate = _steps_per_second(teams, turn_s, who)
+                before, began = teams.steps, time.monotonic()
+                waited = asyncio.run(_turn(waits, turn_s, who))
+                rate = (teams.steps - before) / (time.monotonic() - began)
                 (measured.alone if who is None else measured.attacked).append(rate)
-                note(f"{'alone' if who is None else 'attacked'}: {rate:.2f} steps/s")
+                (measured.waits_alone if who is None else measured.waits_attacked).extend(waited)
+                name = "alone" if who is None else "attacked"
+                note(f"{name}: {rate:.2f} steps/s; another object waited {max(waited):.2f} s at most")
         audited = asyncio.run(_audited(teams))
         restarts, operator_ended = _restarts(teams), teams.good.operator.ended()
     report(
@@ -78,6 +86,9 @@ def main(seconds: float) -> None:
         {
             "steps_per_second_alone": measured.alone,
             "steps_per_second_attacked": measured.attacked,
+            "longest_wait_alone_s": round(max(measured.waits_alone), 3),
+            "median_wait_alone_s": round(statistics.median(measured.waits_alone), 3),
+            "median_wait_attacked_s": round(statistics.median(measured.waits_attacked), 3),
             "attempts": dict(sorted(attacker.tries.items())),
             "worked": sorted(attacker.worked),
             "violations": audited.violations,
@@ -85,6 +96,7 @@ def main(seconds: float) -> None:
         },
         {
             "share_of_throughput_alone": Bar(paired_share(measured.attacked, measured.alone), 0.9),
+            "longest_wait_of_another_object_s": Bar(max(measured.waits_attacked), 1.0, at_most=True),
             "attacks_that_worked": Bar(len(attacker.worked), 0, at_most=True),
             "violations_of_the_ledger": Bar(len(audited.violations), 0, at_most=True),
             "restarts_of_the_others_pods": Bar(restarts, 0, at_most=True),
