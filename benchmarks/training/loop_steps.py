@@ -43,7 +43,7 @@ from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import StepOutcome, TrainerMetrics
-from trimtab.trainer.model_weights import ModelWeights
+from trimtab.weights.baseline import WeightChanges, WeightSource
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
@@ -97,7 +97,7 @@ class ClockedLearner(Learner):
         with self.clocked.computes(self.step):
             return super().update(totals)
 
-    def weights(self) -> ModelWeights:
+    def weights(self) -> WeightSource | WeightChanges:
         """Whatever waits for it afterwards counts too: the next update, until the weights have been read."""
         published = self.step - 1
         with self.clocked.blocks(published):

@@ -26,6 +26,7 @@ from trimtab.trainer.checkpoints.shards import Staging, write_shards
 from trimtab.trainer.checkpoints.state import tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
+from trimtab.trainer.model_weights import ModelWeights
 
 STEPS = 3
 
@@ -159,6 +160,7 @@ def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Pa
     learner = Learner(policy(dtype=dtype), model_path=tmp_path / "base")
     train(learner, steps=range(1))
     weights = learner.weights()
+    assert isinstance(weights, ModelWeights)
     data = np.empty(weights.layout.data_bytes, dtype=np.uint8)
     for block in weights.layout.blocks:
         weights.read(block, data[block.start : block.end])

@@ -14,6 +14,7 @@ from tests.support.trainer.forked_ranks import run_ranks
 from tests.support.trainer.publishing_ranks import RANKS, run_rank
 from tests.support.trainer.samples import policy
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.model_weights import ModelWeights
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,7 @@ async def test_rank_0_alone_keeps_them_and_they_are_those_of_one_rank(
 ) -> None:
     await run_ranks(rank_template, run_rank, model, tmp_path / "read", world_size=RANKS)
     alone = Learner(policy(dtype="bfloat16"), model_path=model).weights()
+    assert isinstance(alone, ModelWeights)
     expected = np.empty(alone.layout.data_bytes, dtype=np.uint8)
     for block in alone.layout.blocks:
         alone.read(block, expected[block.start : block.end])

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.support.trainer.samples import policy
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.model_weights import ModelWeights
 
 RANKS = 2
 
@@ -30,6 +31,7 @@ def run_rank(model: Path, target: Path, rank: int) -> None:
 
     DTensor.full_tensor = watched  # type: ignore[method-assign, assignment]
     weights = learner.weights()
+    assert isinstance(weights, ModelWeights)
     assert len(gathered) == len(learner.model.state_dict())
     kept = weights._tensors
     assert bool(kept) == (rank == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
@@ -16,6 +16,8 @@ from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer.background import Background, Outbox, persistently
 from trimtab.trainer.publisher import WeightOutbox
 from trimtab.weights.baseline import WeightSource
+from trimtab.weights.codec.change import Sparse
+from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
 
 QUICK = FullJitter(base_s=0.001, cap_s=0.001)
@@ -118,6 +120,30 @@ def test_weights_are_read_beside_the_next_step_and_before_its_update() -> None:
         outbox.flush()
         outbox.wait_until_read()
     assert publisher.published == {7: [1, 2, 3]}
+
+
+class KnownChanges:
+    """What changed is known: nothing of the weights has to be read."""
+
+    layout = StateLayout.of({"a": ("BF16", (3,))})
+
+    def by_block(self) -> dict[int, Sparse]:
+        return {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2))
+
+
+def test_an_update_does_not_wait_where_it_is_known_what_changed() -> None:
+    publisher = SlowPublisher()
+    with Background() as background:
+        outbox = WeightOutbox(cast(WeightPublisher, publisher), background)
+        outbox.send(7, KnownChanges())
+        outbox.wait_until_read()
+        assert outbox.busy, "nothing is published yet"
+        publisher.may_read.set()
+        outbox.flush()
+    assert publisher.published == {7: [1, 2]}
 
 
 async def test_trainers_whose_store_was_away_do_not_write_all_at_once() -> None:

@@ -20,9 +20,10 @@ from trimtab.trainer.batch import PackedBatch, Row, RowLimits, blank_row, micro_
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
-from trimtab.trainer.model_weights import ModelWeights
+from trimtab.trainer.model_weights import PublishedModel
 from trimtab.trainer.network.policy_network import PolicyNetwork, held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
+from trimtab.weights.baseline import WeightChanges, WeightSource
 
 _TINY = 1e-6
 _NO_ROW = blank_row(-1)
@@ -70,6 +71,7 @@ class Learner:
             weight_decay=optimizer.weight_decay,
             fused=self._device.type == "cuda",
         )
+        self._published = PublishedModel(self.model, dtype=getattr(torch, policy.trainer.dtype))
         self.step = 0
         self.before_change: Callable[[], None] = lambda: None
         """Called before an update changes the weights, for those who still read them."""
@@ -112,9 +114,11 @@ class Learner:
         self.step += 1
         return outcome
 
-    def weights(self) -> ModelWeights:
-        """The weights as pools load them, to be read before the next update."""
-        return ModelWeights(self.model, dtype=getattr(torch, self._policy.trainer.dtype))
+    def weights(self) -> WeightSource | WeightChanges:
+        """The weights as pools load them, to be read before the next update, or what changed in them since the last
+        call.
+        """
+        return self._published.weights()
 
     @property
     def _needs_whole_step(self) -> bool:

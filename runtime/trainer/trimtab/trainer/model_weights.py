@@ -1,17 +1,25 @@
 """A model's weights as a publisher reads them: Hugging Face names, in the published type, a block at a time.
 
-Master weights of a single rank are rounded as they are read, so there is no second copy of the model.
+Master weights of a single rank on a CPU are rounded as they are read, so there is no second copy of the model. On a GPU
+there is one in the published type, which the next version is compared with (device_shadow.py).
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer import ranks
+from trimtab.trainer.network.policy_network import held_here, whole
+from trimtab.weights.baseline import WeightChanges, WeightSource
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
+
+if TYPE_CHECKING:
+    from trimtab.trainer.device_shadow import DeviceShadow
 
 _DTYPES = {
     torch.float64: "F64",
@@ -57,6 +65,31 @@ class ModelWeights:
             values = self._tensors[tensor.name].reshape(-1)[first:last].to(self._dtypes[tensor.name])
             raw = values.contiguous().cpu().view(torch.uint8).numpy()
             np.copyto(out[start - block.start : end - block.start], raw)
+
+
+class PublishedModel:
+    """A model whose weights are read again and again. All ranks make every call together."""
+
+    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._shadow: DeviceShadow | None = None
+
+    def weights(self) -> WeightSource | WeightChanges:
+        """As they are now: all of them at first, and on a GPU from then on what changed since the last call."""
+        if self._shadow is not None:
+            return self._shadow.take(self._held())
+        everything = ModelWeights(self._model, dtype=self._dtype)
+        if ranks.world_size() == 1 and all(tensor.is_cuda for tensor in self._held().values()):
+            # Triton is wherever torch has a GPU, and need not be elsewhere.
+            from trimtab.trainer.device_shadow import DeviceShadow
+
+            if DeviceShadow.fits(self._held(), published=self._dtype):
+                self._shadow = DeviceShadow(everything.layout, self._held(), published=self._dtype)
+        return everything
+
+    def _held(self) -> dict[str, torch.Tensor]:
+        return {name: held_here(tensor) for name, tensor in unique_tensors(self._model).items()}
 
 
 def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

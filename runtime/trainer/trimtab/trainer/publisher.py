@@ -18,7 +18,7 @@ from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
 from trimtab.fabric.signing import Signer
 from trimtab.trainer.background import Background, Outbox, persistently
-from trimtab.weights.baseline import Captured, WeightSource
+from trimtab.weights.baseline import Captured, WeightChanges, WeightSource
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.store.collection import CollectionRules
@@ -71,7 +71,7 @@ async def open_publisher(
 class WeightOutbox:
     """One version under way at a time. The next step only reads the weights until its optimiser changes them, so they
     are compared with what was published last while the next rows are computed on. Training waits only if that takes
-    longer than both passes over the rows.
+    longer than both passes over the rows; on a GPU, where they are compared in milliseconds, not at all.
     """
 
     def __init__(self, publisher: WeightPublisher, background: Background) -> None:
@@ -85,10 +85,13 @@ class WeightOutbox:
         """Raises what the last version failed with."""
         return self._versions.busy
 
-    def send(self, version: int, weights: WeightSource) -> None:
-        """Only when it is not busy. The weights must stay as they are until `wait_until_read` returns."""
-        self._reading = self._background.start(asyncio.to_thread(self._publisher.capture, weights))
-        self._versions.send(self._publish(version, self._reading))
+    def send(self, version: int, weights: WeightSource | WeightChanges) -> None:
+        """Only when it is not busy. The weights must stay as they are until `wait_until_read` returns, unless what
+        changed in them is known already.
+        """
+        reading = self._background.start(asyncio.to_thread(self._publisher.capture, weights))
+        self._reading = None if isinstance(weights, WeightChanges) else reading
+        self._versions.send(self._publish(version, reading))
 
     def wait_until_read(self) -> None:
         reading, self._reading = self._reading, None

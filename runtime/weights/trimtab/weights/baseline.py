@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from trimtab.weights.codec.change import Bytes, Change, Whole, apply_change, find_change
+from trimtab.weights.codec.change import SPARSE_SHARE, Bytes, Change, Sparse, Whole, apply_change, find_change
 from trimtab.weights.digests import block_digest, patched_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
 
@@ -32,6 +32,16 @@ class WeightSource(Protocol):
 
     def read(self, block: Block, out: Bytes) -> None:
         """Fill `out`, which has the block's size. Several threads call it at once, for different blocks."""
+
+
+@runtime_checkable
+class WeightChanges(Protocol):
+    """What a source has found changed by itself, since its weights were captured last."""
+
+    @property
+    def layout(self) -> StateLayout: ...
+
+    def by_block(self) -> Mapping[int, Sparse]: ...
 
 
 class SafetensorsFile:
@@ -85,8 +95,7 @@ class Baseline:
 
     def capture(self, source: WeightSource) -> Captured:
         """The differences, found block by block with one block of memory per thread."""
-        if source.layout.digest != self.layout.digest:
-            raise LayoutChanged("tensors, shapes or dtypes differ from those of the version published before")
+        self._check(source.layout)
 
         def compare(block: Block) -> Change | None:
             fresh = self._scratch(block.size)
@@ -96,6 +105,22 @@ class Baseline:
 
         found = zip(self.layout.blocks, self._each(compare), strict=True)
         return Captured({block.index: change for block, change in found if change is not None})
+
+    def take(self, found: WeightChanges) -> Captured:
+        """Differences that are known. A block of which much has changed is taken whole here too."""
+        self._check(found.layout)
+
+        def kept(item: tuple[int, Sparse]) -> tuple[int, Change]:
+            index, change = item
+            block = self.layout.blocks[index]
+            if change.positions.size <= block.size // block.element.width * SPARSE_SHARE:
+                return index, change
+            content = self._scratch(block.size)
+            content[:] = self.block(block)
+            apply_change(change, content, width=block.element.width)
+            return index, Whole(self._on_disk(content))
+
+        return Captured(dict(self._executor.map(kept, found.by_block().items())))
 
     def digest_after(self, block: Block, change: Change) -> bytes:
         """The digest that the block will have."""
@@ -108,6 +133,10 @@ class Baseline:
             block = self.layout.blocks[index]
             apply_change(change, self.block(block), width=block.element.width)
         self.digests = list(digests)
+
+    def _check(self, layout: StateLayout) -> None:
+        if layout.digest != self.layout.digest:
+            raise LayoutChanged("tensors, shapes or dtypes differ from those of the version published before")
 
     def _scratch(self, size: int) -> Bytes:
         """A buffer of this thread's. Allocating one for every block would leave the allocator with many."""

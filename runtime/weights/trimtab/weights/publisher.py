@@ -22,7 +22,7 @@ from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.weights import WeightPointer
-from trimtab.weights.baseline import Baseline, Captured, WeightSource
+from trimtab.weights.baseline import Baseline, Captured, WeightChanges, WeightSource
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.digests import root_digest
 from trimtab.weights.store.chunk_writer import CHUNK_BYTES
@@ -102,8 +102,11 @@ class WeightPublisher:
     def epoch(self) -> int:
         return self._writer.epoch
 
-    def capture(self, source: WeightSource) -> Captured:
+    def capture(self, source: WeightSource | WeightChanges) -> Captured:
         """What `publish` needs to know of the weights as they are now. Not while a publication is under way."""
+        if isinstance(source, WeightChanges):
+            assert self._baseline is not None, "the first capture is of all weights"
+            return self._baseline.take(source)
         if self._baseline is None:
             self._baseline = Baseline(source.layout, self._folder, self._executor)
             self._baseline.fill(source)
