@@ -8,6 +8,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from trimtab.weights.codec.change import Change
 _ROUNDS = 5
 _HIDDEN, _FEED_FORWARD, _VOCABULARY = 2048, 6144, 151_936
 _CHANGED = 0.01
+_PROBE_BYTES = 4 << 30
 
 
 def _model(billions: float, device: torch.device) -> torch.nn.Module:
@@ -45,6 +47,14 @@ def _update(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         chosen = torch.rand_like(parameter) < _CHANGED
         parameter.add_(chosen * parameter.abs() * 0.01)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 @click.command()
@@ -94,12 +104,22 @@ def main(billions: float) -> None:
                     kept.append(seconds)
             sent = sum(payload for _, payload in encoded.values())
             note(f"compared in {taken - began:.4f} s, encoded in {done - arrived:.2f} s: {sent} bytes")
+    copied = torch.empty(_PROBE_BYTES, dtype=torch.uint8, device=device)
+    source = torch.empty_like(copied)
+    copies = [_seconds(lambda: copied.copy_(source)) for _ in range(_ROUNDS)]
+    bandwidth = 2 * _PROBE_BYTES / min(copies)
     median = {name: statistics.median(times) for name, times in here.items()}
     report(
         "weight_capture",
-        {"bytes": size, **{f"{name}_s": round(value, 5) for name, value in median.items()}},
         {
-            "terabytes_of_weights_per_second": Bar(size / median["compare"] / 1e12, 1.5),
+            "bytes": size,
+            "terabytes_of_weights_per_second": round(size / median["compare"] / 1e12, 3),
+            # Masters are twice as wide as what is published, and both are read.
+            "limit_of_memory_s": round(3 * size / bandwidth, 5),
+            **{f"{name}_s": round(value, 5) for name, value in median.items()},
+        },
+        {
+            "update_waits_s": Bar(median["compare"], 0.010, at_most=True),
             "speed_up_over_memory": Bar(median["in_memory"] / median["compare"], 10.0),
         },
     )

@@ -8,15 +8,18 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-CHUNK = 8192
-"""Elements that one program compares."""
+CHUNK = 1024
+"""Elements that one program compares. Of 1,024 to 8,192 the quickest on an H200."""
+ALIGNED = tl.constexpr(16)
+"""Where all chunks begin at multiples of it, loads are as wide as they can be."""
 _NOT_A_NUMBER = tl.constexpr(0x7FC0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _compare(  # type: ignore[no-untyped-def] # a kernel has no types that Python knows
     sources, olds, source_of, first_of, length_of, place_of, positions, values, taken, begins, counts, capacity,
-    source_type: tl.constexpr, published: tl.constexpr, bits: tl.constexpr, rounds: tl.constexpr, chunk: tl.constexpr,
+    source_type: tl.constexpr, published: tl.constexpr, bits: tl.constexpr, rounds: tl.constexpr, aligned: tl.constexpr,
+    chunk: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     tensor = tl.load(source_of + program)
@@ -26,6 +29,8 @@ def _compare(  # type: ignore[no-untyped-def] # a kernel has no types that Pytho
     there = inside < length
     source = tl.load(sources + tensor).to(tl.pointer_type(source_type)) + first
     old = tl.load(olds + tensor).to(tl.pointer_type(bits)) + first
+    if aligned:
+        source, old = tl.multiple_of(source, ALIGNED), tl.multiple_of(old, ALIGNED)
     weights = tl.load(source + inside, mask=there, other=0.0)
     if rounds:
         # To the nearest, ties to even, as torch does.
@@ -40,11 +45,12 @@ def _compare(  # type: ignore[no-untyped-def] # a kernel has no types that Pytho
     begin = tl.atomic_add(taken, count.to(tl.int64))
     # What finds no room stays different, and is found in the next round.
     fits = begin + count <= capacity
-    kept = tl.where(fits, differs, 0) > 0
-    place = begin + tl.cumsum(differs, axis=0) - 1
-    tl.store(positions + place, tl.load(place_of + program) + inside, mask=kept)
-    tl.store(values + place, new_bits, mask=kept)
-    tl.store(old + inside, new_bits, mask=kept)
+    if count > 0:
+        kept = tl.where(fits, differs, 0) > 0
+        place = begin + tl.cumsum(differs, axis=0) - 1
+        tl.store(positions + place, tl.load(place_of + program) + inside, mask=kept)
+        tl.store(values + place, new_bits, mask=kept)
+        tl.store(old + inside, new_bits, mask=kept)
     tl.store(begins + program, begin)
     tl.store(counts + program, tl.where(fits, count, 0))
 
@@ -69,7 +75,7 @@ class Room:
 
 
 def launch(
-    sources: torch.Tensor, olds: torch.Tensor, chunks: torch.Tensor, room: Room, *, source: torch.dtype
+    sources: torch.Tensor, olds: torch.Tensor, chunks: torch.Tensor, room: Room, *, source: torch.dtype, aligned: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compare once. `sources` and `olds` are addresses of tensors; `chunks` has a row for each program: which tensor,
     from which element, how many, and the position of the first in its block. Gives where each program's changes begin
@@ -83,6 +89,6 @@ def launch(
         sources, olds, chunks[0], chunks[1], chunks[2], chunks[3], room.positions, room.values, room.taken, begins,
         counts, room.capacity, source_type=_FLOATS[source], published=_FLOATS[room.published],
         bits=_BITS[room.published.itemsize][1], rounds=(source, room.published) == (torch.float32, torch.bfloat16),
-        chunk=CHUNK, num_warps=8,
+        aligned=aligned, chunk=CHUNK, num_warps=4,
     )  # fmt: skip
     return begins, counts

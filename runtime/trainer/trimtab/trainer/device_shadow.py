@@ -10,22 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trimtab.trainer.changed_kernel import CHUNK, Room, comparable, launch
+from trimtab.trainer.changed_kernel import ALIGNED, CHUNK, Room, comparable, launch
 from trimtab.weights.codec.change import Elements, Positions, Sparse
 from trimtab.weights.layout import StateLayout
 
 _ROOM_SHARE = 32
 """One weight in so many may have changed; more take another pass."""
 _LEAST_ROOM = 1 << 20
+_ALIGNED = int(ALIGNED.value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
     """What one pass found, on its way to main memory."""
 
-    blocks: torch.Tensor
-    """The block of each program, in main memory."""
+    table: _Table
     counts: torch.Tensor
+    """Of each program."""
     positions: torch.Tensor
     values: torch.Tensor
     arrived: torch.cuda.Event | None
@@ -53,9 +54,9 @@ def _split(round_: _Round) -> Iterator[tuple[int, Positions, Elements]]:
     positions = round_.positions.numpy().view(np.uint32)
     values = round_.values.numpy()
     values = values.view({2: np.uint16, 4: np.uint32}[values.itemsize])
-    blocks, starts = np.unique(round_.blocks.numpy(), return_index=True)
-    ends = np.cumsum(np.add.reduceat(round_.counts.numpy().astype(np.int64), starts))
-    for block, begin, end in zip(blocks.tolist(), [0, *ends.tolist()][:-1], ends.tolist(), strict=True):
+    found = np.add.reduceat(round_.counts.numpy(), round_.table.first_programs, dtype=np.int64)
+    ends = np.cumsum(found)
+    for block, begin, end in zip(round_.table.blocks, ends - found, ends, strict=True):
         if end > begin:
             yield block, positions[begin:end], values[begin:end]
 
@@ -75,8 +76,11 @@ class _Table:
 
     names: tuple[str, ...]
     chunks: torch.Tensor
-    blocks: torch.Tensor
+    blocks: list[int]
+    first_programs: list[int]
+    """Of each of the blocks."""
     elements: int
+    aligned: bool
 
 
 class DeviceShadow:
@@ -119,7 +123,7 @@ class DeviceShadow:
         source = next(iter(tensors.values())).dtype
         rounds: list[_Round] = []
         while True:
-            begins, counts = launch(sources, olds, table.chunks, room, source=source)
+            begins, counts = launch(sources, olds, table.chunks, room, source=source, aligned=table.aligned)
             found = int(room.taken.item())
             if found:
                 rounds.append(_collected(begins, counts, room, table))
@@ -141,7 +145,9 @@ class DeviceShadow:
 def _table(layout: StateLayout, names: tuple[str, ...], *, device: torch.device) -> _Table:
     number = {name: place for place, name in enumerate(names)}
     rows: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
-    blocks: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+    blocks: list[int] = []
+    first_programs: list[int] = []
+    programs = 0
     for block in layout.blocks:
         width = block.element.width
         for tensor in layout.tensors_in(block):
@@ -160,13 +166,18 @@ def _table(layout: StateLayout, names: tuple[str, ...], *, device: torch.device)
                     ]
                 )
             )
-            blocks.append(np.full_like(firsts, block.index))
+            if not blocks or blocks[-1] != block.index:
+                blocks.append(block.index)
+                first_programs.append(programs)
+            programs += firsts.size
     chunks = np.concatenate(rows, axis=1)
     return _Table(
         names=names,
         chunks=torch.from_numpy(chunks).to(device),
-        blocks=torch.from_numpy(np.concatenate(blocks)),
+        blocks=blocks,
+        first_programs=first_programs,
         elements=int(chunks[2].sum()),
+        aligned=not (chunks[1] % _ALIGNED).any(),
     )
 
 
@@ -184,7 +195,7 @@ def _collected(begins: torch.Tensor, counts: torch.Tensor, room: Room, table: _T
     arrived = torch.cuda.Event() if counts.is_cuda else None  # type: ignore[no-untyped-call]
     if arrived is not None:
         arrived.record()
-    return _Round(blocks=table.blocks, counts=kept[0], positions=kept[1], values=kept[2], arrived=arrived)
+    return _Round(table=table, counts=kept[0], positions=kept[1], values=kept[2], arrived=arrived)
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from trimtab.weights.codec.change import SPARSE_SHARE, Bytes, Change, Sparse, Whole, apply_change, find_change
-from trimtab.weights.digests import block_digest, patched_digest, root_digest
+from trimtab.weights.digests import block_digest, root_digest
 from trimtab.weights.layout import Block, StateLayout
 
 Result = TypeVar("Result")
@@ -115,10 +115,7 @@ class Baseline:
             block = self.layout.blocks[index]
             if change.positions.size <= block.size // block.element.width * SPARSE_SHARE:
                 return index, change
-            content = self._scratch(block.size)
-            content[:] = self.block(block)
-            apply_change(change, content, width=block.element.width)
-            return index, Whole(self._on_disk(content))
+            return index, Whole(self._on_disk(self._changed(block, change)))
 
         return Captured(dict(self._executor.map(kept, found.by_block().items())))
 
@@ -126,17 +123,27 @@ class Baseline:
         """The digest that the block will have."""
         if isinstance(change, Whole):
             return block_digest(change.content)
-        return patched_digest(self.block(block), change, width=block.element.width)
+        return block_digest(self._changed(block, change))
 
     def advance(self, captured: Captured, digests: Sequence[bytes]) -> None:
-        for index, change in captured.changes.items():
+        def move(item: tuple[int, Change]) -> None:
+            index, change = item
             block = self.layout.blocks[index]
             apply_change(change, self.block(block), width=block.element.width)
+
+        list(self._executor.map(move, captured.changes.items()))
         self.digests = list(digests)
 
     def _check(self, layout: StateLayout) -> None:
         if layout.digest != self.layout.digest:
             raise LayoutChanged("tensors, shapes or dtypes differ from those of the version published before")
+
+    def _changed(self, block: Block, change: Change) -> Bytes:
+        """The block as it will be, in this thread's buffer."""
+        content = self._scratch(block.size)
+        content[:] = self.block(block)
+        apply_change(change, content, width=block.element.width)
+        return content
 
     def _scratch(self, size: int) -> Bytes:
         """A buffer of this thread's. Allocating one for every block would leave the allocator with many."""

@@ -12,27 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from trimtab.weights.codec.change import Sparse, elements
 from trimtab.weights.layout import StateLayout
-
-_STRIPE_BYTES = 1 << 20
 
 
 def block_digest(content: npt.NDArray[np.generic]) -> bytes:
     return xxhash.xxh3_128_digest(content.data)
-
-
-def patched_digest(base: npt.NDArray[np.uint8], change: Sparse, *, width: int) -> bytes:
-    """The digest that a block has after the change, without a second block."""
-    hasher = xxhash.xxh3_128()
-    old = elements(base, width)
-    step = _STRIPE_BYTES // width
-    for start in range(0, old.size, step):
-        stripe = old[start : start + step].copy()
-        first, last = np.searchsorted(change.positions, [start, start + step])
-        stripe[change.positions[first:last] - np.uint32(start)] = change.values[first:last]
-        hasher.update(stripe.data)
-    return hasher.digest()
 
 
 def root_digest(layout: StateLayout, blocks: Sequence[bytes]) -> str:
