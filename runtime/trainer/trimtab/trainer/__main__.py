@@ -48,11 +48,14 @@ from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.network.policy_network import UnsupportedModel
 from trimtab.trainer.publisher import open_publisher
+from trimtab.trainer.stall_watch import StallWatch
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+# Before a collective gives up, the log says where it stood.
+_STALLED_S = 300.0
 
 
 class TrainerPodSettings(JobPodSettings):
@@ -192,6 +195,7 @@ def _train(
         )
 
     beating = background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S))
+    watch = StallWatch(limit_s=_STALLED_S, clock=time.monotonic)
     loop = TrainingLoop(
         learner,
         stream,
@@ -202,9 +206,11 @@ def _train(
         policy=policy,
         max_staleness=pod.job.spec.data.max_staleness,
         stopping=stop.is_set,
+        moved=watch.moved,
     )
     try:
-        loop.run()
+        with watch:
+            loop.run()
     finally:
         beating.cancel()
 

@@ -38,7 +38,9 @@ class TrainingLoop:
         policy: Policy,
         max_staleness: int,
         stopping: Callable[[], bool],
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
+        """`moved` is told whenever this rank has done something, or waits for rows and could stop."""
         self._learner = learner
         self._stream = stream
         self._saver = saver
@@ -46,6 +48,7 @@ class TrainingLoop:
         self._policy = policy
         self._max_staleness = max_staleness
         self._stopping = stopping
+        self._moved = moved
         self._rows = RowsAhead(stream, background, stopping=stopping)
         self._waited_s = 0.0
         self._weights = None if publisher is None else WeightOutbox(publisher, background)
@@ -81,6 +84,7 @@ class TrainingLoop:
                 break
             waited = self._waited_s
             outcome = self._learner.update(totals)
+            self._moved()
             _log.info(
                 "step",
                 step=step,
@@ -109,7 +113,9 @@ class TrainingLoop:
             else:
                 portion_id = PortionId(step=portion_id.step + 1)
             self._rows.fetch(portion_id, trained=trained)
+            self._moved()
             self._learner.accumulate(portion.rows)
+            self._moved()
             if portion.totals is not None:
                 return portion.totals
 
@@ -128,6 +134,7 @@ class TrainingLoop:
         return None if self._any_rank_stops(portion is None) else portion
 
     def _while_idle(self) -> None:
+        self._moved()
         self._saver.raise_failure()
         self._publish_passed_over()
 
