@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.dataflow.ledger.groups import Allotment, Sample, all_samples
-from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Group, SampleReference, StepTotals
+from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Episode, Group, SampleReference, StepTotals
+from trimtab.fabric.wire.trajectory import Finish
 
 
 def lease(
@@ -28,7 +29,11 @@ def lease(
     for allotment in portion:
         held = [sample for sample in allotment.group.samples if sample.sequence in own]
         if held:
-            samples += [_reference(sample, group=len(groups), uses=allotment.uses) for sample in held]
+            place = {index: number for number, index in enumerate(allotment.group.rows_by_episode)}
+            samples += [
+                _reference(sample, group=len(groups), episode=place[sample.index], uses=allotment.uses)
+                for sample in held
+            ]
             groups.append(_group(allotment))
     return BatchLease(
         lease_id=f"{request.policy}.{request.step}.{request.rank}.{request.world_size}",
@@ -62,6 +67,7 @@ def step_totals(allotments: Sequence[Allotment]) -> StepTotals:
     return StepTotals(
         samples=len(samples),
         groups=len(allotments),
+        episodes=sum(len(allotment.group.rows_by_episode) for allotment in allotments),
         tokens=sum(sample.tokens for sample in samples),
         trained_tokens=sum(sample.trained_tokens for sample in samples),
     )
@@ -72,17 +78,28 @@ def _group(allotment: Allotment) -> Group:
     return Group(
         group_id=group.group_id,
         prompt_id=group.prompt_id,
-        rewards=tuple(sample.reward for sample in group.samples),
-        trained_tokens=tuple(sample.trained_tokens for sample in group.samples),
+        episodes=tuple(_episode(rows) for rows in group.rows_by_episode.values()),
     )
 
 
-def _reference(sample: Sample, *, group: int, uses: int) -> SampleReference:
+def _episode(rows: Sequence[Sample]) -> Episode:
+    return Episode(
+        reward=sum(row.reward for row in rows) / len(rows),
+        rows=len(rows),
+        trained_tokens=sum(row.trained_tokens for row in rows),
+        truncated=any(row.finish is Finish.LENGTH for row in rows),
+        turns=tuple(sorted((turn for row in rows for turn in row.turn_rewards), key=lambda turn: turn.number)),
+    )
+
+
+def _reference(sample: Sample, *, group: int, episode: int, uses: int) -> SampleReference:
     return SampleReference(
         sequence=sample.sequence,
         trajectory_id=sample.trajectory_id,
         group=group,
+        episode=episode,
         group_index=sample.index,
+        part=sample.part,
         reward=sample.reward,
         prompt_tokens=sample.prompt_tokens,
         response_tokens=sample.response_tokens,

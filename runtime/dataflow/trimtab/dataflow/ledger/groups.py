@@ -9,7 +9,7 @@ import msgspec
 
 from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome
 from trimtab.fabric.wire.header import TrajectoryHeader
-from trimtab.fabric.wire.trajectory import Finish
+from trimtab.fabric.wire.trajectory import Finish, TurnReward
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +20,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     trajectory_id: str
     index: int
+    part: int
     reward: float
     finish: Finish
     prompt_tokens: int
@@ -28,6 +29,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     turns: int
     oldest_version: int
     newest_version: int
+    turn_rewards: tuple[TurnReward, ...] = ()
 
     @classmethod
     def of(cls, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Sample | None:
@@ -43,6 +45,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
             sequence=sequence,
             trajectory_id=trajectory_id,
             index=header.group_index,
+            part=header.part,
             reward=header.reward,
             finish=header.finish,
             prompt_tokens=header.prompt_tokens,
@@ -51,6 +54,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
             turns=header.turns,
             oldest_version=header.oldest_version,
             newest_version=header.newest_version,
+            turn_rewards=header.turn_rewards,
         )
 
     @property
@@ -125,6 +129,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def tokens(self) -> int:
         return sum(sample.tokens for sample in self.samples)
+
+    @property
+    def rows_by_episode(self) -> dict[int, list[Sample]]:
+        """By the index of the episode, its rows."""
+        rows: dict[int, list[Sample]] = {}
+        for sample in self.samples:
+            rows.setdefault(sample.index, []).append(sample)
+        return rows
 
     def reduced_to(self, indices: Iterable[int]) -> Group:
         """Without all samples but these. Its deadline stays: what is left may be younger, and is no less urgent."""

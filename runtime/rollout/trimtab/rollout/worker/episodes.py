@@ -154,7 +154,7 @@ class GroupRunner:
     def _identity(self, task: Task, role: Role, index: int) -> dict[str, Any]:
         group_id = f"{task.task_id}.{role.name}"
         return {
-            "trajectory_id": f"{group_id}.{index}",
+            "trajectory_id": f"{group_id}.{index}.0",
             "job": task.job,
             "policy": role.policy,
             "role": role.name,
