@@ -1,4 +1,4 @@
-"""What a worker sends back: a row of one role's tokens in one episode, and either its reward or its failure, never both.
+"""What a worker sends back: a row of one role's tokens in one episode, with its reward or its failure, never both.
 
 `outcome` is a Scored or a Failed. Failed has no place for a reward and Scored none for an error, so a failed generation
 cannot reach a trainer as a zero. A role that brought no row to an episode closes it with one Empty.
