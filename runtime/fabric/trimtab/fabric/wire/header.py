@@ -39,6 +39,7 @@ from trimtab.fabric.wire.values import (
     Finite,
     Identifier,
     Index,
+    Label,
     Name,
     Slug,
     Token,
@@ -49,7 +50,8 @@ from trimtab.fabric.wire.values import (
 
 MESSAGE_ID = "Nats-Msg-Id"
 TRAJECTORY = "Trimtab-Trajectory"
-MAX_HEADER_BYTES = 1 << 16  # a thousand turns with their rewards
+# A thousand turns with their rewards. JetStream refuses a message whose headers together take 64 KiB.
+MAX_HEADER_BYTES = 60_000
 _VERSION = 1
 _STARTS_WITH_VERSION = f"[{_VERSION},"
 
@@ -87,16 +89,20 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
     engine: Name
     started_at: UnixSeconds
     finished_at: UnixSeconds
-    run: Token = "0"
+    run: Annotated[str, Meta(max_length=64)] = "0"
+    """Compared with the id of the message, which is checked."""
+    label: Label = ""
     turn_rewards: Annotated[tuple[TurnReward, ...], Meta(max_length=MAX_TURNS)] = ()
     reward_parts: RewardParts = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.reward is None) != (self.finish is None):
-            raise InvalidFieldError("a reward has a finish reason, and nothing else has", field="finish")
-        if (self.error is not None) + (self.reward is not None) + (self.parts == 0) != 1:
-            raise InvalidFieldError("either an error, or a reward, or no rows", field="error")
-        if self.group_index >= self.group_size or self.part >= max(1, self.parts):
+        # Rows with a reward are nearly all there are, and every one of them passes here.
+        if self.reward is None:
+            if self.finish is not None or (self.error is None) != (self.parts == 0):
+                raise InvalidFieldError("either an error, or a reward and a finish reason, or no rows", field="error")
+        elif self.finish is None or self.error is not None or self.parts == 0:
+            raise InvalidFieldError("either an error, or a reward and a finish reason, or no rows", field="error")
+        if self.group_index >= self.group_size or (self.part >= self.parts and (self.part or self.parts)):
             raise InvalidFieldError("index beyond its size", field="group_index")
         if (self.oldest_version is None) != (self.trained_tokens == 0) or self.trained_tokens > self.response_tokens:
             raise InvalidFieldError("trained tokens, versions and response length disagree", field="trained_tokens")
@@ -105,6 +111,8 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
                 raise InvalidFieldError("one of oldest and newest version is missing", field="newest_version")
         elif self.oldest_version > self.newest_version:
             raise InvalidFieldError("older than the oldest version", field="newest_version")
+        if self.turn_rewards and sum(turn.tokens for turn in self.turn_rewards) != self.trained_tokens:
+            raise InvalidFieldError("their tokens are not those that are trained", field="turn_rewards")
         check_benchmark(self.purpose, self.benchmark)
 
     @property
@@ -147,6 +155,7 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
             started_at=trajectory.started_at,
             finished_at=trajectory.finished_at,
             run=trajectory.run,
+            label=trajectory.label,
             turn_rewards=trajectory.turn_rewards,
             reward_parts=trajectory.reward_parts,
         )
@@ -161,10 +170,10 @@ def headers(trajectory: Trajectory) -> dict[str, str]:
         values = msgspec.to_builtins(TrajectoryHeader.of(trajectory))
     except TypeError as error:
         raise InvalidFieldError(f"cannot be sent: {error}", field=TRAJECTORY) from None
-    sent = {
-        MESSAGE_ID: f"{trajectory.trajectory_id}.{trajectory.run}",
-        TRAJECTORY: json.dumps(values, separators=(",", ":")),
-    }
+    # Most rows have neither rewards by turn nor parts of one: what a reader adds by itself need not be read.
+    while not values[-1]:
+        values.pop()
+    sent = {MESSAGE_ID: trajectory.message_id, TRAJECTORY: json.dumps(values, separators=(",", ":"))}
     parse_headers(sent)
     return sent
 
@@ -188,7 +197,7 @@ def parse_headers(received: Mapping[str, str]) -> tuple[str, TrajectoryHeader]:
         raise DepthError("nested too deeply", field=TRAJECTORY) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise MalformedError(str(error), field=TRAJECTORY) from None
-    trajectory_id = message_id.removesuffix(f".{header.run}")
-    if trajectory_id == message_id or not is_token(trajectory_id):
+    trajectory_id, _, run = message_id.rpartition(".")
+    if run != header.run or not run or not is_token(trajectory_id):
         raise InvalidFieldError("expected the row's id and its run, with a dot between them", field=MESSAGE_ID)
     return trajectory_id, header

@@ -151,7 +151,8 @@ class BatchLease(Message, frozen=True, kw_only=True):
     """The rows a rank holds until it acknowledges them or the lease expires."""
 
     KIND: ClassVar[int] = 5
-    MAX_BYTES: ClassVar[int] = 8 << 20
+    MAX_BYTES: ClassVar[int] = 32 << 20
+    MAX_PLAIN_BYTES: ClassVar[int] = MAX_BYTES  # as many rows as it may have; compressed, they are a tenth of it
 
     lease_id: Token
     job: Name

@@ -27,7 +27,7 @@ from trimtab.fabric.wire.spans import (
     model_versions,
     total_length,
 )
-from trimtab.fabric.wire.values import Finite, Identifier, Index, Name, Slug, Text, Token, UnixSeconds
+from trimtab.fabric.wire.values import Finite, Identifier, Index, Label, Name, RunId, Slug, Text, Token, UnixSeconds
 
 # Not numpy's NDArray, which from Python 3.12 on is an alias that msgspec takes apart: hooks would not know it again.
 TokenIds = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
@@ -35,7 +35,8 @@ Logprobs = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
 
 MAX_PARTS = 1024
 MAX_TURNS = 1024
-RewardParts = Annotated[dict[Slug, Finite], Meta(max_length=16)]
+MAX_REWARD_PARTS = 16
+RewardParts = Annotated[dict[Slug, Finite], Meta(max_length=MAX_REWARD_PARTS)]
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
@@ -102,9 +103,11 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
     """Which of the `parts` rows of this role in this one episode: retries, branches and compaction make several."""
     parts: Annotated[int, Meta(ge=0, le=MAX_PARTS)] = 1
     """Every row has the count, so that each of them closes the episode; 0 for an Empty."""
-    run: Token = "0"
+    run: RunId = "0"
     """Which run of the episode this row comes of. A task that is given out again runs again, and rows of two runs are
     not of one episode."""
+    label: Label = ""
+    """The task's."""
     purpose: Purpose = Purpose.TRAIN
     benchmark: Name | None = None
     outcome: Scored | Failed | Empty
@@ -187,6 +190,11 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
         numbers = [turn.number for turn in self.turn_rewards]
         if any(later <= earlier for earlier, later in pairwise(numbers)):
             raise InvalidFieldError("not in the order of their numbers", field="turn_rewards")
+
+    @property
+    def message_id(self) -> str:
+        """Decides duplicates in the stream: the same row of the same run published twice is stored once."""
+        return f"{self.trajectory_id}.{self.run}"
 
     @property
     def prompt_tokens(self) -> int:
