@@ -168,8 +168,8 @@ def test_a_snapshot_knows_the_same_rows_of_the_same_runs(filtered: bool) -> None
     assert snapshot.floor == 1, "rows that were given up are needed to come to the same again"
     again = ledger(has_filters=filtered)
     restoration = Restoration(again, snapshot)
-    for one in seen:
-        restoration.arrived(*one)
+    for arrived in seen:
+        restoration.arrived(*arrived)
     restoration.finish()
     assert picture(again) == picture(feed.ledger)
     assert waiting(Feed(again)) == waiting(feed)

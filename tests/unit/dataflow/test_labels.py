@@ -13,12 +13,12 @@ from trimtab.dataflow.ledger.records import StreamsRouted
 from trimtab.dataflow.ledger.snapshot import Restoration, take_snapshot
 from trimtab.dataflow.prompts.prompt import Prompt, label_of
 from trimtab.dataflow.selection.fresh import Fresh
-from trimtab.dataflow.service import reroute, taken_labels
+from trimtab.dataflow.service import Labels, reroute, taken_labels
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.envelope import decode, encode
 
 OWN = {"solver": {"solver": 1.0}, "judge": {"judge": 1.0}}
-LABELS = {"solver": {"solver": ("math",)}, "judge": {"solver": ("code", "proofs"), "judge": ("code",)}}
+LABELS: Labels = {"solver": {"solver": ("math",)}, "judge": {"solver": ("code", "proofs"), "judge": ("code",)}}
 
 
 def labelled(feed: Feed, task: int, label: str, *, policy: str = "solver") -> None:
