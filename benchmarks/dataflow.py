@@ -40,6 +40,8 @@ SHORT, LONG_BUS, LONG_LEDGER = 1_000, 100_000, 1_000_000
 """Queued trajectories. A million through NATS would take minutes, so that many go straight into a ledger."""
 SHORT_TOTAL = 20_000
 HELD = 10_000
+PARTS, CUT_TOTAL = 4, 96_000
+"""Rows of an episode, and how many of them, where episodes of one row and of several are compared."""
 
 
 def size_bars(results: Sequence[SizeResult]) -> dict[str, Bar]:
@@ -73,11 +75,13 @@ def main() -> None:
             measure_queue(scene, queued=SHORT, total=SHORT_TOTAL),
             measure_queue(scene, queued=LONG_BUS, total=LONG_BUS),
         ]
+        cut_queues = [measure_queue(scene, queued=CUT_TOTAL // 4, total=CUT_TOTAL, parts=parts) for parts in (1, PARTS)]
         isolation = {size.name: measure_isolation(Path(folder), size) for size in ISOLATED}
     ledgers = [
         measure_ledger(queued=SHORT, total=SHORT_TOTAL),
         measure_ledger(queued=LONG_LEDGER, total=LONG_LEDGER),
     ]
+    cut_ledgers = [measure_ledger(queued=CUT_TOTAL // 4, total=CUT_TOTAL, parts=parts) for parts in (1, PARTS)]
     queued = bytes_per_trajectory(lambda: queued_ledger(HELD), trajectories=HELD)
     replayable = bytes_per_trajectory(lambda: replaying_ledger(HELD), trajectories=HELD)
     report(
@@ -93,6 +97,12 @@ def main() -> None:
             f"two_ranks_rows_per_s_{TWO_RANKS.name}": round(two_ranks_rate),
             "service_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in queues},
             "ledger_cpu_s_per_100k_by_queue": {cost.queued: round(cost.cpu_s_per_100k, 2) for cost in ledgers},
+            "service_cpu_s_per_100k_by_rows_of_an_episode": {
+                parts: round(cost.cpu_s_per_100k, 2) for parts, cost in zip((1, PARTS), cut_queues, strict=True)
+            },
+            "ledger_cpu_s_per_100k_by_rows_of_an_episode": {
+                parts: round(cost.cpu_s_per_100k, 2) for parts, cost in zip((1, PARTS), cut_ledgers, strict=True)
+            },
             "service_resident_mb_per_100k_queued": round(queues[-1].resident_bytes_per_100k / 1e6, 1),
             "ledger_bytes_per_queued": round(queued),
             "ledger_bytes_per_replayable": round(replayable),
@@ -107,6 +117,12 @@ def main() -> None:
             },
             "service_cost_100k_over_1k_queued": Bar(
                 queues[1].cpu_s_per_100k / queues[0].cpu_s_per_100k, 1.5, at_most=True
+            ),
+            "service_cost_of_a_row_4_over_1_in_an_episode": Bar(
+                cut_queues[1].cpu_s_per_100k / cut_queues[0].cpu_s_per_100k, 1.0, at_most=True
+            ),
+            "ledger_cost_of_a_row_4_over_1_in_an_episode": Bar(
+                cut_ledgers[1].cpu_s_per_100k / cut_ledgers[0].cpu_s_per_100k, 1.0, at_most=True
             ),
             "bytes_per_trajectory_in_a_pool_of_10k": Bar(replayable, 1024, at_most=True),
             "ledger_cost_1M_over_1k_queued": Bar(

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from trimtab.dataflow.audit.history import trained_on
 from trimtab.dataflow.audit.streams import read_streams as read_job_streams
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.embedded.nats_server import EmbeddedNats
@@ -53,9 +54,7 @@ def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> float:
 
 def batches_of(streams: Streams) -> list[list[TrajectoryHeader]]:
     """What each step was trained on."""
-    groups: dict[str, list[TrajectoryHeader]] = {}
-    for header in streams.headers:
-        groups.setdefault(header.group_id, []).append(header)
+    groups = {group_id: group.rows for group_id, group in trained_on(streams.headers).items()}
     # A step may be granted in portions, and the job may end before it has all of the last one.
     batches: dict[int, list[TrajectoryHeader]] = {grant.step: [] for grant in streams.grants if grant.last}
     for grant in streams.grants:

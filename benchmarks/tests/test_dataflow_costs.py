@@ -13,21 +13,24 @@ from trimtab.fabric.wire.header import headers, parse_headers
 BATCH = 16
 
 
-def test_cheaply_made_headers_are_those_that_a_worker_sends() -> None:
-    writer = Writer("job", tokens=16, batch_size=BATCH, seed=0)
+@pytest.mark.parametrize("parts", [1, 4])
+def test_cheaply_made_headers_are_those_that_a_worker_sends(parts: int) -> None:
+    writer = Writer("job", tokens=16, batch_size=BATCH, seed=0, parts=parts)
     sent = [parse_headers(headers(writer.trajectory(number))) for number in range(20, 60)]
-    made = list(arrivals(20, 40, batch_size=BATCH))
+    made = list(arrivals(20, 40, batch_size=BATCH, parts=parts))
     assert [(trajectory_id, header.group_index) for _, trajectory_id, header in made] == [
         (trajectory_id, header.group_index) for trajectory_id, header in sent
     ]
     for (_, _, cheap), (_, real) in zip(made, sent, strict=True):
+        assert (cheap.part, cheap.parts, cheap.run) == (real.part, real.parts, real.run)
         same = (cheap.task_id, cheap.prompt_id, cheap.group_id, cheap.oldest_version, cheap.newest_version)
         assert same == (real.task_id, real.prompt_id, real.group_id, real.oldest_version, real.newest_version)
 
 
-def test_all_that_was_queued_is_granted() -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_all_that_was_queued_is_granted(parts: int) -> None:
     ledger = empty_ledger(batch_size=BATCH)
-    queue(ledger, list(arrivals(0, 10 * BATCH, batch_size=BATCH)))
+    queue(ledger, list(arrivals(0, 10 * BATCH * parts, batch_size=BATCH, parts=parts)))
     grant_all(ledger)
     assert ledger.trainers[POLICY].next_step == 10
     assert ledger.trainers[POLICY].durable_steps == 10

@@ -36,19 +36,21 @@ class LedgerCost:
     cpu_s_per_100k: float
 
 
-def measure_ledger(*, queued: int, total: int) -> LedgerCost:
-    """Queue so many and grant all of them, again until `total` have passed, in a process that ends with its memory."""
+def measure_ledger(*, queued: int, total: int, parts: int = 1) -> LedgerCost:
+    """Queue so many rows, of episodes with `parts` each, and grant all of them, again until `total` have passed, in a
+    process that ends with its memory.
+    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        cost = pool.submit(_measure, queued=queued, total=total).result(_DEADLINE_S)
+        cost = pool.submit(_measure, queued=queued, total=total, parts=parts).result(_DEADLINE_S)
     note(f"{cost}")
     return cost
 
 
-def _measure(*, queued: int, total: int) -> LedgerCost:
+def _measure(*, queued: int, total: int, parts: int) -> LedgerCost:
     spent = 0.0
     for _ in range(0, total, queued):
         ledger = empty_ledger(batch_size=_BATCH)
-        spent += sum(queue(ledger, chunk) for chunk in _chunks(queued))
+        spent += sum(queue(ledger, chunk) for chunk in _chunks(queued, parts=parts))
         spent += grant_all(ledger)
     return LedgerCost(queued=queued, cpu_s_per_100k=spent / total * 1e5)
 
@@ -82,26 +84,29 @@ def grant_all(ledger: Ledger) -> float:
     return time.process_time() - began
 
 
-def arrivals(first: int, count: int, *, batch_size: int) -> Iterator[Arrived]:
+def arrivals(first: int, count: int, *, batch_size: int, parts: int = 1) -> Iterator[Arrived]:
     """Headers as they come off the wire: each with strings of its own, which is what they weigh."""
-    writer = Writer("job", tokens=_TOKENS, batch_size=batch_size, seed=0)
+    writer = Writer("job", tokens=_TOKENS, batch_size=batch_size, seed=0, parts=parts)
     names = TrajectoryHeader.__struct_fields__
-    fields = json.loads(headers(writer.trajectory(0))[TRAJECTORY])
+    specimen = writer.trajectory(0)
+    fields = json.loads(headers(specimen)[TRAJECTORY])
     place = {name: names.index(name) for name in names}
     for number in range(first, first + count):
-        group, index = divmod(number, GROUP_SIZE)
+        episode, part = divmod(number, parts)
+        group, index = divmod(episode, GROUP_SIZE)
         fields[place["task_id"]] = f"t{group}"
         fields[place["prompt_id"]] = f"prompt-{group}"
         fields[place["group_id"]] = f"t{group}.{POLICY}"
         fields[place["group_index"]] = index
-        fields[place["oldest_version"]] = fields[place["newest_version"]] = number // batch_size
-        sent = {MESSAGE_ID: f"t{group}.{POLICY}.{index}", TRAJECTORY: json.dumps(fields)}
+        fields[place["part"]] = part
+        fields[place["oldest_version"]] = fields[place["newest_version"]] = episode // batch_size
+        sent = {MESSAGE_ID: f"t{group}.{POLICY}.{index}.{part}.{specimen.run}", TRAJECTORY: json.dumps(fields)}
         yield number + 1, *parse_headers(sent)
 
 
-def _chunks(count: int) -> Iterator[list[Arrived]]:
+def _chunks(count: int, *, parts: int) -> Iterator[list[Arrived]]:
     for first in range(0, count, _CHUNK):
-        yield list(arrivals(first, min(_CHUNK, count - first), batch_size=_BATCH))
+        yield list(arrivals(first, min(_CHUNK, count - first), batch_size=_BATCH, parts=parts))
 
 
 def bytes_per_trajectory(fill: Callable[[], object], *, trajectories: int) -> float:

@@ -24,6 +24,8 @@ _PROMPT_TOKENS = 8
 _SPARE = 4096
 """Rows begin at different places of one random stretch, which is quicker than fresh noise for each."""
 _MAX_TOKENS = 1 << 20
+_RUN = "0123456789abcdef"
+"""As long as a worker's."""
 _STARTED_AT = 1_760_000_000.123456
 """With as many digits as a clock gives: they are part of the header that the service reads."""
 
@@ -33,31 +35,36 @@ class Frame:
     """One trajectory ready to be published."""
 
     trajectory_id: str
+    message_id: str
     headers: dict[str, str]
     payload: bytes
 
 
 class Writer:
-    """Makes trajectories of one length. Row `n` is sample `n % 8` of group `n // 8`, sampled for step `n // batch`."""
+    """Makes trajectories of one length. Episode `n` is number `n % 8` of group `n // 8`, sampled for step `n // batch`;
+    the rows of an episode follow one another.
+    """
 
-    def __init__(self, job: str, *, tokens: int, batch_size: int, seed: int) -> None:
+    def __init__(self, job: str, *, tokens: int, batch_size: int, seed: int, parts: int = 1) -> None:
         if tokens <= _PROMPT_TOKENS:
             raise ValueError(f"{tokens} tokens: a trajectory here has a prompt of {_PROMPT_TOKENS} and a response")
         random = np.random.default_rng(seed)
         self._job = job
         self._tokens = tokens
         self._batch_size = batch_size
+        self._parts = parts
         self._ids = random.integers(0, _VOCABULARY, tokens + _SPARE).astype(np.int32)
         self._logprobs = -random.exponential(0.3, tokens + _SPARE).astype(np.float32)
 
     def trajectory(self, number: int) -> Trajectory:
-        group, index = divmod(number, GROUP_SIZE)
+        episode, part = divmod(number, self._parts)
+        group, index = divmod(episode, GROUP_SIZE)
         begin = number % _SPARE
         ids = self._ids[begin : begin + self._tokens].copy()
         ids[:2] = divmod(number, _NUMBER_BASE)
         response = self._tokens - _PROMPT_TOKENS
         return Trajectory(
-            trajectory_id=f"t{group}.{POLICY}.{index}",
+            trajectory_id=f"t{group}.{POLICY}.{index}.{part}",
             job=self._job,
             policy=POLICY,
             role=POLICY,
@@ -66,12 +73,15 @@ class Writer:
             group_id=f"t{group}.{POLICY}",
             group_index=index,
             group_size=GROUP_SIZE,
+            part=part,
+            parts=self._parts,
+            run=_RUN,
             outcome=Scored(reward=index / GROUP_SIZE, finish=Finish.STOP),
             token_ids=ids,
             logprobs=self._logprobs[begin : begin + response],
             spans=(
                 Span(_PROMPT_TOKENS, Producer.PROMPT),
-                Span(response, Producer.MODEL, number // self._batch_size),
+                Span(response, Producer.MODEL, episode // self._batch_size),
             ),
             worker=f"{self._job}-rollout-pool-0",
             pool="pool",
@@ -82,7 +92,12 @@ class Writer:
 
     def frame(self, number: int) -> Frame:
         trajectory = self.trajectory(number)
-        return Frame(trajectory_id=trajectory.trajectory_id, headers=headers(trajectory), payload=encode(trajectory))
+        return Frame(
+            trajectory_id=trajectory.trajectory_id,
+            message_id=trajectory.message_id,
+            headers=headers(trajectory),
+            payload=encode(trajectory),
+        )
 
 
 def number_of(token_ids: npt.NDArray[np.int32]) -> int:

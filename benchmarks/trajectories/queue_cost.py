@@ -30,11 +30,14 @@ class QueueCost:
     """By which it grew while they were queued."""
 
 
-def measure_queue(scene: Scene, *, queued: int, total: int) -> QueueCost:
-    """Queue so many, then take all of them in batches; again until `total` have passed, as few cost too little time
-    to be read off a process."""
-    job = f"queue-{queued}"
-    scene.workers.ask(workers.Prepare(job=job, tokens=_TOKENS, batch_size=_BATCH, count=total), deadline_s=_DEADLINE_S)
+def measure_queue(scene: Scene, *, queued: int, total: int, parts: int = 1) -> QueueCost:
+    """Queue so many rows of episodes with `parts` each, then take all of them in batches; again until `total` have
+    passed, as few cost too little time to be read off a process.
+    """
+    job = f"queue-{queued}-{parts}"
+    scene.workers.ask(
+        workers.Prepare(job=job, tokens=_TOKENS, batch_size=_BATCH, count=total, parts=parts), deadline_s=_DEADLINE_S
+    )
     with dataflow_pod(job, batch_size=_BATCH, folder=scene.folder, server=scene.server) as pod:
         _quiet(pod)
         before = pod.usage()
@@ -47,7 +50,7 @@ def measure_queue(scene: Scene, *, queued: int, total: int) -> QueueCost:
             )
             _quiet(pod)
             grown = max(grown, pod.usage().resident_bytes - empty)
-            steps = range(first // _BATCH, (first + queued) // _BATCH)
+            steps = range(first // (parts * _BATCH), (first + queued) // (parts * _BATCH))
             scene.ranks.ask(ranks.Lease(topology=pod.topology, steps=steps), deadline_s=_DEADLINE_S)
         _quiet(pod)
         cpu_s = pod.usage().since(before).cpu_s

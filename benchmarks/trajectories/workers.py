@@ -30,6 +30,8 @@ class Prepare:
     tokens: int
     batch_size: int
     count: int
+    parts: int = 1
+    """Rows of an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,9 @@ class Workers:
     async def serve(self, buses: list[Bus], question: Prepare | Publish) -> Prepared | Published:
         if isinstance(question, Publish):
             return await self._publish(buses[0], question)
-        writer = Writer(question.job, tokens=question.tokens, batch_size=question.batch_size, seed=_SEED)
+        writer = Writer(
+            question.job, tokens=question.tokens, batch_size=question.batch_size, seed=_SEED, parts=question.parts
+        )
         self._frames = [writer.frame(number) for number in range(question.count)]
         return Prepared(payload_bytes=sum(len(frame.payload) for frame in self._frames))
 
@@ -84,6 +88,6 @@ class Workers:
                     if at[place] > now:
                         await asyncio.sleep(at[place] - now)
                 await publisher.publish(
-                    question.subject, frame.payload, message_id=frame.trajectory_id, headers=frame.headers
+                    question.subject, frame.payload, message_id=frame.message_id, headers=frame.headers
                 )
         return Published(at=at)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from examples.curves.record import PolicyCurve, ScorePoint, StepPoint
+from trimtab.dataflow.audit.history import trained_on
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, Record, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
@@ -42,10 +43,10 @@ def _policy_curve(
 ) -> PolicyCurve:
     own = [header for header in headers if header.policy == policy and header.purpose is Purpose.TRAIN]
     finished = sorted(header.finished_at for header in own)
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for header in own:
-        if header.reward is not None:
-            rewards[header.group_id].append(header.reward)
+    rewards = {
+        group_id: [fmean(row.reward or 0.0 for row in rows.values()) for rows in group.episodes.values() if rows]
+        for group_id, group in trained_on(own).items()
+    }
     batches: defaultdict[int, list[float]] = defaultdict(list)
     granted_at: dict[int, float] = {}
     for grant in grants:  # a step may be granted in portions

@@ -8,7 +8,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.dataflow.books import header
 from tests.support.dataflow.storm.copies import Copies
-from tests.support.dataflow.storm.evidence import GroupEnds, faults
+from tests.support.dataflow.storm.evidence import Episodes, GroupEnds, faults
 from tests.support.dataflow.storm.service import SERVICE, prepare
 from tests.support.dataflow.storm.site import (
     BATCH,
@@ -43,6 +43,7 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.topology import TASK_CONSUMER
+from trimtab.fabric.wire.header import TrajectoryHeader
 
 _DRAIN_S = 30.0
 _LOOK_S = 0.5
@@ -104,6 +105,17 @@ async def examine(site: Site) -> Outcome:
     return Outcome(streams=streams, report=report, notes=site.notes(), redeliveries=redeliveries)
 
 
+def ends_of(outcome: Outcome) -> GroupEnds:
+    return GroupEnds(outcome.streams, Episodes(outcome.streams.headers))
+
+
+def runs_given_up(headers: Sequence[TrajectoryHeader]) -> int:
+    """Runs of which a part arrived, and which are not the episode."""
+    episodes = Episodes(headers)
+    runs = {(header.group_id, header.group_index, header.run) for header in headers}
+    return sum(1 for group_id, index, run in runs if episodes.run.get((group_id, index)) != run)
+
+
 def summary(outcome: Outcome, tally: Counter[str]) -> str:
     numbers = {
         **dict(sorted(tally.items())),
@@ -111,9 +123,10 @@ def summary(outcome: Outcome, tally: Counter[str]) -> str:
         "ranks superseded": sum(isinstance(note, Superseded) for note in outcome.notes),
         "trajectories": outcome.report.arrived,
         "duplicates": outcome.report.duplicates_seen,
+        "runs given up": runs_given_up(outcome.streams.headers),
         "redeliveries": outcome.redeliveries,
         **{f"steps of {policy}": steps for policy, steps in outcome.report.steps.items()},
-        **{f"groups {end}": count for end, count in sorted(GroupEnds(outcome.streams).counts().items())},
+        **{f"groups {end}": count for end, count in sorted(ends_of(outcome).counts().items())},
     }
     return ", ".join(f"{name}: {number}" for name, number in numbers.items())
 
@@ -128,11 +141,14 @@ def check_coverage(outcome: Outcome, tally: Counter[str], size: DataflowStorm) -
     if not size.everything:
         return
     assert outcome.report.duplicates_seen > 0
+    assert max(header.parts for header in outcome.streams.headers) > 1
+    assert min(header.parts for header in outcome.streams.headers) == 0
+    assert runs_given_up(outcome.streams.headers) > 0
     assert outcome.redeliveries > 0
     assert any(isinstance(note, Dying) for note in outcome.notes)
     assert any(isinstance(note, Superseded) for note in outcome.notes)
-    ends = GroupEnds(outcome.streams).counts()
-    assert all(ends[end] > 0 for end in ("granted", "stale", "filtered", "failed")), ends
+    ends = ends_of(outcome).counts()
+    assert all(ends[end] > 0 for end in ("granted", "stale", "filtered", "failed", "empty")), ends
 
 
 def test_nothing_is_lost_or_doubled_while_everybody_is_killed(
@@ -200,9 +216,9 @@ def test_good_evidence_has_no_faults() -> None:
         (leased(3, 0, range(8, 9)), None, "step 3 was served, and step 2 not to every rank"),
         (leased(2, 0, FIRST), granted(2, FIRST), "is in steps 0 and 2"),
         (leased(STALENESS + 1, 0, range(8, 9)), None, f"of version 0 trained in step {STALENESS + 1}"),
-        (leased(2, 0, range(8, 9)), granted(2, range(9, 10)), "other samples in step 2 than the ledger"),
-        (Stored("solver", "t2.solver", 2, 12), None, "sample 2 of t2.solver was acknowledged and is not there"),
-        (Stored("solver", "t9.solver", 0, 37), None, "sample 0 of t9.solver was acknowledged and is not there"),
+        (leased(2, 0, range(8, 9)), granted(2, range(9, 10)), "other rows in step 2 than the ledger"),
+        (Stored("solver", "t2.solver", 2, 12), None, "row 0 of episode 2 of t2.solver was acknowledged"),
+        (Stored("solver", "t9.solver", 0, 37), None, "row 0 of episode 0 of t9.solver was acknowledged"),
         (Durable("solver", 1, 0), GroupsFiltered(policy="solver", left_out=("t3.solver",)), "is granted and filtered"),
     ],
 )  # fmt: skip
@@ -211,12 +227,21 @@ def test_each_fault_in_the_evidence_is_found(note: Note, record: Record | None, 
     assert any(expected in fault for fault in found), found
 
 
+def test_rows_of_another_run_than_the_first_that_was_whole_are_found() -> None:
+    def row(part: int, run: str) -> TrajectoryHeader:
+        return header(0, 0, part=part, parts=2, run=run, group_size=1)
+
+    episodes = Episodes([row(0, "a"), row(1, "b"), row(0, "b"), row(1, "a")])
+    assert episodes.run == {("t0.solver", 0): "b"}
+    assert episodes.sequences["t0.solver"] == {("t0.solver", 0, 0): 3, ("t0.solver", 0, 1): 2}
+
+
 @pytest.mark.parametrize(
     ("rank_1", "expected"),
     [
-        (leased(0, 0, FIRST), "has a sample on two ranks"),
-        (leased(0, 1, range(3)), "has 14 samples, not 16"),
-        (leased(0, 1, range(1, 5)), "has 2 of the 4 samples of t0.solver"),
+        (leased(0, 0, FIRST), "has a row on two ranks"),
+        (leased(0, 1, range(3)), "has 2 of the 4 rows of t3.solver"),
+        (leased(0, 1, range(1, 5)), "has 2 of the 4 rows of t0.solver"),
     ],
 )
 def test_ranks_that_do_not_share_a_step_fairly_are_found(rank_1: Leased, expected: str) -> None:

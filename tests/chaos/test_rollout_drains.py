@@ -12,7 +12,7 @@ import pytest
 from tests.support.polling import eventually
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.forked_pods import RolloutPod
-from tests.support.rollout.job import Job
+from tests.support.rollout.job import Job, first_runs
 from tests.support.rollout.pod_site import PodSite, openai_engine
 from tests.support.sizes import Drains, Sizes
 from tests.support.template_process import TemplateProcess
@@ -119,8 +119,8 @@ async def _storm(job: Job, site: PodSite, template: TemplateProcess, size: Drain
 
 
 async def _check(job: Job, size: Drains) -> None:
-    trajectories = await job.trajectories()
-    wanted = Counter(f"task-{number}.solver.{index}" for number in range(size.tasks) for index in range(GROUP))
+    trajectories = first_runs(await job.trajectories())
+    wanted = Counter(f"task-{number}.solver.{index}.0" for number in range(size.tasks) for index in range(GROUP))
     assert Counter(trajectory.trajectory_id for trajectory in trajectories) == wanted
     assert all(isinstance(trajectory.outcome, Scored) for trajectory in trajectories)
     assert await job.quarantined() == {}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trimtab.api.model import ApiModel
 from trimtab.api.prompts import PromptSource
-from trimtab.api.rules import ListMap, Rule, at_most_one_of, immutable, only_with
+from trimtab.api.rules import ListMap, ListSet, Rule, at_most_one_of, immutable, only_with
 from trimtab.api.scalars import (
     ColumnName,
     Count,
@@ -22,6 +22,8 @@ from trimtab.api.scalars import (
     PositiveCount,
     PositiveSeconds,
 )
+
+Label = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Greso(ApiModel):
@@ -36,8 +38,10 @@ class Greso(ApiModel):
     """Share of all-wrong groups that p for hard prompts is steered to."""
     step: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     """How much p moves per trainer step."""
-    floor: Fraction = 0.01
-    """Lowest chance of a prompt to be submitted, so that none is given up for good."""
+    floor_easy: Fraction = 0.05
+    """Lowest chance to be submitted of a prompt that is easy, so that none is given up for good."""
+    floor_hard: Fraction = 0.3
+    """Lowest chance of one that is hard: what was out of reach comes into reach as the policy learns."""
     margin: Annotated[float, Field(ge=1, le=10)] = 1.25
     """Factor on the estimated number of groups that a batch still needs."""
 
@@ -102,7 +106,7 @@ class Replay(ApiModel):
     ratio: Annotated[float, Field(gt=0, lt=1)]
     """Share of each batch that is replayed."""
     size: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Trajectories kept for replay; only their metadata costs memory."""
+    """Episodes kept for replay; only their metadata costs memory."""
     max_age: PositiveCount = 16
     """Versions after which a trajectory is too old for replay. It bounds replayed samples in place of maxStaleness."""
     max_uses: Annotated[int, Field(ge=2, le=1000)] = 2
@@ -116,6 +120,8 @@ class Stream(ApiModel):
     """The policy whose trajectories come in."""
     weight: Positive = 1.0
     """Share of the batch, relative to the other streams."""
+    labels: Annotated[tuple[Label, ...], ListSet(), Field(max_length=64)] = ()
+    """Only groups whose prompt has one of these values in data.routeColumn; empty, all of them."""
 
 
 class Mix(ApiModel):
@@ -155,6 +161,11 @@ class Data(ApiModel):
             "greso needs a groupSize of at least 2: a group of one has no variance",
             ".curator.greso",
         ),
+        Rule(
+            "has(self.routeColumn) || self.mix.all(mix, mix.streams.all(stream, stream.labels.size() == 0))",
+            "labels of a stream are values of routeColumn: name the column",
+            ".routeColumn",
+        ),
         only_with("selection", condition="(!has(self.replay) && self.mix.size() == 0)", when="without replay and mix"),
     )
 
@@ -165,7 +176,7 @@ class Data(ApiModel):
     ] = 8
     """Episodes per prompt. Advantages compare the episodes of one group, so 1 leaves nothing to compare."""
     batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 256
-    """Trajectories in one trainer step, over all ranks."""
+    """Episodes in one trainer step, over all ranks."""
     max_staleness: Annotated[int, Field(ge=0, le=1024)] = 8
     """Versions by which the oldest trained token of a sample may lag behind the trainer. 0 is fully on-policy: rollout
     then waits for every step."""
@@ -185,6 +196,9 @@ class Data(ApiModel):
     """What happens after rollout."""
     replay: Replay | None = None
     """Reuse of trajectories; absent, there is none."""
+    route_column: ColumnName | None = None
+    """Column of the prompts whose value, a text, a whole number or a truth value, labels their groups: for mix, filters
+    and selections. A prompt without it has no label. Absent, none has."""
     mix: Annotated[tuple[Mix, ...], ListMap("policy"), Field(max_length=32)] = ()
     """Which streams each trainer consumes; a policy not listed consumes its own."""
     selection: Plugin | None = None

@@ -36,7 +36,7 @@ async def test_groups_without_advantage_are_left_out_through_any_number_of_kills
     nats_settings: NatsSettings, tmp_path: Path
 ) -> None:
     chance = random.Random(6)
-    data = {"filter": {"zeroAdvantage": "Drop"}, "curator": {"greso": {"floor": 0.3}}}
+    data = {"filter": {"zeroAdvantage": "Drop"}, "curator": {"greso": {"floorEasy": 0.3, "floorHard": 0.3}}}
     seen: dict[int, set[str]] = {}
 
     def lifetime() -> float:

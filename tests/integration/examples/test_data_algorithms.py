@@ -1,4 +1,4 @@
-"""The four manifests differ in their data algorithm alone, and that is what costs or saves rollouts."""
+"""The manifests differ in their data algorithm alone, and that is what costs or saves rollouts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow
 _STEPS = 16
 _BATCH = 128
 _EXAMPLE = "data_algorithms"
-_ALGORITHMS = ("vanilla", "dynamic_sampling", "replay", "greso")
+_ALGORITHMS = ("vanilla", "dynamic_sampling", "replay", "greso", "combined")
 
 
 @pytest.fixture(scope="module")
 def runs(learn: Learn) -> dict[str, Run]:
-    return {name: learn(_EXAMPLE, variant=name, steps=_STEPS) for name in ("dynamic_sampling", "replay")}
+    return {name: learn(_EXAMPLE, variant=name, steps=_STEPS) for name in ("dynamic_sampling", "replay", "combined")}
 
 
 def _manifest(name: str) -> dict[str, Any]:
@@ -53,3 +53,8 @@ def test_dynamic_sampling_rolls_out_more_than_it_trains_on_and_replay_less_than_
     sampled, replayed = (runs[name].policies["solver"].steps[-1].rollouts for name in ("dynamic_sampling", "replay"))
     assert sampled > 1.5 * _STEPS * _BATCH
     assert replayed < 0.75 * sampled
+
+
+def test_all_three_together_learn_and_cost_no_more_than_replay(runs: dict[str, Run]) -> None:
+    combined, sampled = (runs[name].policies["solver"].steps[-1].rollouts for name in ("combined", "dynamic_sampling"))
+    assert combined < 0.75 * sampled

@@ -19,8 +19,9 @@ from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer, declare_stream
 from trimtab.fabric.bus.topology import TASK_CONSUMER, ConsumerSpec, JobTopology
 from trimtab.fabric.settings import NatsSettings
-from trimtab.fabric.wire.spans import Producer, Span
+from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Failed, Scored
+from trimtab.rollout.workflows.conversation import Heard
 from trimtab.rollout.workflows.single_turn import SingleTurn
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
 
@@ -134,7 +135,7 @@ async def test_a_trajectory_that_no_message_can_carry_is_a_failure_at_once(job: 
             conversation.hear("ab")
             await conversation.speak()
             conversation.token_ids += noise
-            conversation.spans.append(Span(tokens, Producer.ENVIRONMENT))
+            conversation.pieces.append(Heard(noise, Producer.ENVIRONMENT))
             return Episode((ScoredConversation(conversation, reward=1.0),))
 
     await job.issue(1)

@@ -137,7 +137,7 @@ async def test_solver_and_verifier_each_bring_a_group_for_their_own_policy(
     turns = set()
     for task in range(GROUPS):
         for index in range(GROUP_SIZE):
-            solver, verifier = (by_id[f"task-{task}.{name}.{index}"] for name in ("solver", "verifier"))
+            solver, verifier = (by_id[f"task-{task}.{name}.{index}.0"] for name in ("solver", "verifier"))
             assert (solver.policy, verifier.policy) == ("solver", "critic")
             assert (solver.group_id, verifier.group_id) == (f"task-{task}.solver", f"task-{task}.verifier")
             attempts, judgements = words(solver), words(verifier)

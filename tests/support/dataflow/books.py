@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.groups import Allotment, Group, Sample
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger, Witness
+from trimtab.dataflow.ledger.ledger import Ledger, Witness
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
@@ -29,24 +30,31 @@ def header(
     group_size: int = GROUP,
     group_id: str | None = None,
     tokens: int = 3,
+    part: int = 0,
+    parts: int = 1,
+    run: str = "0",
+    reward_parts: dict[str, float] | None = None,
+    label: str = "",
+    prompt: str | None = None,
 ) -> TrajectoryHeader:
-    trained = 0 if error is not None or version is None else tokens
+    scored = error is None and parts > 0
+    trained = tokens if scored and version is not None else 0
     return TrajectoryHeader(
         header_version=1,
         job="job",
         policy=policy,
         role=role or policy,
         task_id=f"t{task}",
-        prompt_id=f"train-{task}",
+        prompt_id=prompt or f"train-{task}",
         group_id=group_id or f"t{task}.{role or policy}",
         group_index=index,
         group_size=group_size,
-        part=0,
-        parts=1,
+        part=part,
+        parts=parts,
         purpose=Purpose.TRAIN,
         benchmark=None,
-        reward=reward if error is None else None,
-        finish=Finish.STOP if error is None else None,
+        reward=reward if scored else None,
+        finish=Finish.STOP if scored else None,
         error=error,
         retryable=False,
         prompt_tokens=5,
@@ -60,12 +68,17 @@ def header(
         engine="builtin",
         started_at=1.0,
         finished_at=2.0,
+        run=run,
+        label=label,
+        reward_parts=reward_parts or {},
     )
 
 
-def sample(task: int, index: int, *, tokens: int = 3, reward: float = 1.0, version: int = 0) -> Sample:
-    own = header(task, index, tokens=tokens, reward=reward, version=version, group_size=64)
-    made = Sample.of(1 + task * 64 + index, f"t{task}.solver.{index}", own)
+def sample(
+    task: int, index: int, *, tokens: int = 3, reward: float = 1.0, version: int = 0, part: int = 0, parts: int = 1
+) -> Sample:
+    own = header(task, index, tokens=tokens, reward=reward, version=version, group_size=64, part=part, parts=parts)
+    made = Sample.of(1 + (task * 64 + index) * parts + part, f"t{task}.solver.{index}.{part}", own)
     assert made is not None
     return made
 
@@ -77,6 +90,7 @@ def group(task: int, samples: list[Sample], *, policy: str = "solver") -> Group:
         role=policy,
         prompt_id=f"train-{task}",
         samples=tuple(samples),
+        episodes=len({one.index for one in samples}),
         oldest_version=min(one.oldest_version for one in samples),
         first_sequence=min(one.sequence for one in samples),
     )
@@ -120,7 +134,7 @@ class Feed:
 
     def arrive(self, one: TrajectoryHeader) -> Arrival:
         self.sequence += 1
-        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}", one)
+        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
 
     def complete(self, task: int, *, version: int = 0, reward: float = 1.0, policy: str = "solver") -> Arrival:
         arrivals = [

@@ -23,7 +23,7 @@ def finished(
         policy=policy,
         role=role,
         prompt_id=prompt_id,
-        samples=tuple(
+        rows=tuple(
             _sample(
                 index,
                 float(reward),

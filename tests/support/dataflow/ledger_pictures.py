@@ -26,7 +26,10 @@ def picture(books: Ledger) -> dict[str, Any]:
 def _stream(one: StreamBooks) -> dict[str, Any]:
     return {
         "counts": _counts(one),
-        "arriving": {key: (partial.first_sequence, sorted(partial.samples)) for key, partial in one.arriving.items()},
+        "arriving": {
+            key: (partial.first_sequence, sorted(partial.closed), partial.open_rows())
+            for key, partial in one.arriving.items()
+        },
         "unfiltered": list(one.unfiltered),
         "ended": one.ended.state(),
     }

@@ -49,8 +49,8 @@ class Shown:
         return finished(group_id, (0.0, 1.0))
 
 
-def used(group_id: str, *, uses: int = 1, last_step: int = 4, age: int = 1, samples: int = GROUP) -> Used:
-    return Used(group_id=group_id, stream="solver", uses=uses, last_step=last_step, age=age, samples=samples)
+def used(group_id: str, *, uses: int = 1, last_step: int = 4, age: int = 1, episodes: int = GROUP) -> Used:
+    return Used(group_id=group_id, stream="solver", uses=uses, last_step=last_step, age=age, episodes=episodes)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def books(selection: Selection, *, places: int, policies: dict[str, int] | None 
     made = ledger(
         policies=policies or POLICIES, selection=selection, batch_size=places * GROUP, max_staleness=max_staleness
     )
-    routes = reroute(selection, made)
+    routes = reroute(selection, {}, made)
     if routes is not None:
         made.apply(routes)
     return Feed(made)

@@ -238,14 +238,14 @@ class Simulation:
         ]
         if chance is not None and chance.random() < 0.2:
             for one in trajectories[: chance.randrange(len(trajectories))]:
-                await self.put(bus, one, message_id=one.trajectory_id)
+                await self.put(bus, one, message_id=one.message_id)
             await delivery.nak()  # as a worker that died would leave it, without waiting for the lease to run out
             return
         for one in trajectories:
-            await self.put(bus, one, message_id=one.trajectory_id)
+            await self.put(bus, one, message_id=one.message_id)
             if chance is not None and chance.random() < 0.1:
                 # Past the server's memory of ids: only the ledger can tell that it had this one.
-                await self.put(bus, one, message_id=f"{one.trajectory_id}+{turn}")
+                await self.put(bus, one, message_id=f"{one.trajectory_id}+{turn}.{one.run}")
         await delivery.ack_confirmed(deadline_s=60.0)
 
     async def announce(self, policy: str, version: int) -> None:

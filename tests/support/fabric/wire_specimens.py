@@ -12,6 +12,7 @@ from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchNotReady,
     BatchRequest,
+    Episode,
     Group,
     LeaseAck,
     LeaseAcked,
@@ -26,7 +27,7 @@ from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Empty, Failed, Finish, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
 
 
@@ -72,6 +73,36 @@ def short_trajectory(**changes: Any) -> Trajectory:
     return trajectory(**few | changes)
 
 
+def row_of_a_forest(**changes: Any) -> Trajectory:
+    """The second of three rows: it begins with what the first one trains."""
+    more: dict[str, Any] = {
+        "trajectory_id": "job-1.t-42.3.1",
+        "part": 1,
+        "parts": 3,
+        "run": "6f1ed002",
+        "token_ids": np.array([1, 2, 3, 4, 5, 6], dtype=np.int32),
+        "logprobs": np.array([-0.5, -0.25, -0.125], dtype=np.float32),
+        "spans": (Span(1, Producer.PROMPT), Span(2, Producer.ECHO), Span(3, Producer.MODEL, 4)),
+        "turns": 2,
+        "turn_rewards": (TurnReward(1, 1, 0.5), TurnReward(4, 2, -1.0)),
+        "reward_parts": {"answer": 1.0, "format": -0.25},
+    }
+    return trajectory(**more | changes)
+
+
+def empty(**changes: Any) -> Trajectory:
+    """A role that has no row in its episode."""
+    nothing = {
+        "parts": 0,
+        "outcome": Empty(),
+        "token_ids": np.zeros(0, dtype=np.int32),
+        "logprobs": np.zeros(0, dtype=np.float32),
+        "spans": (),
+        "turns": 0,
+    }
+    return trajectory(**nothing | changes)
+
+
 def task(**changes: Any) -> Task:
     fields: dict[str, Any] = {
         "task_id": "t-42",
@@ -98,12 +129,15 @@ def lease(**changes: Any) -> BatchLease:
         "rank": 0,
         "world_size": 2,
         "stream": "TRAJECTORIES",
-        "groups": (Group(group_id="t-42/solver", prompt_id="gsm8k/train/17", rewards=(0.0, 1.0)),),
+        "groups": (
+            Group(group_id="t-42/solver", prompt_id="gsm8k/train/17", episodes=(Episode(0.0), Episode(1.0, 2, 2300))),
+        ),
         "samples": tuple(
             SampleReference(
                 sequence=100 + index,
                 trajectory_id=f"job-1.t-42.{index}.0",
                 group=0,
+                episode=index,
                 group_index=index,
                 reward=float(index),
                 prompt_tokens=300,
@@ -114,7 +148,7 @@ def lease(**changes: Any) -> BatchLease:
             )
             for index in range(2)
         ),
-        "totals": StepTotals(samples=4, groups=2, tokens=6000, trained_tokens=4600),
+        "totals": StepTotals(samples=4, groups=2, episodes=4, tokens=6000, trained_tokens=4600),
         "issued_at": 1_700_000_000.0,
         "expires_at": 1_700_000_060.0,
     }
@@ -142,6 +176,8 @@ SPECIMENS: tuple[Message, ...] = (
     trajectory(),
     short_trajectory(),
     short_trajectory(outcome=Failed(error="engine.timeout", message="no answer in 30 s")),
+    row_of_a_forest(),
+    empty(),
     BatchRequest(job="quickstart", policy="solver", step=12, rank=0, world_size=2, wait_hint=1.0),
     lease(),
     BatchNotReady(policy="solver", step=12, reason="filling", retry_after=0.5),
@@ -209,6 +245,7 @@ SPECIMENS: tuple[Message, ...] = (
         policy="solver",
         step=12,
         reward=0.5,
+        reward_parts={"answer": 0.75, "format": -0.25},
         staleness=0.75,
         max_staleness=2,
         wait_fraction=0.15,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchNotReady,
     BatchRequest,
+    Episode,
     Group,
     LeaseAck,
     LeaseAcked,
@@ -29,7 +32,7 @@ from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -44,6 +47,9 @@ durations = st.floats(0, 1e9)
 rates = st.floats(0, 1e15)
 times = st.floats(0, 1e11)
 versions = st.dictionaries(names, counts, max_size=3)
+runs = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters="."), min_size=1, max_size=20)
+labels = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+reward_parts = st.dictionaries(slugs, finite, max_size=3)
 tallies = st.dictionaries(slugs, counts, max_size=3)
 plain: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | finite | st.text(max_size=8) | st.binary(max_size=8),
@@ -59,7 +65,7 @@ ranks = st.integers(1, 1 << 20).flatmap(
     lambda size: st.integers(0, size - 1).map(lambda rank: {"rank": rank, "world_size": size})
 )
 spans = st.one_of(
-    st.builds(Span, st.integers(1, 700), st.sampled_from([Producer.PROMPT, Producer.ENVIRONMENT])),
+    st.builds(Span, st.integers(1, 700), st.sampled_from([Producer.PROMPT, Producer.ENVIRONMENT, Producer.ECHO])),
     st.builds(Span, st.integers(1, 700), st.just(Producer.MODEL), counts),
 )
 
@@ -81,6 +87,7 @@ def tasks(draw: st.DrawFn) -> Task:
         seed=draw(st.integers(0, 2**63 - 1)),
         workflow_args=draw(mappings),
         sampling=draw(mappings),
+        label=draw(labels),
         target_versions=targets,
         minimum_versions={policy: draw(st.integers(0, version)) for policy, version in targets.items()},
         attempt=draw(indices),
@@ -91,15 +98,30 @@ def tasks(draw: st.DrawFn) -> Task:
 
 
 @st.composite
+def turn_rewards(draw: st.DrawFn, *, trained: int) -> tuple[TurnReward, ...]:
+    """Turns in order that share the trained tokens out among them."""
+    numbers = sorted(draw(st.sets(indices, min_size=1, max_size=min(4, trained))))
+    ends = sorted(draw(st.sets(st.integers(1, trained), min_size=len(numbers), max_size=len(numbers))) - {trained})
+    bounds = [0, *ends[: len(numbers) - 1], trained]
+    lengths = [later - earlier for earlier, later in itertools.pairwise(bounds)]
+    return tuple(TurnReward(number, length, draw(finite)) for number, length in zip(numbers, lengths, strict=True))
+
+
+@st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
     purpose = draw(purposes)
     drawn = tuple(draw(st.lists(spans, max_size=6)))
-    scorable = model_length(drawn) > 0 or purpose["purpose"] is Purpose.EVALUATION
+    trained = model_length(drawn)
+    scorable = trained > 0 or purpose["purpose"] is Purpose.EVALUATION
     failed = st.builds(Failed, error=slugs, message=st.text(max_size=20), retryable=st.booleans())
     scored = st.builds(Scored, reward=finite, finish=st.sampled_from(Finish))
+    outcome = draw(st.just(Empty()) | failed | scored if scorable else st.just(Empty()) | failed)
+    if isinstance(outcome, Empty):
+        drawn, trained = (), 0
+    turns = draw(turn_rewards(trained=trained)) if trained and draw(st.booleans()) else ()
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     group_size = draw(st.integers(1, 65536))
-    parts = draw(st.integers(1, 65536))
+    parts = 0 if isinstance(outcome, Empty) else draw(st.integers(1, MAX_PARTS))
     return Trajectory(
         trajectory_id=draw(tokens),
         job=draw(names),
@@ -110,13 +132,17 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         group_id=draw(tokens),
         group_index=draw(st.integers(0, group_size - 1)),
         group_size=group_size,
-        part=draw(st.integers(0, parts - 1)),
+        part=draw(st.integers(0, max(0, parts - 1))),
         parts=parts,
-        outcome=draw(failed | scored if scorable else failed),
+        run=draw(runs),
+        label=draw(labels),
+        outcome=outcome,
         token_ids=random.integers(0, draw(st.sampled_from([2, 150_000, 2**31])), total_length(drawn), dtype=np.int32),
-        logprobs=-random.exponential(draw(st.sampled_from([0.0, 1.0, 1e30])), model_length(drawn)).astype(np.float32),
+        logprobs=-random.exponential(draw(st.sampled_from([0.0, 1.0, 1e30])), trained).astype(np.float32),
         spans=drawn,
-        turns=draw(indices),
+        turns=len(turns) if turns else draw(indices),
+        turn_rewards=turns,
+        reward_parts=draw(reward_parts),
         worker=draw(names),
         pool=draw(names),
         engine=draw(names),
@@ -126,13 +152,16 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 @st.composite
-def sample_references(draw: st.DrawFn, *, trajectory_id: str, groups: int) -> SampleReference:
+def sample_references(draw: st.DrawFn, *, trajectory_id: str, groups: Sequence[Group]) -> SampleReference:
     response = draw(counts)
+    group = draw(st.integers(0, len(groups) - 1))
     return SampleReference(
         sequence=draw(st.integers(1, 2**63 - 1)),
         trajectory_id=trajectory_id,
-        group=draw(st.integers(0, groups - 1)),
+        group=group,
+        episode=draw(st.integers(0, len(groups[group].episodes) - 1)),
         group_index=draw(indices),
+        part=draw(indices),
         reward=draw(finite),
         prompt_tokens=draw(counts),
         response_tokens=response,
@@ -144,18 +173,27 @@ def sample_references(draw: st.DrawFn, *, trajectory_id: str, groups: int) -> Sa
 
 @st.composite
 def batch_leases(draw: st.DrawFn) -> BatchLease:
-    rewards = st.lists(finite, min_size=1, max_size=4).map(tuple)
+    turns = st.lists(st.builds(TurnReward, indices, st.integers(1, 1 << 20), finite), max_size=3).map(tuple)
+    episode = st.builds(Episode, finite, st.integers(1, MAX_PARTS), counts, st.booleans(), turns)
+    episodes = st.lists(episode, min_size=1, max_size=4).map(tuple)
     groups = tuple(
         draw(
-            st.lists(st.builds(Group, group_id=tokens, prompt_id=identifiers, rewards=rewards), min_size=1, max_size=3)
+            st.lists(
+                st.builds(Group, group_id=tokens, prompt_id=identifiers, episodes=episodes), min_size=1, max_size=3
+            )
         )
     )
     samples = tuple(
-        draw(sample_references(trajectory_id=trajectory_id, groups=len(groups)))
+        draw(sample_references(trajectory_id=trajectory_id, groups=groups))
         for trajectory_id in draw(st.lists(tokens, max_size=4, unique=True))
     )
     totals = st.builds(
-        StepTotals, samples=st.integers(len(samples), 2**53), groups=counts, tokens=counts, trained_tokens=counts
+        StepTotals,
+        samples=st.integers(len(samples), 2**53),
+        groups=counts,
+        episodes=counts,
+        tokens=counts,
+        trained_tokens=counts,
     )
     return BatchLease(
         lease_id=draw(tokens),
@@ -296,6 +334,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         policy=names,
         step=counts,
         reward=finite,
+        reward_parts=reward_parts,
         staleness=finite,
         max_staleness=counts,
         wait_fraction=st.floats(0, 1),

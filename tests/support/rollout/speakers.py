@@ -12,8 +12,9 @@ from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
+from trimtab.rollout.workflows.forest import Row, forest_of
 from trimtab.rollout.workflows.rehearsal import CHARACTERS
-from trimtab.rollout.workflows.team import Assignment, Role, Tokenizer
+from trimtab.rollout.workflows.team import Assignment, Conversation, Role, ScoredConversation, Tokenizer
 
 END_OF_TURN = "<|im_end|>"
 TEMPLATE = """\
@@ -83,3 +84,8 @@ def role(
 
 def assignment(**prompt: object) -> Assignment:
     return Assignment(prompt=prompt, seed=1, request_id="t.0", deadline_s=60.0)
+
+
+def alone(conversation: Conversation) -> Row:
+    """What its policy would learn from it if no other conversation of the role were scored."""
+    return forest_of(conversation.role.name, [ScoredConversation(conversation, 0.0)]).rows[0]

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -53,6 +54,18 @@ class Page(HTMLParser):
 
     def count(self, tag: str) -> int:
         return sum(name == tag for name, _ in self.elements)
+
+
+def test_parts_of_the_reward_have_a_chart_where_there_are_any() -> None:
+    steps = [
+        msgspec.structs.replace(
+            run_story.step(number), reward_parts={"answer": 0.5, **({"format": 1.0} if number else {})}
+        )
+        for number in range(4)
+    ]
+    parsed = Page(page(told([run_story.began(), *steps])))
+    assert parsed.series["reward-parts"] == {"answer": 4, "format": 3}
+    assert "Parts of the reward" in " ".join(parsed.texts)
 
 
 def test_every_chart_has_its_data() -> None:

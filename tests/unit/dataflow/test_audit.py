@@ -65,12 +65,12 @@ def test_a_good_run_has_none() -> None:
         ([*GOOD, grant(2, 4, 0)], arrived(*range(8)), "t0.solver trained twice, in steps 0 and 2"),
         ([*GOOD, grant(3, 4, 5)], arrived(*range(8)), "step 3 granted where 2 was due"),
         ([*GOOD, grant(2, 4, 5)], arrived(0, 1, 2, 3, 4), "t5.solver of step 2 never arrived"),
-        ([*GOOD, grant(2, 4, 5)], arrived(*range(8))[:-5], "t5.solver of step 2 has 1 of 2 samples"),
+        ([*GOOD, grant(2, 4, 5)], arrived(*range(8))[:-5], "t5.solver of step 2 has 1 of 2 episodes"),
         (GOOD, arrived(0, 1, 2, 3, 4), "task t5 is lost"),
         (GOOD, [*arrived(0, 1, 2, 3, 4), header(5, 0)], "t5.solver lost all but 1"),
         ([*GOOD, grant(2, 4)], arrived(*range(8)), "step 2 has 1 groups, not 2"),
         ([*GOOD, TasksIssued(first=9, count=1)], arrived(*range(8)), "tasks issued from 9 where 8 was due"),
-        ([*GOOD, TasksIssued(first=8, count=3)], arrived(*range(8)), "22 samples asked for at version 1, bound 16"),
+        ([*GOOD, TasksIssued(first=8, count=3)], arrived(*range(8)), "22 episodes asked for at version 1, bound 16"),
         ([*GOOD, grant(2, 4, 5), grant(3, 6, 7)], arrived(*range(8)), "step 3 is 3 versions stale, 2 are allowed"),
         (
             [*GOOD, GroupsDropped(policy="solver", step=2, dropped=("t4.solver",))],
@@ -92,7 +92,7 @@ def test_a_good_run_has_none() -> None:
             arrived(*range(8)),
             "step 2 was trained before it was granted",
         ),
-        ([*GOOD, grant(2, 4, 5)], [*arrived(*range(5), 6, 7), header(5, 0), header(5, 1, error="x")], "failed sample"),
+        ([*GOOD, grant(2, 4, 5)], [*arrived(*range(5), 6, 7), header(5, 0), header(5, 1, error="x")], "failed episode"),
         ([*GOOD, grant(2, 5, 6)], arrived(*range(8)), "t4.solver of version 0 passed over by step 2"),
         (
             [*GOOD, filtered(4, 5, 6), grant(2, 5, 6)],

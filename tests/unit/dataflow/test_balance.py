@@ -9,9 +9,11 @@ from tests.support.dataflow.jobs import job
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
+from trimtab.dataflow.reporter import BalanceGauges
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.dataflow.selection.replay import Replay
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
@@ -118,6 +120,44 @@ def test_progress_describes_the_step_it_is_written_for() -> None:
     assert (progress.reward, progress.staleness, progress.max_staleness) == (0.5, 0.5, 1)
     assert (progress.samples, progress.buffered, progress.running) == (12, 0, GROUP)
     assert progress.wait_fraction == pytest.approx(0.2)
+
+
+def test_parts_of_the_reward_are_means_over_the_episodes_that_have_them() -> None:
+    feed, _ = trained(1, wait_s=0.0)
+    feed.issue(2)
+    for task in (2, 3):
+        for part, value in enumerate((0.0, 1.0)):
+            feed.arrive(header(task, 0, part=part, parts=2, reward_parts={"answer": value, "format": 1.0}))
+        feed.arrive(header(task, 1, reward_parts={"answer": 0.0}))
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert granted is not None
+    feed.ledger.apply(granted)
+    groups = feed.ledger.trainers["solver"].allotments(1)
+    progress = step_progress(feed.ledger, JOB, policy="solver", step=1, groups=groups, now=3.0)
+    assert progress.reward_parts == {"answer": 0.25, "format": 1.0}
+    metrics = Metrics()
+    BalanceGauges(metrics).show_step(progress)
+    shown = {"policy": "solver", "part": "answer"}
+    assert metrics.registry.get_sample_value("trimtab_step_reward_part", shown) == 0.25
+
+
+def test_episodes_without_rows_are_no_reason_to_shrink() -> None:
+    """Half of the episodes bring nothing to learn; the trainer takes all there is."""
+    feed = Feed(ledger())
+    mark = Mark.of(feed.ledger, "solver", now=10.0)
+    feed.issue(2)
+    for task in (0, 1):
+        feed.arrive(header(task, 0, parts=0))
+        feed.arrive(header(task, 1))
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert granted is not None
+    feed.ledger.apply(granted)
+    feed.ledger.apply(StepTimed(policy="solver", step=0, rank=0, wait_seconds=0.0, step_seconds=10.0, at=20.0))
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    members = [member(f"pod-{number}") for number in range(4)]
+    report = balance_report(feed.ledger, JOB, policy="solver", since=mark, until=until, members=members, ready_s=READY)
+    assert report.consumed.samples == 2
+    assert (report.branch, report.target) == (Branch.SHRINK, 4)
 
 
 def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:

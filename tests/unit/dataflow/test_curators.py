@@ -52,7 +52,7 @@ def test_without_a_curator_every_prompt_passes() -> None:
 
 @pytest.mark.parametrize("rewards", [EASY, HARD])
 def test_each_zero_variance_group_in_a_row_makes_the_next_less_likely(rewards: tuple[float, ...]) -> None:
-    curator = greso(initial_probability=0.5, floor=0.01)
+    curator = greso(initial_probability=0.5, floor_easy=0.01, floor_hard=0.01)
     expected = [1.0, 0.5, 0.25, 0.125]
     for probability in expected:
         assert chance(curator, "a") == probability
@@ -69,11 +69,13 @@ def test_variance_ends_a_streak_and_the_other_kind_begins_a_new_one() -> None:
     assert chance(curator, "a") == 1.0
 
 
-def test_the_floor_holds_however_long_the_streak() -> None:
-    curator = greso(floor=0.04)
+def test_the_floors_hold_however_long_the_streak() -> None:
+    """Those of AstraFlow: what is out of reach is tried more often than what is solved."""
+    curator = greso()
     for _ in range(2000):
         curator.observe(finished("a", HARD))
-    assert chance(curator, "a") == 0.04
+        curator.observe(finished("b", EASY))
+    assert (chance(curator, "a"), chance(curator, "b")) == (0.3, 0.05)
 
 
 def test_probabilities_fall_at_or_above_the_target_and_rise_below_it_within_their_limits() -> None:

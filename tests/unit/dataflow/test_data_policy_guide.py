@@ -60,7 +60,7 @@ def test_the_code_in_the_guide_runs_and_its_classes_are_taken_from_the_manifest(
     feed(resumed, happened[150:])
     assert resumed.state() == curator.state()
     kept = make_filter(data.filter, load=load).kept(finished("a", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)))
-    assert kept == {0, 1, 4, 5}
+    assert kept == {(index, 0) for index in (0, 1, 4, 5)}
     check_selection_of_the_guide(make_selection(data, policies=["solver"], load=load))
 
 

@@ -10,7 +10,8 @@ from tests.support.dataflow.jobs import job, spec
 from trimtab.api.evaluation import Evaluation
 from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
 from trimtab.dataflow.finish import Finisher
-from trimtab.dataflow.ledger.ledger import Arrival, LedgerError
+from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.ledger import LedgerError
 from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,
     EvaluationEnded,

@@ -2,7 +2,8 @@
 difference.
 
 Two policies, one of which speaks in two roles, so that each task is one group for the first and two for the second. The
-first trains on a mix of both streams, and both replay.
+first trains on a mix of both streams, and both replay. Episodes have no row to three, and before some of them come rows
+of a run that was given up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.dataflow.books import GROUP, STALENESS, header, ledger
 from tests.support.dataflow.ledger_pictures import Witnessed, picture
 from trimtab.api.data import Replay as ReplaySettings
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     GroupsFiltered,
@@ -53,6 +55,13 @@ SELECTION = Replay(REPLAY, Fresh(MIX, seed=0))
 policies = st.sampled_from(sorted(POLICIES))
 
 
+def parts_of(task: int, role: str, index: int) -> int:
+    """Rows of an episode, and none for the first one of some groups, or for all of a group."""
+    if task % 11 == 5 or (task % 4 == 1 and index == 0):
+        return 0
+    return 1 + (task + len(role) + index) % 3
+
+
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +77,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.first: dict[tuple[str, str, int], TrajectoryHeader] = {}
         self.complete: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
-        """Groups by stream of which all samples are there; and those among them of which one failed."""
+        self.empty_groups: Counter[str] = Counter()
+        """Groups by stream of which all episodes are closed; and those among them of which one failed, or none has a
+        row.
+        """
         self.uses: dict[tuple[str, str], list[int]] = {}
         """By trainer and group, the steps that trained on it."""
         self.dropped: set[tuple[str, str]] = set()
@@ -88,7 +100,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def arrive(self, one: TrajectoryHeader) -> Arrival:
         self.sequence += 1
         self.stream[self.sequence] = one
-        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}", one)
+        return self.ledger.arrived(self.sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
 
     @initialize(turns=st.integers(0, 6))
     def begin(self, turns: int) -> None:
@@ -134,13 +146,35 @@ class LedgerMachine(RuleBasedStateMachine):
     def next_sample(self, position: int, *, lag: int, fails: bool) -> None:
         task, policy, role, index = self.waiting.pop(position)
         version = max(0, self.ledger.trainers[policy].trained_steps - lag)
-        one = header(task, index, policy=policy, role=role, version=version, error="engine-gone" if fails else None)
-        self.first[policy, one.group_id, index] = one
-        group = [self.first.get((policy, one.group_id, number)) for number in range(GROUP)]
+        parts = 1 if fails else parts_of(task, role, index)
+        rows = [
+            header(
+                task,
+                index,
+                policy=policy,
+                role=role,
+                version=version,
+                error="engine-gone" if fails else None,
+                part=part,
+                parts=parts,
+                run="last",
+            )
+            for part in reversed(range(max(1, parts)))
+        ]
+        self.first[policy, rows[0].group_id, index] = rows[0]
+        group = [self.first.get((policy, rows[0].group_id, number)) for number in range(GROUP)]
         if None not in group:
             self.complete[policy] += 1
-            self.failed[policy] += any(sample.error for sample in group if sample)
-        assert self.arrive(one) in (Arrival.NEW, Arrival.COMPLETED, Arrival.FAILED)
+            failed = any(sample.error for sample in group if sample)
+            self.failed[policy] += failed
+            self.empty_groups[policy] += not failed and all(sample.parts == 0 for sample in group if sample)
+        if task % 3 == 0:
+            for part in range(2):  # a worker that died before its third row
+                given_up = header(task, index, policy=policy, role=role, version=0, part=part, parts=3, run="first")
+                assert self.arrive(given_up) is Arrival.NEW
+        *others, last = rows
+        assert all(self.arrive(one) is Arrival.NEW for one in others)
+        assert self.arrive(last) in (Arrival.NEW, Arrival.COMPLETED, Arrival.FAILED, Arrival.EMPTY)
 
     @precondition(lambda self: self.first)
     @rule(data=st.data(), newer=st.booleans())
@@ -264,13 +298,13 @@ class LedgerMachine(RuleBasedStateMachine):
             restoration = Restoration(recovered, snapshot)
             for sequence, one in self.stream.items():
                 if sequence <= known:
-                    restoration.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+                    restoration.arrived(sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
             restoration.finish()
             assert isinstance(recovered._witness, Witnessed)
             recovered._witness.restore(snapshot.learnt)
         for sequence, one in self.stream.items():
             if sequence > known:
-                recovered.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+                recovered.arrived(sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
         for record in self.journal:
             recovered.apply(record)
         recovered.end_replay()
@@ -295,6 +329,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for policy, stream in self.ledger.streams.items():
             assert stream.finished_groups == self.complete[policy]
             assert stream.failed_groups == self.failed[policy]
+            assert stream.empty_groups == self.empty_groups[policy]
             assert stream.filtered_groups == sum(1 for group_id in self.filtered if self.owner(group_id) == policy)
         for policy, trainer in self.ledger.trainers.items():
             assert trainer.dropped_groups == sum(1 for owner, _ in self.dropped if owner == policy)
@@ -306,13 +341,23 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_replayed_too_often_and_the_pool_is_bounded(self) -> None:
         for policy, trainer in self.ledger.trainers.items():
-            assert sum(len(used.group.samples) for used in trainer.pool) <= REPLAY.size
+            assert sum(used.group.episodes for used in trainer.pool) <= REPLAY.size
             for used in trainer.pool:
                 steps = self.uses[policy, used.group.group_id]
                 assert used.uses == len(steps) < REPLAY.max_uses
                 assert used.last_step == steps[-1]
         for steps in self.uses.values():
             assert len(set(steps)) == len(steps) <= REPLAY.max_uses
+
+    @invariant()
+    def what_waits_is_the_last_run_whole(self) -> None:
+        for trainer in self.ledger.trainers.values():
+            for buffer in trainer.buffers.values():
+                for group in buffer:
+                    task, role = group.group_id[1:].split(".")
+                    rows = Counter(sample.index for sample in group.samples)
+                    assert all(count == parts_of(int(task), role, index) for index, count in rows.items())
+                    assert all(self.stream[sample.sequence].run == "last" for sample in group.samples)
 
     @invariant()
     def curators_hear_of_everything_once(self) -> None:
@@ -351,7 +396,7 @@ class LedgerMachine(RuleBasedStateMachine):
         taken = [group_id for owner, group_id in (*self.uses, *self.dropped) if owner == trainer]
         gone = sum(1 for group_id in taken if self.owner(group_id) == stream)
         left_out = sum(1 for group_id in self.filtered if self.owner(group_id) == stream)
-        whole = self.complete[stream] - self.failed[stream]
+        whole = self.complete[stream] - self.failed[stream] - self.empty_groups[stream]
         return whole - left_out - gone - len(self.ledger.streams[stream].unfiltered)
 
     def modelled_capacity(self) -> int:

@@ -123,13 +123,13 @@ def test_the_neediest_stream_decides_how_many_tasks_go_out() -> None:
 
 def test_books_are_routed_anew_only_where_the_manifest_says_other_than_they_do() -> None:
     feed = books(Fresh(OWN, seed=0), places=2)
-    assert reroute(Fresh(OWN, seed=0), feed.ledger) is None
+    assert reroute(Fresh(OWN, seed=0), {}, feed.ledger) is None
     both = Fresh(mixed({"solver": 1, "judge": 1}), seed=0)
-    routed = reroute(both, feed.ledger)
+    routed = reroute(both, {}, feed.ledger)
     assert routed is not None
     assert routed.routes == {"solver": ("solver", "judge"), "judge": ("judge",)}
     feed.ledger.apply(routed)
-    assert reroute(both, feed.ledger) is None
+    assert reroute(both, {}, feed.ledger) is None
 
 
 def some_selection(replay: bool, ratio: float, max_uses: int) -> Selection:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.ledger_pictures import picture
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger, LedgerError
+from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
@@ -34,7 +35,7 @@ def restored(feed: Recorded, snapshot: LedgerSnapshot) -> Ledger:
     restoration = Restoration(books, snapshot)
     for sequence, one in feed.stream:
         if snapshot.floor <= sequence <= snapshot.last_sequence:
-            restoration.arrived(sequence, f"{one.group_id}.{one.group_index}", one)
+            restoration.arrived(sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
     restoration.finish()
     return books
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.support.fabric.wire_specimens import short_trajectory, trajectory
+from tests.support.fabric.wire_specimens import empty, row_of_a_forest, short_trajectory, trajectory
 from tests.support.fabric.wire_strategies import trajectories
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import MESSAGE_ID, TRAJECTORY, TrajectoryHeader, headers, parse_headers
-from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.spans import Producer, Span
+from trimtab.fabric.wire.trajectory import MAX_TURNS, Failed, Finish, Scored, Trajectory, TurnReward
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -47,16 +48,53 @@ def test_headers_are_small() -> None:
     assert sum(len(name) + len(value) for name, value in headers(trajectory()).items()) < 450
 
 
+def test_a_row_of_a_forest_says_which_it_is() -> None:
+    trajectory_id, header = parse_headers(headers(row_of_a_forest()))
+    assert trajectory_id == "job-1.t-42.3.1"
+    assert (header.part, header.parts, header.run) == (1, 3, "6f1ed002")
+    assert (header.tokens, header.prompt_tokens, header.trained_tokens) == (6, 1, 3)
+    assert header.turn_rewards == (TurnReward(1, 1, 0.5), TurnReward(4, 2, -1.0))
+    assert header.reward_parts == {"answer": 1.0, "format": -0.25}
+
+
+def test_an_episode_without_rows_has_neither_reward_nor_error() -> None:
+    _, header = parse_headers(headers(empty()))
+    assert (header.parts, header.reward, header.finish, header.error, header.tokens) == (0, None, None, None, 0)
+
+
+def test_two_runs_of_a_row_are_two_messages() -> None:
+    first, second = (headers(row_of_a_forest(run=run)) for run in ("a", "b"))
+    assert first[MESSAGE_ID] != second[MESSAGE_ID]
+    assert parse_headers(first)[0] == parse_headers(second)[0]
+
+
+def test_a_thousand_turns_fit_what_jetstream_takes() -> None:
+    """It refuses headers of 64 KiB."""
+    rewards = tuple(TurnReward(10_000 + number, 100, -0.123456789012345678) for number in range(MAX_TURNS))
+    tokens = 100 * MAX_TURNS
+    row = trajectory(
+        token_ids=np.zeros(tokens, dtype=np.int32),
+        logprobs=np.zeros(tokens, dtype=np.float32),
+        spans=(Span(tokens, Producer.MODEL, 3),),
+        turns=MAX_TURNS,
+        turn_rewards=rewards,
+        reward_parts={f"part-{number:058}": -0.123456789012345678 for number in range(16)},
+    )
+    sent = headers(row)
+    assert parse_headers(sent)[1].turn_rewards == rewards
+    assert sum(len(name) + len(value) + 4 for name, value in sent.items()) < 65_000
+
+
 def test_fields_that_a_newer_writer_appended_are_ignored() -> None:
     sent = headers(trajectory())
-    newer = sent | {TRAJECTORY: json.dumps([*json.loads(sent[TRAJECTORY]), "more", {"a": 1}])}
+    newer = sent | {TRAJECTORY: json.dumps([*json.loads(sent[TRAJECTORY]), "", [], {}, "more", {"a": 1}])}
     newer[TRAJECTORY] = newer[TRAJECTORY].replace("[1, ", "[1,", 1)
     assert parse_headers(newer) == parse_headers(sent)
 
 
 def _changed(field: str, value: Any) -> dict[str, str]:
     sent = headers(trajectory())
-    values = json.loads(sent[TRAJECTORY])
+    values = [*json.loads(sent[TRAJECTORY]), "", [], {}]
     values[TrajectoryHeader.__struct_fields__.index(field)] = value
     return sent | {TRAJECTORY: json.dumps(values, separators=(",", ":"))}
 
@@ -77,7 +115,7 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
     "a newer version": (_changed("header_version", 2), "unsupported_version"),
     "half a version": (_changed("header_version", 1.5), "unsupported_version"),
     "too few fields": (headers(trajectory()) | {TRAJECTORY: "[1,2]"}, "invalid_field"),
-    "oversize": (headers(trajectory()) | {TRAJECTORY: "[1," + " " * 9000 + "]"}, "oversize"),
+    "oversize": (headers(trajectory()) | {TRAJECTORY: "[1," + " " * 60_000 + "]"}, "oversize"),
     "deep": (headers(trajectory()) | {TRAJECTORY: "[1," + "[" * 8000}, "invalid_field"),
     "surrogates": (headers(trajectory()) | {TRAJECTORY: '[1,"\ud800"]'}, "malformed"),
     "a text reward": (_changed("reward", "1"), "invalid_field"),
@@ -92,6 +130,13 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
     "newest before oldest": (_changed("newest_version", 6), "invalid_field"),
     "index beyond group": (_changed("group_index", 8), "invalid_field"),
     "part beyond parts": (_changed("part", 1), "invalid_field"),
+    "more parts than an episode may have": (_changed("parts", 1025), "invalid_field"),
+    "a reward without rows": (_changed("parts", 0), "invalid_field"),
+    "another run than the id's": (_changed("run", "1"), "invalid_field"),
+    "an id without its run": (headers(trajectory()) | {MESSAGE_ID: "job-1.t-42.3"}, "invalid_field"),
+    "turns of other tokens": (_changed("turn_rewards", [[0, 1, 0.5]]), "invalid_field"),
+    "a part of a reward that is NaN": (_changed("reward_parts", {"answer": float("nan")}), "malformed"),
+    "a part of a reward without a name": (_changed("reward_parts", {"": 1.0}), "invalid_field"),
     "training on a benchmark": (_changed("benchmark", "aime"), "invalid_field"),
 }
 

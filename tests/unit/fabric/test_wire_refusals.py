@@ -12,7 +12,14 @@ import pytest
 import zstandard
 
 from tests.support.fabric.wire_frames import as_tree, framed
-from tests.support.fabric.wire_specimens import lease, short_trajectory, task, trajectory
+from tests.support.fabric.wire_specimens import (
+    empty,
+    lease,
+    row_of_a_forest,
+    short_trajectory,
+    task,
+    trajectory,
+)
 from trimtab.fabric.wire.envelope import CHECKSUM, FLAG_ZSTD, HEAD, MAGIC, checksum, decode, encode
 from trimtab.fabric.wire.errors import InvalidFieldError, OversizeError, WireError
 from trimtab.fabric.wire.lease import BatchRequest
@@ -21,7 +28,7 @@ from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
 
 
@@ -224,6 +231,7 @@ VALUES: dict[str, tuple[Message, Callable[[Any], None], str, str]] = {
         "$.logprobs",
     ),
     "a sample of no group": (lease(), _set("samples", 1, "group", to=4), "invalid_field", "$.samples[1].group"),
+    "a sample of no episode": (lease(), _set("samples", 1, "episode", to=2), "invalid_field", "$.samples[1].episode"),
     "a sample without reward": (
         lease(),
         lambda tree: tree["samples"][0].pop("reward"),
@@ -278,6 +286,18 @@ def test_a_failure_cannot_carry_a_reward() -> None:
         (lambda: trajectory(started_at=-1.0), "$.started_at"),
         (lambda: trajectory(group_index=8), "group_index"),
         (lambda: trajectory(part=1), "part"),
+        (lambda: trajectory(parts=0), "parts"),
+        (lambda: empty(parts=1), "parts"),
+        (lambda: empty(spans=(Span(1, Producer.PROMPT),), token_ids=np.zeros(1, dtype=np.int32)), "token_ids"),
+        (lambda: row_of_a_forest(parts=1025), "$.parts"),
+        (lambda: row_of_a_forest(run="a b"), "$.run"),
+        (lambda: row_of_a_forest(run="a.b"), "$.run"),
+        (lambda: row_of_a_forest(turns=3), "turn_rewards"),
+        (lambda: row_of_a_forest(turn_rewards=(TurnReward(1, 1, 0.5), TurnReward(4, 1, 0.5))), "turn_rewards"),
+        (lambda: row_of_a_forest(turn_rewards=(TurnReward(4, 1, 0.5), TurnReward(4, 2, 0.5))), "turn_rewards"),
+        (lambda: row_of_a_forest(reward_parts={"answer": float("inf")}), "$.reward_parts[...]"),
+        (lambda: row_of_a_forest(reward_parts={f"p{number}": 1.0 for number in range(17)}), "$.reward_parts"),
+        (lambda: Span(1, Producer.ECHO, 3), "version"),
         (lambda: trajectory(purpose=Purpose.TRAIN, benchmark="aime"), "benchmark"),
         (lambda: Span(1, Producer.MODEL), "version"),
         (lambda: BatchRequest(job="j", policy="p", step=0, rank=2, world_size=2), "rank"),

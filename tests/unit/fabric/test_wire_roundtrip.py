@@ -16,7 +16,7 @@ from tests.support.fabric.wire_specimens import SPECIMENS, lease, short_trajecto
 from tests.support.fabric.wire_strategies import MESSAGES, plain
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import InvalidFieldError
-from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, LeaseRefused
+from trimtab.fabric.wire.lease import MAX_SAMPLES, BatchLease, BatchNotReady, Episode, Group, LeaseRefused, StepTotals
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.spans import Producer, Span, merged, model_mask, token_versions
 from trimtab.fabric.wire.task import Task
@@ -93,6 +93,28 @@ def test_the_place_where_unknown_fields_wait_cannot_be_used_to_overwrite_known_o
 def test_one_of_several_replies_is_decoded_as_what_it_is() -> None:
     reply = BatchNotReady(policy="solver", step=3, reason="filling", retry_after=1.0)
     assert decode(encode(reply), BatchLease, BatchNotReady, LeaseRefused) == reply
+
+
+def test_a_lease_of_as_many_rows_as_it_may_have_fits_a_message() -> None:
+    """Eight megabytes are what the servers that Trimtab starts take."""
+    episodes = tuple(Episode(0.123456789, 64, 64 * 1150) for _ in range(8))
+    rows = [
+        msgspec.structs.replace(
+            lease().samples[0],
+            sequence=10_000_000 + number,
+            trajectory_id=f"t{1_000_000 + number // 512}.solver.{number // 64 % 8}.{number % 64}",
+            group=number // 512,
+            episode=number // 64 % 8,
+            reward=0.1 * (number % 7),
+        )
+        for number in range(MAX_SAMPLES)
+    ]
+    groups = [Group(group_id=f"t{n}.solver", prompt_id=f"p{n}", episodes=episodes) for n in range(MAX_SAMPLES // 512)]
+    totals = StepTotals(samples=len(rows), groups=len(groups), episodes=1024, tokens=1, trained_tokens=1)
+    full = lease(samples=tuple(rows), groups=tuple(groups), totals=totals)
+    frame = encode(full)
+    assert len(frame) < 8 << 20
+    assert decode(frame, BatchLease) == full
 
 
 def test_decoding_accepts_any_buffer_and_gives_read_only_native_arrays() -> None:

@@ -39,6 +39,7 @@ class Step(_Line, tag="step", frozen=True, kw_only=True):
     policy: str
     step: int
     reward: float
+    reward_parts: Mapping[str, float] = msgspec.field(default_factory=dict)
     staleness: float
     waiting: float
     samples: int
@@ -138,6 +139,7 @@ def of_message(message: JobMessage) -> Record:
                 policy=message.policy,
                 step=message.step,
                 reward=message.reward,
+                reward_parts=message.reward_parts,
                 staleness=message.staleness,
                 waiting=message.wait_fraction,
                 samples=message.samples,

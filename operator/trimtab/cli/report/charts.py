@@ -16,7 +16,7 @@ _HEADROOM = 1.08
 
 def charts(story: Story) -> list[Chart]:
     makers: tuple[Callable[[Story], Chart | None], ...] = (
-        _reward, _evaluation, _waiting, _fleet, _staleness, _weights, _throughput,
+        _reward, _reward_parts, _evaluation, _waiting, _fleet, _staleness, _weights, _throughput,
     )  # fmt: skip
     return [chart for maker in makers if (chart := maker(story)) is not None]
 
@@ -35,6 +35,27 @@ def _reward(story: Story) -> Chart | None:
         x=_step_axis(series, name="trainer step"),
         y=Axis(low=low, high=high, text=_short, ticks=round_ticks),
         levels=[Level(value=target, label=f"target {target:g}")] if target is not None else [],
+    )
+
+
+def _reward_parts(story: Story) -> Chart | None:
+    series: list[Series] = []
+    for name, policy in story.policies.items():
+        for part in sorted({part for step in policy.steps for part in step.reward_parts}):
+            points = [
+                (float(step.step + 1), step.reward_parts[part]) for step in policy.steps if part in step.reward_parts
+            ]
+            series.append(Series(name=_whose(story, name, part), points=points, color=len(series)))
+    if not series:
+        return None
+    low, high = _extent(series, at_least=(0.0, 1.0))
+    return Chart(
+        key="reward-parts",
+        title="Parts of the reward",
+        note="What the workflow says that the reward is made of: means over the batch of each trainer step.",
+        series=series,
+        x=_step_axis(series, name="trainer step"),
+        y=Axis(low=low, high=high, text=_short, ticks=round_ticks),
     )
 
 

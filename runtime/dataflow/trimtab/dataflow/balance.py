@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from trimtab.api.job import RLJob
-from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward
+from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward, mean_reward_parts
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.fabric.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
-from trimtab.fabric.wire.progress import StepProgress
+from trimtab.fabric.wire.progress import MAX_PART_NAMES, StepProgress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Mark:
     produced_tokens: int
     accepted_groups: int
     """Ever taken, those given up later included: dropping is reported by itself."""
+    fresh_groups: int
     consumed_samples: int
     replayed_samples: int
     consumed_tokens: int
@@ -37,6 +39,7 @@ class Mark:
             produced_groups=stream.finished_groups,
             produced_tokens=stream.produced_tokens,
             accepted_groups=books.accepted_groups + books.dropped_groups,
+            fresh_groups=books.fresh_groups,
             consumed_samples=books.consumed_samples,
             replayed_samples=books.replayed_samples,
             consumed_tokens=books.consumed_tokens,
@@ -73,6 +76,8 @@ def step_progress(
         policy=policy,
         step=step,
         reward=mean_reward(groups),
+        # A workflow that makes names up as it goes has the first of them shown.
+        reward_parts=dict(islice(sorted(mean_reward_parts(groups).items()), MAX_PART_NAMES)),
         staleness=sum(staleness) / len(staleness),
         max_staleness=max(staleness),
         wait_fraction=min(1.0, wait_s / step_s) if step_s else 0.0,
@@ -120,8 +125,9 @@ def balance_report(
         wait_fraction=wait_fraction,
         current=len(instances),
         accepted=accepted,
-        # What was consumed once more asks for no rollouts.
-        consumed=consumed - replayed,
+        # What was consumed once more asks for no rollouts. In groups, as what was accepted: episodes without rows, and
+        # those that filters left out, were rolled out like the others.
+        consumed=(until.fresh_groups - since.fresh_groups) * size,
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         shrink_margin=scaling.shrink_margin,

@@ -11,9 +11,11 @@ from itertools import islice
 
 import structlog
 
-from trimtab.dataflow.filters import Filter
+from trimtab.dataflow.filters import Chain
+from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.groups import Group
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup
 from trimtab.dataflow.outcomes import header_of
 from trimtab.fabric.bus.connection import Bus
@@ -73,7 +75,7 @@ class FilterLoop:
     One loop serves all policies. The filters are asked about a group once: their verdict is in the ledger from then on.
     """
 
-    def __init__(self, books: Bookkeeper, filter_: Filter) -> None:
+    def __init__(self, books: Bookkeeper, filter_: Chain) -> None:
         self._books = books
         self._filter = filter_
 
@@ -86,14 +88,25 @@ class FilterLoop:
     def _verdicts(self, policy: str, ledger: Ledger) -> GroupsFiltered | None:
         kept, reduced, left_out = [], [], []
         for group_id, group in islice(ledger.streams[policy].unfiltered.items(), _FILTERED_AT_ONCE):
-            outcome = group.outcome()
-            indices = self._filter.kept(outcome)
-            if not indices:
+            rows = self._filter.kept(group.outcome())
+            if not rows:
                 left_out.append(group_id)
-            elif len(indices) == len(outcome.samples):
+            elif len(rows) == len(group.samples):
                 kept.append(group_id)
             else:
-                reduced.append(ReducedGroup(group_id, tuple(sorted(indices))))
+                reduced.append(_reduced(group, rows))
         if not (kept or reduced or left_out):
             return None
         return GroupsFiltered(policy=policy, kept=tuple(kept), reduced=tuple(reduced), left_out=tuple(left_out))
+
+
+def _reduced(group: Group, kept: frozenset[tuple[int, int]]) -> ReducedGroup:
+    """Episodes that are kept whole by their index alone, which is all there is in most jobs."""
+    whole, rows = [], []
+    for index, samples in group.rows_by_episode.items():
+        own = [(index, sample.part) for sample in samples if (index, sample.part) in kept]
+        if len(own) == len(samples):
+            whole.append(index)
+        else:
+            rows += own
+    return ReducedGroup(group.group_id, tuple(whole), tuple(rows))

@@ -13,7 +13,7 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.dataflow.ledger.task_ids import task_id
 from trimtab.dataflow.prompts.order import PromptOrder
-from trimtab.dataflow.prompts.prompt import Prompt
+from trimtab.dataflow.prompts.prompt import Prompt, label_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
@@ -113,6 +113,7 @@ class Issuer:
             prompt_id=prompt.prompt_id,
             prompt=dict(prompt.content),
             group_size=data.group_size,
+            label=label_of(prompt, column=data.route_column),
             seed=(data.seed << 32) + number,
             target_versions={name: books.trained_steps for name, books in self._books.ledger.trainers.items()},
             minimum_versions={

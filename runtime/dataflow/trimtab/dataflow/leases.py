@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from trimtab.dataflow.ledger.groups import Allotment, Sample, all_samples
-from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Group, SampleReference, StepTotals
+from trimtab.dataflow.ledger.groups import Group as LedgerGroup
+from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Episode, Group, SampleReference, StepTotals
+from trimtab.fabric.wire.trajectory import Finish
+
+_LENGTH = Finish.LENGTH
 
 
 def lease(
@@ -26,10 +31,15 @@ def lease(
     groups: list[Group] = []
     samples: list[SampleReference] = []
     for allotment in portion:
-        held = [sample for sample in allotment.group.samples if sample.sequence in own]
-        if held:
-            samples += [_reference(sample, group=len(groups), uses=allotment.uses) for sample in held]
-            groups.append(_group(allotment))
+        group = allotment.group
+        before = len(samples)
+        samples += [
+            _reference(sample, group=len(groups), episode=episode, uses=allotment.uses)
+            for sample, episode in zip(group.samples, group.episode_numbers(), strict=True)
+            if sample.sequence in own
+        ]
+        if len(samples) > before:
+            groups.append(_group(group))
     return BatchLease(
         lease_id=f"{request.policy}.{request.step}.{request.rank}.{request.world_size}",
         job=request.job,
@@ -62,27 +72,42 @@ def step_totals(allotments: Sequence[Allotment]) -> StepTotals:
     return StepTotals(
         samples=len(samples),
         groups=len(allotments),
+        episodes=sum(allotment.group.episodes for allotment in allotments),
         tokens=sum(sample.tokens for sample in samples),
         trained_tokens=sum(sample.trained_tokens for sample in samples),
     )
 
 
-def _group(allotment: Allotment) -> Group:
-    group = allotment.group
-    return Group(
-        group_id=group.group_id,
-        prompt_id=group.prompt_id,
-        rewards=tuple(sample.reward for sample in group.samples),
-        trained_tokens=tuple(sample.trained_tokens for sample in group.samples),
-    )
+def _group(group: LedgerGroup) -> Group:
+    if group.episodes == len(group.samples):
+        # Most groups have one row an episode, and all of them pass here for every rank.
+        episodes = tuple(
+            Episode(row.reward, 1, row.trained_tokens, row.finish is _LENGTH, row.turn_rewards) for row in group.samples
+        )
+    else:
+        episodes = tuple(map(_episode, group.rows_by_episode.values()))
+    return Group(group_id=group.group_id, prompt_id=group.prompt_id, episodes=episodes)
 
 
-def _reference(sample: Sample, *, group: int, uses: int) -> SampleReference:
+def _episode(rows: Sequence[Sample]) -> Episode:
+    reward, tokens, truncated = 0.0, 0, False
+    for row in rows:
+        reward += row.reward
+        tokens += row.trained_tokens
+        truncated = truncated or row.finish is _LENGTH
+    turns = [turn for row in rows for turn in row.turn_rewards]
+    turns.sort(key=attrgetter("number"))
+    return Episode(reward / len(rows), len(rows), tokens, truncated, tuple(turns))
+
+
+def _reference(sample: Sample, *, group: int, episode: int, uses: int) -> SampleReference:
     return SampleReference(
         sequence=sample.sequence,
         trajectory_id=sample.trajectory_id,
         group=group,
+        episode=episode,
         group_index=sample.index,
+        part=sample.part,
         reward=sample.reward,
         prompt_tokens=sample.prompt_tokens,
         response_tokens=sample.response_tokens,

@@ -50,6 +50,11 @@ class BalanceGauges:
             "balance_window_stale_samples", "Samples of the window given up as too stale", policy
         )
         self._reward = metrics.gauge("step_reward", "Mean reward of the newest step's batch", policy)
+        self._parts = metrics.gauge(
+            "step_reward_part",
+            "Mean of a part of the reward in the newest step's batch",
+            ("policy", "part"),
+        )
         self._step = metrics.gauge("step", "Newest step that was granted", policy)
         self._staleness = metrics.gauge("step_staleness", "Mean age of the newest step's samples, in versions", policy)
         self._oldest = metrics.gauge("step_max_staleness", "Age of the oldest of the newest step's samples", policy)
@@ -76,6 +81,8 @@ class BalanceGauges:
 
     def show_step(self, progress: StepProgress) -> None:
         self._reward.labels(progress.policy).set(progress.reward)
+        for name, value in progress.reward_parts.items():
+            self._parts.labels(progress.policy, name).set(value)
         self._step.labels(progress.policy).set(progress.step)
         self._staleness.labels(progress.policy).set(progress.staleness)
         self._oldest.labels(progress.policy).set(progress.max_staleness)

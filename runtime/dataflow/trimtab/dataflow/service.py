@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from trimtab.api.data import Filter
+from trimtab.api.data import Data, Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.batches import BatchServer
@@ -111,7 +111,7 @@ async def run_dataflow(
     seen = await journal.recover(ledger, curator_state)
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
-    await books.record(partial(reroute, selection))
+    await books.record(partial(reroute, selection, taken_labels(data)))
 
     members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
     balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
@@ -200,12 +200,25 @@ async def _compact(books: Bookkeeper, curator_state: CuratorState) -> None:
         await books.changed(timeout_s=_COMPACTION_IDLE_S)
 
 
-def reroute(selection: Selection, ledger: Ledger) -> StreamsRouted | None:
-    """Which streams each trainer takes, where the manifest says other than the books."""
+Labels = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By trainer and stream, the labels of the groups that it takes."""
+
+
+def taken_labels(data: Data) -> Labels:
+    """Of streams that are not taken whole."""
+    taken = {mix.policy: {one.policy: one.labels for one in mix.streams if one.labels} for mix in data.mix}
+    return {policy: streams for policy, streams in taken.items() if streams}
+
+
+def reroute(selection: Selection, labels: Labels, ledger: Ledger) -> StreamsRouted | None:
+    """Which streams each trainer takes, and what of them, where the manifest says other than the books."""
     routes = {policy: tuple(selection.streams(policy)) for policy in ledger.trainers}
-    if routes == {policy: tuple(books.buffers) for policy, books in ledger.trainers.items()}:
-        return None
-    return StreamsRouted(routes=routes)
+    routed = StreamsRouted(routes=routes, labels={name: dict(streams) for name, streams in labels.items()})
+    for policy, books in ledger.trainers.items():
+        taken = {stream: frozenset(own) for stream, own in routed.labels.get(policy, {}).items()}
+        if tuple(books.buffers) != routes[policy] or books.labels != taken:
+            return routed
+    return None
 
 
 class PolicyWithoutRole(ValueError):

@@ -38,10 +38,7 @@ class AdvantageRule:
         return self.overlong is not None and self.overlong.mask_truncated
 
     def group(self, group: Group) -> GroupAdvantages:
-        rewards = [
-            self.shaped(reward, tokens)
-            for reward, tokens in zip(group.rewards, group.trained_tokens or (0,) * len(group.rewards), strict=True)
-        ]
+        rewards = [self.shaped(episode.reward, episode.trained_tokens) for episode in group.episodes]
         return GroupAdvantages(
             rule=self,
             baseline=GroupBaseline(rewards, normalize=self.normalize, leave_one_out=self.leave_one_out),

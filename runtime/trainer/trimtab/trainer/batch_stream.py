@@ -209,7 +209,9 @@ class BatchStream:
                 row_of(
                     trajectory,
                     key=sample.sequence,
-                    advantage=groups[sample.group].of(sample.reward, tokens=sample.trained_tokens),
+                    advantage=groups[sample.group].of(
+                        sample.reward, tokens=lease.groups[sample.group].episodes[sample.episode].trained_tokens
+                    ),
                     masks_truncated=self._advantages.masks_truncated,
                 )
             )

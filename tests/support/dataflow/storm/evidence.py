@@ -22,8 +22,8 @@ from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 
-SampleKey = tuple[str, str, int]
-"""Policy, group and index: what a sample is, whoever made it and under whatever id."""
+RowKey = tuple[str, int, int]
+"""Group, index and part: what a row is, whichever run made it and under whatever id."""
 
 
 def faults(notes: Sequence[Note], streams: Streams) -> list[str]:
@@ -31,14 +31,15 @@ def faults(notes: Sequence[Note], streams: Streams) -> list[str]:
     leased = [note for note in notes if isinstance(note, Leased)]
     durable = [note for note in notes if isinstance(note, Durable)]
     served = _served(leased)
-    ends = GroupEnds(streams)
+    episodes = Episodes(streams.headers)
+    ends = GroupEnds(streams, episodes)
     return [
         *_changed(leased),
         *_served_after_durable(leased, durable),
-        *_broken_steps(served),
+        *_broken_steps(served, episodes),
         *_in_two_steps(served),
         *_too_stale(leased),
-        *_not_as_recorded(served, streams),
+        *_not_as_recorded(served, streams, episodes),
         *_lost([note for note in notes if isinstance(note, Stored)], streams),
         *ends.unjustified(),
     ]
@@ -74,7 +75,37 @@ def _served_after_durable(leased: Iterable[Leased], durable: Iterable[Durable]) 
                 yield f"{note.policy}: attempt {note.attempt} got step {note.step}, durable in attempt {mark.attempt}"
 
 
-def _broken_steps(served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]]) -> Iterable[str]:
+class Episodes:
+    """Which rows of the stream are the episodes, told from their headers alone and in another way than the dataflow
+    does: of the places at which a run of an episode was whole, the first.
+    """
+
+    def __init__(self, headers: Sequence[TrajectoryHeader]) -> None:
+        runs: dict[tuple[str, int, str], dict[int, int]] = defaultdict(dict)
+        self._counts: dict[tuple[str, int, str], int] = {}
+        for place, header in enumerate(headers):
+            key = header.group_id, header.group_index, header.run
+            runs[key].setdefault(header.part, place)
+            self._counts.setdefault(key, header.parts)
+        whole = sorted(
+            (max(places.values()), key)
+            for key, places in runs.items()
+            if len(places) >= self._counts[key] or any(headers[place].error for place in places.values())
+        )
+        self.run: dict[tuple[str, int], str] = {}
+        """By group and index."""
+        self.sequences: dict[str, dict[RowKey, int]] = defaultdict(dict)
+        """By group, its rows and where they lie."""
+        for _, (group_id, index, run) in whole:
+            if self.run.setdefault((group_id, index), run) == run and self._counts[group_id, index, run]:
+                for part, place in runs[group_id, index, run].items():
+                    self.sequences[group_id][group_id, index, part] = place + 1
+
+    def closed(self, group_id: str) -> int:
+        return sum(1 for group, _ in self.run if group == group_id)
+
+
+def _broken_steps(served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]], episodes: Episodes) -> Iterable[str]:
     last = {policy: max(step for other, step in served if other == policy) for policy, _ in served}
     for policy, newest in last.items():
         for step in range(newest):
@@ -82,27 +113,36 @@ def _broken_steps(served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]
                 yield f"{policy}: step {newest} was served, and step {step} not to every rank"
     for (policy, step), by_rank in served.items():
         if len(by_rank) == RANKS:
-            yield from _broken_step(f"{policy}: step {step}", list(chain.from_iterable(by_rank.values())))
+            yield from _broken_step(f"{policy}: step {step}", list(chain.from_iterable(by_rank.values())), episodes)
 
 
-def _broken_step(where: str, rows: Sequence[Row]) -> Iterable[str]:
-    places = Counter((row.group_id, row.group_index) for row in rows)
+def _broken_step(where: str, rows: Sequence[Row], episodes: Episodes) -> Iterable[str]:
+    places = Counter(_row_key(row) for row in rows)
     if len(places) != len(rows):
-        yield f"{where} has a sample on two ranks"
-    if len(rows) != BATCH:
-        yield f"{where} has {len(rows)} samples, not {BATCH}"
-    for group_id, count in Counter(group_id for group_id, _ in places).items():
-        if count != GROUP:
-            yield f"{where} has {count} of the {GROUP} samples of {group_id}"
+        yield f"{where} has a row on two ranks"
+    groups = {row.group_id for row in rows}
+    if len(groups) != BATCH // GROUP:
+        yield f"{where} has {len(groups)} groups, not {BATCH // GROUP}"
+    for row in rows:
+        if episodes.sequences[row.group_id].get(_row_key(row)) != row.sequence:
+            yield f"{where} has row {row.trajectory_id} of run {row.run}, which is not the episode"
+    for group_id in groups:
+        own, all_rows = {key for key in places if key[0] == group_id}, episodes.sequences[group_id].keys()
+        if own != all_rows:
+            yield f"{where} has {len(own)} of the {len(all_rows)} rows of {group_id}"
+
+
+def _row_key(row: Row) -> RowKey:
+    return row.group_id, row.group_index, row.part
 
 
 def _in_two_steps(served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]]) -> Iterable[str]:
-    steps: dict[SampleKey, int] = {}
+    steps: dict[tuple[str, RowKey], int] = {}
     for (policy, step), by_rank in served.items():
         for row in chain.from_iterable(by_rank.values()):
-            before = steps.setdefault((policy, row.group_id, row.group_index), step)
+            before = steps.setdefault((policy, _row_key(row)), step)
             if before != step:
-                yield f"{policy}: sample {row.group_index} of {row.group_id} is in steps {before} and {step}"
+                yield f"{policy}: row {row.trajectory_id} is in steps {before} and {step}"
 
 
 def _too_stale(leased: Iterable[Leased]) -> Iterable[str]:
@@ -113,38 +153,40 @@ def _too_stale(leased: Iterable[Leased]) -> Iterable[str]:
 
 
 def _not_as_recorded(
-    served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]], streams: Streams
+    served: Mapping[tuple[str, int], Mapping[int, tuple[Row, ...]]], streams: Streams, episodes: Episodes
 ) -> Iterable[str]:
     granted = {
-        (record.policy, record.step): {(group_id, index) for group_id in record.groups for index in range(GROUP)}
+        (record.policy, record.step): {key for group_id in record.groups for key in episodes.sequences[group_id]}
         for record in streams.records
         if isinstance(record, StepGranted)
     }
     for (policy, step), by_rank in served.items():
-        rows = {(row.group_id, row.group_index) for row in chain.from_iterable(by_rank.values())}
+        rows = {_row_key(row) for row in chain.from_iterable(by_rank.values())}
         recorded = granted.get((policy, step), set())
         if not rows <= recorded or (len(by_rank) == RANKS and rows != recorded):
-            yield f"{policy}: the ranks got other samples in step {step} than the ledger has granted"
+            yield f"{policy}: the ranks got other rows in step {step} than the ledger has granted"
 
 
 def _lost(stored: Iterable[Stored], streams: Streams) -> Iterable[str]:
     for note in stored:
         header = streams.headers[note.sequence - 1] if note.sequence <= len(streams.headers) else None
-        if header is None or _sample_key(header) != (note.policy, note.group_id, note.group_index):
-            yield f"{note.policy}: sample {note.group_index} of {note.group_id} was acknowledged and is not there"
-
-
-def _sample_key(header: TrajectoryHeader) -> SampleKey:
-    return header.policy, header.group_id, header.group_index
+        noted = note.policy, note.group_id, note.group_index, note.part
+        if header is None or (header.policy, header.group_id, header.group_index, header.part) != noted:
+            where = f"{note.policy}: row {note.part} of episode {note.group_index} of {note.group_id}"
+            yield f"{where} was acknowledged and is not there"
 
 
 class GroupEnds:
     """What became of every group that was stored, in part or in whole."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._samples: dict[tuple[str, str], dict[int, TrajectoryHeader]] = defaultdict(dict)
-        for header in streams.headers:
-            self._samples[header.policy, header.group_id].setdefault(header.group_index, header)
+    def __init__(self, streams: Streams, episodes: Episodes) -> None:
+        self._episodes = episodes
+        self._rows: dict[tuple[str, str], list[TrajectoryHeader]] = {
+            (header.policy, header.group_id): [] for header in streams.headers
+        }
+        for (policy, group_id), rows in self._rows.items():
+            rows += [streams.headers[sequence - 1] for sequence in episodes.sequences[group_id].values()]
+            assert all(row.policy == policy for row in rows)
         self._marked: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for record in streams.records:
             match record:
@@ -157,25 +199,31 @@ class GroupEnds:
                     self._marked["filtered"].update((record.policy, group_id) for group_id in record.left_out)
 
     def counts(self) -> Counter[str]:
-        return Counter(self._end(group) for group in self._samples)
+        return Counter(self._end(group) for group in self._rows)
 
     def unjustified(self) -> Iterable[str]:
         """Every group has one end at most, and the filters were right about it."""
-        for group, samples in self._samples.items():
+        for group, rows in self._rows.items():
             ends = [end for end, groups in self._marked.items() if group in groups]
-            if any(header.error is not None for header in samples.values()):
+            if any(header.error is not None for header in rows):
                 ends.append("failed")
+            if not rows and ends:
+                ends.append("empty")
             if len(ends) > 1:
                 yield f"{group[0]}: group {group[1]} is {' and '.join(ends)}"
-            short = [header for header in samples.values() if header.trained_tokens < MIN_TOKENS]
-            if ("filtered" in ends and len(short) != GROUP) or ("granted" in ends and short):
-                yield f"{group[0]}: group {group[1]} with {len(short)} short samples is {ends[0]}"
+            tokens: Counter[int] = Counter()
+            for row in rows:
+                tokens[row.group_index] += row.trained_tokens
+            short = [index for index, count in tokens.items() if count < MIN_TOKENS]
+            if ("filtered" in ends and len(short) != len(tokens)) or ("granted" in ends and short):
+                yield f"{group[0]}: group {group[1]} with {len(short)} short episodes is {ends[0]}"
 
     def _end(self, group: tuple[str, str]) -> str:
         for end, groups in self._marked.items():
             if group in groups:
                 return end
-        samples = self._samples[group]
-        if any(header.error is not None for header in samples.values()):
+        if any(header.error is not None for header in self._rows[group]):
             return "failed"
-        return "waiting" if len(samples) == GROUP else "unfinished"
+        if self._episodes.closed(group[1]) < GROUP:
+            return "unfinished"
+        return "waiting" if self._rows[group] else "empty"

@@ -98,7 +98,15 @@ class Rank:
             if found.trajectory_id != sample.trajectory_id or found.oldest_version is None:
                 raise WrongRow(f"sequence {sample.sequence} has {found.trajectory_id}, leased {sample.trajectory_id}")
             rows.append(
-                Row(sample.sequence, found.trajectory_id, found.group_id, found.group_index, found.oldest_version)
+                Row(
+                    sample.sequence,
+                    found.trajectory_id,
+                    found.group_id,
+                    found.group_index,
+                    found.oldest_version,
+                    found.part,
+                    found.run,
+                )
             )
         return tuple(rows)
 

@@ -52,13 +52,15 @@ def manifest() -> dict[str, Any]:
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """A sample as the payload itself tells it."""
+    """A row as the payload itself tells it."""
 
     sequence: int
     trajectory_id: str
     group_id: str
     group_index: int
     oldest_version: int
+    part: int = 0
+    run: str = "0"
 
 
 class Stored(msgspec.Struct, frozen=True, tag=True):
@@ -68,6 +70,7 @@ class Stored(msgspec.Struct, frozen=True, tag=True):
     group_id: str
     group_index: int
     sequence: int
+    part: int = 0
 
 
 class Dying(msgspec.Struct, frozen=True, tag=True):

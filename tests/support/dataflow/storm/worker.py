@@ -54,6 +54,12 @@ _REPEATED = 0.02
 _REPEATED_LATER = 0.1
 """Share of groups after which an earlier one is stored a second time, under other ids: by then it may be trained."""
 _REMEMBERED = 16
+_EMPTY = 0.05
+"""Share of episodes in which a role has nothing to learn."""
+_SILENT_POLICY = "judge"
+_MAX_ROWS = 5
+_DIES_HALFWAY = 0.01
+"""Share of groups in the midst of whose rows the worker dies: another run of them is what counts."""
 _DIES = 0.01
 """Share of groups after whose last trajectory the worker dies, with the task still its own."""
 
@@ -72,12 +78,14 @@ class Fate(StrEnum):
     WELL = "well"
     FAILS = "fails"
     SHORT = "short"
+    SILENT = "silent"
+    """One of the policies has nothing to learn from it, in any episode."""
 
 
 def fate(task_id: str) -> Fate:
     """Of all attempts at a task, whoever makes them."""
     draw = random.Random(task_id).random()
-    return Fate.FAILS if draw < 0.05 else Fate.SHORT if draw < 0.08 else Fate.WELL
+    return Fate.FAILS if draw < 0.05 else Fate.SHORT if draw < 0.08 else Fate.SILENT if draw < 0.11 else Fate.WELL
 
 
 class SlowSampler(PolicySampler):
@@ -114,17 +122,31 @@ class SlowSampler(PolicySampler):
 
 
 class AllSpeak:
-    """A workflow in which every policy answers the prompt once."""
+    """A workflow in which every policy answers the prompt, mostly in conversations that branch: a role has none to five
+    rows. How many is drawn anew in every run, as sampled words are, so that rows of two runs do not fit together.
+    """
 
     async def run(self, assignment: Assignment, team: Team) -> Episode:
-        if fate(assignment.request_id.split(".")[0]) is Fate.FAILS:
+        own_fate = fate(assignment.request_id.split(".")[0])
+        if own_fate is Fate.FAILS:
             raise RuntimeError("this prompt breaks its tool")
+        chance = random.SystemRandom()
+        reward = random.Random(assignment.seed).random()
         scored = []
         for policy in STEP_S:
             conversation = team.begin(policy)
             conversation.hear(str(assignment.prompt["prompt"]))
             await conversation.speak()
-            scored.append(ScoredConversation(conversation, reward=random.Random(assignment.seed).random()))
+            if chance.random() < _EMPTY or (own_fate is Fate.SILENT and policy == _SILENT_POLICY):
+                continue
+            # Two short rows would be as long as a filter asks an episode to be.
+            branches = [
+                conversation.fork() for _ in range(chance.randrange(_MAX_ROWS) if own_fate is not Fate.SHORT else 0)
+            ]
+            for branch in branches:
+                branch.hear("?")
+            await asyncio.gather(*(branch.speak() for branch in branches))
+            scored += [ScoredConversation(one, reward=reward) for one in (conversation, *branches)]
         return Episode(tuple(scored))
 
 
@@ -158,7 +180,10 @@ class NotingServer(TaskServer):
         self._earlier: deque[Sequence[Trajectory]] = deque(maxlen=_REMEMBERED)
 
     async def _publish(self, trajectories: Sequence[Trajectory]) -> None:
-        for trajectory in trajectories:
+        last = self._chance.randrange(len(trajectories)) if self._chance.random() < _DIES_HALFWAY else None
+        for number, trajectory in enumerate(trajectories):
+            if number == last:
+                os.kill(os.getpid(), signal.SIGKILL)
             copies = [trajectory]
             if self._chance.random() < _REPEATED:
                 copies.insert(self._chance.randrange(2), self._under_another_id(trajectory))
@@ -182,11 +207,11 @@ class NotingServer(TaskServer):
             self._bus,
             self._topology.trajectory_subject(trajectory.policy),
             encode(trajectory),
-            message_id=trajectory.trajectory_id,
+            message_id=trajectory.message_id,
             headers=headers(trajectory),
             deadline_s=_PUBLISH_DEADLINE_S,
         )
-        note = Stored(trajectory.policy, trajectory.group_id, trajectory.group_index, stored.sequence)
+        note = Stored(trajectory.policy, trajectory.group_id, trajectory.group_index, stored.sequence, trajectory.part)
         self._site.note(self._name, note)
 
 

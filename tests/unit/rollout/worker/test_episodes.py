@@ -20,7 +20,7 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
 from trimtab.rollout.engines.contract import EngineOverloaded, EngineTimeout, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion
 from trimtab.rollout.worker.episodes import with_changes
@@ -58,7 +58,7 @@ class Scoring:
 
 async def test_a_group_gives_one_trajectory_per_sample() -> None:
     trajectories = await runner(SingleTurn()).run(TASK)
-    assert [t.trajectory_id for t in trajectories] == [f"task-1.solver.{n}" for n in range(3)]
+    assert [t.trajectory_id for t in trajectories] == [f"task-1.solver.{n}.0" for n in range(3)]
     assert {t.group_id for t in trajectories} == {"task-1.solver"}
     assert [t.group_index for t in trajectories] == [0, 1, 2]
     for trajectory in trajectories:
@@ -74,6 +74,16 @@ async def test_each_role_gives_a_group_of_its_own() -> None:
     trajectories = await runner(Scoring(0.5, roles=("solver", "critic")), roles).run(TASK)
     assert {(t.policy, t.group_id) for t in trajectories} == {("solver", "task-1.solver"), ("critic", "task-1.critic")}
     assert len({t.trajectory_id for t in trajectories}) == 6
+
+
+async def test_a_role_without_rows_says_so() -> None:
+    roles = {name: role(EchoSampler(), name, policy=name) for name in ("solver", "critic")}
+    trajectories = await runner(Scoring(0.5), roles).run(TASK)
+    empty = [t for t in trajectories if t.role == "critic"]
+    assert [(t.outcome, t.parts, t.trajectory_id) for t in empty] == [
+        (Empty(), 0, f"task-1.critic.{n}.0") for n in range(3)
+    ]
+    assert all(decode(encode(t), Trajectory) == t for t in empty)
 
 
 class Raising:
@@ -129,8 +139,6 @@ class Wrong:
         (Scoring("1.0"), "workflow-error", "of role solver, is a str; return a number"),
         (Scoring(None), "workflow-error", "of role solver, is a NoneType; return a number"),
         (Scoring(10**400), "workflow-error", "OverflowError"),
-        (Scoring(1.0, roles=()), "workflow-error", "scores each role once"),
-        (Scoring(1.0, roles=("solver", "solver")), "workflow-error", "scores each role once"),
         (Scoring(1.0, speak=False), "workflow-error", "the model wrote no token"),
         (Wrong(), "workflow-error", "returned a dict; return an Episode"),
         (Raising(MemoryError), "out-of-memory", "MemoryError"),

@@ -12,6 +12,7 @@ from tests.support.polling import within
 from tests.support.rollout.speakers import (
     END_OF_TURN,
     EchoSampler,
+    alone,
     assignment,
     chat_tokenizer,
     role,
@@ -49,9 +50,9 @@ async def test_a_conversation_remembers_every_token_with_its_producer() -> None:
     sampler.version = 4
     assert await conversation.speak() == "ca"
     assert conversation.token_ids == [97, 98, 98, 97, 99, 99, 97]
-    assert conversation.logprobs == [-0.5] * 4
+    assert alone(conversation).logprobs == [-0.5] * 4
     assert conversation.turns == 2
-    assert conversation.merged_spans() == (
+    assert alone(conversation).spans == (
         Span(2, Producer.PROMPT),
         model_span(2, version=3),
         Span(1, Producer.ENVIRONMENT),
@@ -137,7 +138,7 @@ async def test_forks_share_the_beginning_and_draw_their_own_words() -> None:
     assert sampler.heard == ["1", "1ab2", "1ab2"]
     assert text_of(trunk) == "1ab2cd"
     assert text_of(branch) == "1ab2ef"
-    assert (trunk.merged_spans(), trunk.logprobs) == (branch.merged_spans(), branch.logprobs)
+    assert (alone(trunk).spans, alone(trunk).logprobs) == (alone(branch).spans, alone(branch).logprobs)
     assert len({settings.seed for settings in sampler.asked}) == 3
     assert len(set(sampler.request_ids)) == 3
 
@@ -212,9 +213,9 @@ async def test_a_chat_is_what_its_template_writes_token_for_token() -> None:
         tokenize=False,
     )
     assert chat.token_ids == CHAT.encode(str(whole).rstrip("\n"))
-    producers = [span.producer for span in chat.merged_spans()]
+    producers = [span.producer for span in alone(chat).spans]
     assert producers == [Producer.PROMPT, Producer.MODEL, Producer.ENVIRONMENT, Producer.MODEL]
-    model_tokens = [span.length for span in chat.merged_spans() if span.producer is Producer.MODEL]
+    model_tokens = [span.length for span in alone(chat).spans if span.producer is Producer.MODEL]
     assert model_tokens == [len("four") + 1, len("six") + 1]
 
 
@@ -238,7 +239,7 @@ async def test_in_a_chat_a_turn_that_was_cut_is_closed_by_the_environment() -> N
     chat.hear("3+3?")
     await chat.speak()
     assert "fou<|im_end|>\n<|im_start|>user\n3+3?<|im_end|>" in chat_tokenizer().decode(chat.token_ids)
-    assert chat.merged_spans()[1] == model_span(3, version=0)
+    assert alone(chat).spans[1] == model_span(3, version=0)
 
 
 async def test_in_a_chat_an_empty_message_is_a_message() -> None:
@@ -291,3 +292,37 @@ async def test_a_template_that_forgets_what_the_assistant_said_is_refused() -> N
     chat.hear("c")
     with pytest.raises(WorkflowError, match="does not repeat what the assistant said"):
         await chat.speak()
+
+
+async def test_in_a_chat_a_recalled_turn_is_an_answer_token_for_token() -> None:
+    sampler = Script(f"<think>long</think>sum{END_OF_TURN}", f"six{END_OF_TURN}", tokenizer=CHAT)
+    team = Team({"solver": role(sampler, tokenizer=CHAT, max_new_tokens=40)}, assignment())
+    long = team.begin()
+    long.hear("Sum it up.")
+    await long.speak()
+    short = team.begin()
+    with pytest.raises(WorkflowError, match="call hear\\(\\) before recall\\(\\)"):
+        short.recall(long.spoken[-1])
+    short.hear("The task.")
+    short.recall(long.spoken[-1])
+    short.hear("Go on.")
+    assert await short.speak() == "six"
+    assert chat_tokenizer().decode(short.token_ids) == (
+        "<|im_start|>user\nThe task.<|im_end|>\n<|im_start|>assistant\n<think>long</think>sum<|im_end|>\n"
+        "<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\nsix<|im_end|>"
+    )
+    assert (short.turns, len(short.spoken)) == (1, 1)
+
+
+async def test_what_another_role_said_cannot_be_recalled() -> None:
+    team = Team({name: role(EchoSampler(), name) for name in ("solver", "critic")}, assignment())
+    critic, solver = team.begin("critic"), team.begin("solver")
+    critic.hear("ab")
+    await critic.speak()
+    with pytest.raises(WorkflowError, match="a turn of role critic cannot be recalled; hear"):
+        solver.recall(critic.spoken[0])
+
+
+def test_what_was_not_said_cannot_be_rewarded() -> None:
+    with pytest.raises(WorkflowError, match="there is no turn to reward"):
+        begin(EchoSampler()).reward_turn(1.0)

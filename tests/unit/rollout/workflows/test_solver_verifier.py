@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rollout.speakers import assignment, role
+from tests.support.rollout.speakers import alone, assignment, role
 from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.workflows.rehearsal import Script
@@ -46,9 +46,9 @@ async def test_a_rejected_answer_is_tried_again_with_the_reasons() -> None:
     assert solver.heard[1] == "2+2=5[one too many. REJECT]"
     assert verifier.heard[1] == "2+2=5?one too many. REJECTor 4?"
     assert (solved.reward, judged.reward) == (1.0, 1.0)
-    producers = [span.producer for span in solved.conversation.merged_spans()]
+    producers = [span.producer for span in alone(solved.conversation).spans]
     assert producers == [Producer.PROMPT, Producer.MODEL, Producer.ENVIRONMENT, Producer.MODEL]
-    assert [span.length for span in solved.conversation.merged_spans()] == [4, 1, 22, 1]
+    assert [span.length for span in alone(solved.conversation).spans] == [4, 1, 22, 1]
     assert (solved.conversation.turns, judged.conversation.turns) == (2, 2)
 
 

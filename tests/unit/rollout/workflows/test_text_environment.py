@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rollout.speakers import assignment, role
+from tests.support.rollout.speakers import alone, assignment, role
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
@@ -33,13 +33,13 @@ async def test_a_number_is_found_by_what_the_environment_says() -> None:
     assert scored.reward == 1.0
     assert (scored.conversation.turns, scored.conversation.finish) == (4, Finish.STOP)
     assert sampler.heard[-1] == ("Guess a number from 0 to 9: 3\nHigher: nine\nThat is no number. Guess: 8\nLower: ")
-    assert scored.conversation.merged_spans()[:4] == (
+    assert alone(scored.conversation).spans[:4] == (
         Span(28, Producer.PROMPT),
         model_span(1, version=0),
         Span(9, Producer.ENVIRONMENT),
         model_span(4, version=0),
     )
-    assert scored.conversation.merged_spans()[-1] == model_span(1, version=0)
+    assert alone(scored.conversation).spans[-1] == model_span(1, version=0)
 
 
 async def test_at_the_last_turn_the_episode_ends_by_turns() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.api.data import Data
-from trimtab.dataflow.audit.history import Line, deadlines, lines_of, sample_key
+from trimtab.dataflow.audit.history import Line, deadlines, histories, lines_of, trained_on
 from trimtab.dataflow.audit.streams import Streams, read_streams
 from trimtab.dataflow.audit.violations import violations
+from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 
@@ -17,10 +18,10 @@ from trimtab.fabric.bus.topology import JobTopology
 class AuditReport:
     violations: list[str]
     trained: dict[str, int]
-    """Samples granted, by policy."""
+    """Episodes granted, by policy: once for every step that has them."""
     arrived: int
     duplicates_seen: int
-    """Trajectories that had arrived before: stored twice, to be trained once."""
+    """Rows that are of no episode: stored twice, or of a run that was not the first to be whole."""
     steps: dict[str, int]
     waiting: dict[str, int]
     """Complete groups, by policy, that nothing has become of yet."""
@@ -36,7 +37,7 @@ async def audit(
 ) -> AuditReport:
     """Read the job's streams and judge them.
 
-    `ledger` and `trajectories` name mirrors to read in sample_key of the job's own streams, which may have been
+    `ledger` and `trajectories` name mirrors to read in place of the job's own streams, which may have been
     trimmed.
     """
     return judged(await read_streams(bus, topology, ledger=ledger, trajectories=trajectories), data=data)
@@ -44,12 +45,21 @@ async def audit(
 
 def judged(streams: Streams, *, data: Data | None = None) -> AuditReport:
     lines = lines_of(streams.records)
-    group_size = next((header.group_size for header in streams.headers if header.benchmark is None), 0)
+    groups = trained_on(streams.headers)
     return AuditReport(
         violations=violations(streams, data=data),
-        trained={policy: line.groups * group_size for policy, line in lines.items()},
+        trained={
+            policy: sum(
+                groups[group_id].trained_episodes
+                for record in streams.records
+                if isinstance(record, StepGranted) and record.policy == policy
+                for group_id in (*record.groups, *record.replayed)
+                if group_id in groups
+            )
+            for policy in lines
+        },
         arrived=len(streams.headers),
-        duplicates_seen=len(streams.headers) - len({sample_key(header) for header in streams.headers}),
+        duplicates_seen=sum(group.beside for group in histories(streams.headers).values()),
         steps={policy: line.steps for policy, line in lines.items()},
         waiting=_waiting(streams, lines),
     )

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.api.data import Data
 from trimtab.dataflow.audit.history import (
+    GroupHistory,
     Groups,
     Line,
     Lines,
     deadlines,
-    first_arrivals,
     follow,
     lines_of,
     oldest_token,
+    trained_on,
 )
 from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import (
@@ -27,12 +28,11 @@ from trimtab.dataflow.ledger.records import (
     TasksIssued,
 )
 from trimtab.dataflow.ledger.task_ids import task_id
-from trimtab.fabric.wire.header import TrajectoryHeader
 
 
 def violations(streams: Streams, *, data: Data | None = None) -> list[str]:
     """One sentence each; empty when all is well. Staleness and admission only when `data` says what was promised."""
-    groups = first_arrivals(streams.headers)
+    groups = trained_on(streams.headers)
     in_order = data is None or (not data.mix and data.selection is None)
     return [
         *streams.unreadable,
@@ -100,7 +100,7 @@ def _wrongly_dropped(
     for group_id in record.dropped:
         if group_id in line.granted or group_id in line.dropped:
             yield f"{record.policy}: group {group_id} dropped after it was granted or dropped"
-        stale = _staleness(lines, record, groups.get(group_id, ()))
+        stale = _staleness(lines, record, groups.get(group_id))
         if data is not None and stale is not None and stale <= data.max_staleness:
             yield f"{record.policy}: group {group_id} lost: {stale} versions stale at step {record.step}"
 
@@ -115,51 +115,52 @@ def _wrong_grant(lines: Lines, record: StepGranted, groups: Groups, *, data: Dat
         if group_id in line.dropped or group_id in filtered:
             yield f"{record.policy}: group {group_id} trained in step {record.step} after it was given up"
         bound = None if data is None else data.max_staleness
-        yield from _wrong_group(lines, record, group_id, groups.get(group_id, ()), bound=bound)
+        yield from _wrong_group(lines, record, group_id, groups.get(group_id), bound=bound)
     for group_id in record.replayed:
         if group_id not in line.pool:
             yield f"{record.policy}: group {group_id} replayed in step {record.step}, and is not in the pool"
         bound = data.replay.max_age if data is not None and data.replay is not None else None
-        yield from _wrong_group(lines, record, group_id, groups.get(group_id, ()), bound=bound)
+        yield from _wrong_group(lines, record, group_id, groups.get(group_id), bound=bound)
 
 
 def _wrong_group(
-    lines: Lines, record: StepGranted, group_id: str, samples: Sequence[TrajectoryHeader], *, bound: int | None
+    lines: Lines, record: StepGranted, group_id: str, group: GroupHistory | None, *, bound: int | None
 ) -> Iterable[str]:
     where = f"{record.policy}: group {group_id} of step {record.step}"
-    if not samples:
+    if group is None:
         yield f"{where} never arrived"
         return
-    if len(samples) != samples[0].group_size:
-        yield f"{where} has {len(samples)} of {samples[0].group_size} samples"
-    if any(header.error is not None for header in samples):
-        yield f"{where} holds a failed sample"
-    stale = _staleness(lines, record, samples)
+    if not group.is_complete:
+        yield f"{where} has {len(group.episodes)} of {group.size} episodes"
+    if group.failed:
+        yield f"{where} holds a failed episode"
+    if group.is_empty:
+        yield f"{where} has no row"
+    stale = _staleness(lines, record, group)
     if bound is not None and stale is not None and stale > bound:
         yield f"{where} is {stale} versions stale, {bound} are allowed"
 
 
-def _staleness(lines: Lines, record: StepGranted | GroupsDropped, samples: Sequence[TrajectoryHeader]) -> int | None:
+def _staleness(lines: Lines, record: StepGranted | GroupsDropped, group: GroupHistory | None) -> int | None:
     """On the oldest trained token, against the version that trains it, or the newest of the policy it comes from."""
-    oldest = oldest_token(samples)
-    if oldest is None:
+    oldest = None if group is None else oldest_token(group.rows)
+    if group is None or oldest is None:
         return None
-    owner = samples[0].policy
-    return (record.step if owner == record.policy else lines[owner].trained) - oldest
+    return (record.step if group.policy == record.policy else lines[group.policy].trained) - oldest
 
 
 def _lost_tasks(streams: Streams, groups: Groups) -> Iterable[str]:
-    """A task leaves the queue when all its samples are stored. The newest may be recorded and not yet on it."""
+    """A task leaves the queue when all its rows are stored. The newest may be recorded and not yet on it."""
     issues = [record for record in streams.records if isinstance(record, TasksIssued)]
     arrived = {header.task_id for header in streams.headers}
     for issue in issues[:-1]:
         for number in range(issue.first, issue.first + issue.count):
             if task_id(number) not in arrived and task_id(number) not in streams.queued:
                 yield f"task {task_id(number)} is lost: neither queued nor arrived"
-    for group_id, samples in groups.items():
-        if len(samples) < samples[0].group_size and samples[0].task_id not in streams.queued:
-            where = f"{samples[0].policy}: group {group_id}"
-            yield f"{where} lost all but {len(samples)} samples, and its task is not queued"
+    for group_id, group in groups.items():
+        if not group.is_complete and group.task_id not in streams.queued:
+            where = f"{group.policy}: group {group_id}"
+            yield f"{where} lost all but {len(group.episodes)} episodes, and its task is not queued"
 
 
 def _admitted_too_much(records: Sequence[Record], groups: Groups, data: Data) -> Iterable[str]:
@@ -169,18 +170,16 @@ def _admitted_too_much(records: Sequence[Record], groups: Groups, data: Data) ->
     """
     if data.filter.zero_advantage == "Drop" or data.mix or data.selection is not None:
         return
-    failed = Counter(
-        samples[0].policy for samples in groups.values() if any(header.error is not None for header in samples)
-    )
+    ended = Counter(group.policy for group in groups.values() if group.failed or group.is_empty)
     lines: Lines = {policy: Line() for policy in lines_of(records)} or {"": Line()}
     for record in records:
         if isinstance(record, TasksIssued):
             asked = (record.first + record.count) * data.group_size
             for policy, line in lines.items():
-                given_up = (failed[policy] + len(line.dropped) + len(line.filtered)) * data.group_size
+                given_up = (ended[policy] + len(line.dropped) + len(line.filtered)) * data.group_size
                 bound = (data.max_staleness + line.trained + 1) * data.batch_size
                 if not line.finished and asked - given_up > bound:
-                    yield f"{policy}: {asked - given_up} samples asked for at version {line.trained}, bound {bound}"
+                    yield f"{policy}: {asked - given_up} episodes asked for at version {line.trained}, bound {bound}"
         follow(lines, record)
 
 

@@ -58,9 +58,11 @@ class _Stream(msgspec.Struct, kw_only=True):
     def zero_variance_share(self) -> float:
         return self.recent_silent / max(self.recent_groups, _ENOUGH_GROUPS)
 
-    def probability(self, prompt_id: str) -> float:
+    def probability(self, prompt_id: str, settings: GresoSettings) -> float:
         streak = self.streaks.get(prompt_id, 0)
-        return float((self.p_easy if streak > 0 else self.p_hard) ** abs(streak))
+        if streak > 0:
+            return max(float(self.p_easy**streak), settings.floor_easy)
+        return max(float(self.p_hard**-streak), settings.floor_hard)
 
     def observe(self, outcome: GroupOutcome) -> None:
         self.lowest_reward = min(self.lowest_reward, *outcome.rewards)
@@ -107,7 +109,7 @@ class _State(msgspec.Struct, kw_only=True):
 
 class Greso:
     """A prompt with z zero-variance groups of one kind in a row is rolled out with probability p^z of that kind, at
-    least `floor`. After each step p moves so that the shares of easy and hard groups approach their targets.
+    least its floor. After each step p moves so that the shares of easy and hard groups approach their targets.
 
     Its state has an entry for every prompt with a streak, and for no other.
     """
@@ -117,8 +119,7 @@ class Greso:
         self._state = _State()
 
     def admits(self, prompt_id: str, content: Mapping[str, Any], *, draw: float) -> bool:
-        wanted = max((stream.probability(prompt_id) for stream in self._streams()), default=1.0)
-        return draw < max(wanted, self._settings.floor)
+        return draw < max((stream.probability(prompt_id, self._settings) for stream in self._streams()), default=1.0)
 
     def observe(self, outcome: GroupOutcome) -> None:
         roles = self._policy(outcome.policy).roles

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.journal import Journal
-from trimtab.dataflow.ledger.ledger import Arrival, Ledger
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record
 from trimtab.dataflow.ledger.snapshot import take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
@@ -83,7 +84,7 @@ class Bookkeeper:
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Arrival:
         arrival = self.ledger.arrived(sequence, trajectory_id, header)
-        news = arrival in (Arrival.FAILED, Arrival.EVALUATED)
+        news = arrival in (Arrival.FAILED, Arrival.EMPTY, Arrival.EVALUATED)
         if news or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
             self._notify()
         return arrival

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from trimtab.dataflow.ledger.episode_rows import EpisodeRows
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationScore, EvaluationStarted
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -20,9 +21,9 @@ def evaluation_task_id(number: int, benchmark: str, prompt: int) -> str:
 class _Tally:
     """One policy on one benchmark in one round."""
 
-    arriving: dict[str, set[int]] = field(default_factory=dict)
+    arriving: dict[str, EpisodeRows[TrajectoryHeader]] = field(default_factory=dict)
     complete: dict[int, set[str]] = field(default_factory=dict)
-    """By prompt, the roles whose samples are all here."""
+    """By prompt, the roles whose episodes are all closed."""
     rewards: float = 0.0
     episodes: int = 0
     failed: int = 0
@@ -30,24 +31,31 @@ class _Tally:
     newest_version: int | None = None
 
     def add(self, prompt: int, role: str, header: TrajectoryHeader) -> bool:
-        """Whether this was the last sample of a group."""
-        indices = self.arriving.setdefault(header.group_id, set())
-        if role in self.complete.get(prompt, ()) or header.group_index in indices:
+        """Whether this was the last row of a group."""
+        if role in self.complete.get(prompt, ()):
             return False
-        indices.add(header.group_index)
-        if header.reward is None:
-            self.failed += 1
-        else:
-            self.rewards += header.reward
-            self.episodes += 1
-        if header.oldest_version is not None and header.newest_version is not None:
-            self.oldest_version = min((header.oldest_version, *_known(self.oldest_version)))
-            self.newest_version = max((header.newest_version, *_known(self.newest_version)))
-        if len(indices) < header.group_size:
+        group = self.arriving.setdefault(header.group_id, EpisodeRows())
+        group.add(header, header)
+        if len(group.closed) < header.group_size:
             return False
         del self.arriving[header.group_id]
         self.complete.setdefault(prompt, set()).add(role)
+        self._count(group.rows)
         return True
+
+    def _count(self, rows: Iterable[TrajectoryHeader]) -> None:
+        """An episode counts once, with the mean of its rows' rewards; one without rows of the role does not count."""
+        rewards: dict[int, list[float]] = {}
+        for row in rows:
+            if row.reward is None:
+                self.failed += 1
+            else:
+                rewards.setdefault(row.group_index, []).append(row.reward)
+            if row.oldest_version is not None and row.newest_version is not None:
+                self.oldest_version = min((row.oldest_version, *_known(self.oldest_version)))
+                self.newest_version = max((row.newest_version, *_known(self.newest_version)))
+        self.rewards += sum(sum(own) / len(own) for own in rewards.values())
+        self.episodes += len(rewards)
 
 
 class EvaluationBooks:

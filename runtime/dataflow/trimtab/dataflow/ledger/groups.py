@@ -1,25 +1,32 @@
-"""Prompt groups of one policy on their way from the first arrived sample to the step that trains them."""
+"""Prompt groups of one policy on their way from the first arrived row to the step that trains them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
 
 import msgspec
 
-from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome
+from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.episode_rows import EpisodeRows
+from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome, mean_parts
 from trimtab.fabric.wire.header import TrajectoryHeader
-from trimtab.fabric.wire.trajectory import Finish
+from trimtab.fabric.wire.trajectory import Finish, TurnReward
+
+_NO_PARTS: Mapping[str, float] = MappingProxyType({})
+_by_index = attrgetter("index")
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One arrived trajectory that can be trained: where it lies, and what its header says of it. Many of these wait at
+    """One arrived row that can be trained: where it lies, and what its header says of it. Many of these wait at
     once, so they hold nothing that their group holds, and the garbage collector need not look at them.
     """
 
     sequence: int
     trajectory_id: str
     index: int
+    part: int
     reward: float
     finish: Finish
     prompt_tokens: int
@@ -28,6 +35,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     turns: int
     oldest_version: int
     newest_version: int
+    turn_rewards: tuple[TurnReward, ...] = ()
+    reward_parts: Mapping[str, float] = _NO_PARTS
 
     @classmethod
     def of(cls, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> Sample | None:
@@ -39,18 +48,22 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
             or header.newest_version is None
         ):
             return None
+        # By place: with names it would take half as long again, for every row that arrives.
         return cls(
-            sequence=sequence,
-            trajectory_id=trajectory_id,
-            index=header.group_index,
-            reward=header.reward,
-            finish=header.finish,
-            prompt_tokens=header.prompt_tokens,
-            response_tokens=header.response_tokens,
-            trained_tokens=header.trained_tokens,
-            turns=header.turns,
-            oldest_version=header.oldest_version,
-            newest_version=header.newest_version,
+            sequence,
+            trajectory_id,
+            header.group_index,
+            header.part,
+            header.reward,
+            header.finish,
+            header.prompt_tokens,
+            header.response_tokens,
+            header.trained_tokens,
+            header.turns,
+            header.oldest_version,
+            header.newest_version,
+            header.turn_rewards,
+            header.reward_parts or _NO_PARTS,
         )
 
     @property
@@ -60,6 +73,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     def outcome(self) -> SampleOutcome:
         return SampleOutcome(
             index=self.index,
+            part=self.part,
             reward=self.reward,
             finish=self.finish,
             prompt_tokens=self.prompt_tokens,
@@ -68,56 +82,75 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
             turns=self.turns,
             oldest_version=self.oldest_version,
             newest_version=self.newest_version,
+            reward_parts=self.reward_parts,
         )
 
 
-@dataclass
-class PartialGroup:
-    """The samples of one prompt for one policy, as far as they have arrived."""
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What a filter left of a group."""
 
-    role: str
-    prompt_id: str
-    first_sequence: int
-    samples: dict[int, Sample | None] = field(default_factory=dict)
-    """By index; None for one that cannot be trained."""
-    tokens: int = 0
+    indices: tuple[int, ...] = ()
+    """Of the episodes all of whose rows are kept."""
+    rows: tuple[tuple[int, int], ...] = ()
+    """Of other episodes, the index and the part of each row that is."""
 
-    def add(self, index: int, sample: Sample | None, *, tokens: int) -> None:
-        self.samples[index] = sample
-        self.tokens += tokens
+
+class PartialGroup(EpisodeRows[Sample | None]):
+    """The episodes of one prompt for one policy, as far as they have arrived. None is a row that cannot be trained."""
+
+    __slots__ = ("first_sequence", "label", "prompt_id", "role")
+
+    def __init__(self, header: TrajectoryHeader, *, first_sequence: int) -> None:
+        super().__init__()
+        self.role = header.role
+        self.prompt_id = header.prompt_id
+        self.label = header.label
+        self.first_sequence = first_sequence
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A complete group, all of whose samples can be trained."""
+    """A complete group, all of whose rows can be trained."""
 
     group_id: str
     policy: str
     """Whose trajectories these are. Other policies' trainers may take them too."""
     role: str
     prompt_id: str
+    label: str = ""
+    """Of the prompt, where the manifest names a column to route by."""
     samples: tuple[Sample, ...]
-    """By index."""
+    """Its rows by index and part. Episodes without rows are not in it."""
+    episodes: int
+    """That have rows."""
     oldest_version: int
-    """Of the oldest trained token of any sample: the deadline of the group, which is trained or not as one."""
+    """Of the oldest trained token of any row: the deadline of the group, which is trained or not as one."""
     first_sequence: int
-    """Where the first of its samples lies, also when filters have left that one out: what is restored is the whole
-    group, for its deadline.
+    """Where the first row for it lies, also when that is of a run that was given up, or when filters have left it out:
+    what is restored is the whole group, for its deadline.
     """
     filtered: bool = False
     """Whether the filters were asked about it."""
 
     @classmethod
-    def of(cls, group_id: str, partial: PartialGroup, *, policy: str) -> Group | None:
-        """None when one sample cannot be trained: it spoils its group, because advantages compare all of them."""
-        samples = [sample for _, sample in sorted(partial.samples.items()) if sample is not None]
-        if len(samples) < len(partial.samples):
-            return None
+    def of(cls, group_id: str, partial: PartialGroup, *, policy: str) -> Group | Arrival:
+        """FAILED when one row cannot be trained: it spoils its group, because advantages compare all of them. EMPTY
+        when there is none.
+        """
+        samples = [sample for sample in partial.rows if sample is not None]
+        if len(samples) < len(partial.rows):
+            return Arrival.FAILED
+        if not samples:
+            return Arrival.EMPTY
+        # Rows of an episode are in their order already, and stay in it.
+        samples.sort(key=_by_index)
         return cls(
             group_id=group_id,
             policy=policy,
             role=partial.role,
             prompt_id=partial.prompt_id,
+            label=partial.label,
             samples=tuple(samples),
+            episodes=len(partial.closed) - partial.empty,
             oldest_version=min(sample.oldest_version for sample in samples),
             first_sequence=partial.first_sequence,
         )
@@ -126,11 +159,37 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def tokens(self) -> int:
         return sum(sample.tokens for sample in self.samples)
 
-    def reduced_to(self, indices: Iterable[int]) -> Group:
-        """Without all samples but these. Its deadline stays: what is left may be younger, and is no less urgent."""
-        kept = frozenset(indices)
-        samples = tuple(sample for sample in self.samples if sample.index in kept)
-        return msgspec.structs.replace(self, samples=samples, filtered=True)
+    @property
+    def rows_by_episode(self) -> dict[int, list[Sample]]:
+        """By the index of the episode, its rows."""
+        rows: dict[int, list[Sample]] = {}
+        for sample in self.samples:
+            rows.setdefault(sample.index, []).append(sample)
+        return rows
+
+    def episode_numbers(self) -> Sequence[int]:
+        """For each row, which of the episodes that have rows it is of."""
+        if self.episodes == len(self.samples):
+            return range(self.episodes)
+        numbers: list[int] = []
+        number, index = -1, -1
+        for sample in self.samples:
+            if sample.index != index:
+                number, index = number + 1, sample.index
+            numbers.append(number)
+        return numbers
+
+    def reduced_to(self, kept: Kept) -> Group:
+        """Without all rows but these. Its deadline stays: what is left may be younger, and is no less urgent."""
+        episodes, rows = frozenset(kept.indices), frozenset(kept.rows)
+        samples = tuple(
+            sample for sample in self.samples if sample.index in episodes or (sample.index, sample.part) in rows
+        )
+        return msgspec.structs.replace(self, samples=samples, episodes=_episodes(samples), filtered=True)
+
+    def kept(self) -> Kept:
+        """What it holds, for `reduced_to` to take from the whole group again."""
+        return Kept(rows=tuple((sample.index, sample.part) for sample in self.samples))
 
     def outcome(self) -> GroupOutcome:
         """What curators, filters and selections see of it."""
@@ -138,7 +197,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             policy=self.policy,
             role=self.role,
             prompt_id=self.prompt_id,
-            samples=tuple(sample.outcome() for sample in self.samples),
+            label=self.label,
+            rows=tuple(sample.outcome() for sample in self.samples),
         )
 
 
@@ -155,5 +215,26 @@ def all_samples(allotments: Iterable[Allotment]) -> list[Sample]:
 
 
 def mean_reward(allotments: Sequence[Allotment]) -> float:
-    rewards = [sample.reward for sample in all_samples(allotments)]
-    return sum(rewards) / len(rewards)
+    """Of the episodes: one with many rows counts no more than another."""
+    total = 0.0
+    episodes = 0
+    for allotment in allotments:
+        group = allotment.group
+        episodes += group.episodes
+        if group.episodes == len(group.samples):
+            total += sum([sample.reward for sample in group.samples])
+        else:
+            total += sum(sum(row.reward for row in rows) / len(rows) for rows in group.rows_by_episode.values())
+    return total / episodes
+
+
+def mean_reward_parts(allotments: Sequence[Allotment]) -> dict[str, float]:
+    """By name, over the episodes that have it; of an episode's rows the mean."""
+    groups = [allotment.group for allotment in allotments if any(row.reward_parts for row in allotment.group.samples)]
+    return mean_parts(
+        mean_parts(row.reward_parts for row in rows) for group in groups for rows in group.rows_by_episode.values()
+    )
+
+
+def _episodes(samples: Sequence[Sample]) -> int:
+    return len({sample.index for sample in samples})

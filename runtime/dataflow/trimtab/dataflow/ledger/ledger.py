@@ -7,12 +7,13 @@ records: a grant names groups that had arrived before it was written, so by then
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
 from trimtab.dataflow.admission import missing_groups, tasks_for
+from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.episode_rows import CLOSED, WAITING, Added
 from trimtab.dataflow.ledger.evaluation_books import EvaluationBooks
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.offer import StepOffer
@@ -49,20 +50,6 @@ class Witness(Protocol):
     def observe(self, outcome: GroupOutcome) -> None: ...
 
     def stepped(self, policy: str, step: int) -> None: ...
-
-
-class Arrival(StrEnum):
-    """What a header meant."""
-
-    NEW = "new"
-    DUPLICATE = "duplicate"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    NOT_FOR_TRAINING = "not-for-training"
-    EVALUATED = "evaluated"
-    """A group of an evaluation is complete."""
-    REFUSED = "refused"
-    """No task of this job can have led to it."""
 
 
 class Ledger:
@@ -105,7 +92,7 @@ class Ledger:
         self._holds = has_filters
         self._witness = witness
         self._takers: dict[str, list[TrainerBooks]] = {}
-        self._route({name: (name,) for name in self.trainers})
+        self._route({name: (name,) for name in self.trainers}, {})
 
     def begin_replay(self) -> None:
         """From here on the records tell what became of every group, whether or not there are filters now."""
@@ -126,32 +113,39 @@ class Ledger:
             return Arrival.EVALUATED if complete else Arrival.NOT_FOR_TRAINING
         if stream is None:
             return Arrival.NOT_FOR_TRAINING
-        if header.group_size != self.group_size or header.parts != 1:
+        if header.group_size != self.group_size:
             return Arrival.REFUSED
         partial = stream.arriving.get(header.group_id)
         if partial is None:
-            # Most samples find their group begun, and need not be looked at so closely.
+            # Most rows find their group begun, and need not be looked at so closely.
             place = parse_group_id(header.group_id)
             if place is None or header.task_id != task_id(place[0]):
                 return Arrival.REFUSED
             if header.group_id in stream.ended:
                 stream.duplicates += 1
                 return Arrival.DUPLICATE
-            partial = PartialGroup(role=header.role, prompt_id=header.prompt_id, first_sequence=sequence)
+            partial = PartialGroup(header, first_sequence=sequence)
             stream.arriving[header.group_id] = partial
-        if header.group_index in partial.samples:
-            stream.duplicates += 1
-            return Arrival.DUPLICATE
-        partial.add(header.group_index, Sample.of(sequence, trajectory_id, header), tokens=header.tokens)
-        if len(partial.samples) < self.group_size:
+        added = partial.add(header, Sample.of(sequence, trajectory_id, header))
+        if added is WAITING:
+            return Arrival.NEW
+        if added is not CLOSED:
+            return self._not_wanted(stream, added)
+        if len(partial.closed) < self.group_size:
             return Arrival.NEW
         group = stream.end(header.group_id)
-        if group is None:
-            return Arrival.FAILED
+        if isinstance(group, Arrival):
+            return group
         stream.unfiltered[group.group_id] = group
         if not self._holds:
             self._surface(stream, group.group_id)
         return Arrival.COMPLETED
+
+    def _not_wanted(self, stream: StreamBooks, added: Added) -> Arrival:
+        if added is Added.REFUSED:
+            return Arrival.REFUSED
+        stream.duplicates += 1
+        return Arrival.DUPLICATE
 
     def unseen(self, numbers: Iterable[int]) -> list[int]:
         """Those tasks of which nothing has come yet."""
@@ -168,7 +162,7 @@ class Ledger:
             case TasksIssued():
                 self._issue(record)
             case StreamsRouted():
-                self._route(record.routes)
+                self._route(record.routes, record.labels)
             case GroupsFiltered():
                 self._filter(self._stream(record.policy), record)
             case EvaluationStarted():
@@ -188,9 +182,9 @@ class Ledger:
         self.newest_positions = record.positions or range(self.next_position, self.next_position + record.count)
         self.next_position = self.next_position + record.count if record.next_position is None else record.next_position
 
-    def _route(self, routes: Mapping[str, Sequence[str]]) -> None:
+    def _route(self, routes: Mapping[str, Sequence[str]], labels: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         for name, trainer in self.trainers.items():
-            trainer.route(routes.get(name, (name,)))
+            trainer.route(routes.get(name, (name,)), labels.get(name, {}))
         self._takers = {}
         for stream in self.streams:
             takers = [trainer for trainer in self.trainers.values() if stream in trainer.buffers]
@@ -216,7 +210,7 @@ class Ledger:
         for group_id in record.kept:
             self._give(msgspec.structs.replace(stream.unfiltered.pop(group_id), filtered=True))
         for reduced in record.reduced:
-            self._give(stream.unfiltered.pop(reduced.group_id).reduced_to(reduced.indices))
+            self._give(stream.unfiltered.pop(reduced.group_id).reduced_to(reduced.kept))
         for group_id in record.left_out:
             del stream.unfiltered[group_id]
         stream.filtered_groups += len(record.left_out)
@@ -349,9 +343,16 @@ class Ledger:
         self._give(stream.unfiltered.pop(group_id))
 
     def _give(self, group: Group) -> None:
-        for trainer in self._takers[group.policy]:
+        takers = self._takers_of(group)
+        for trainer in takers:
             if trainer.finished is None:
                 trainer.add(group)
+        if not takers and not group.filtered:
+            # Nobody will be done with it later, and a curator is told of every group.
+            self._observe(group)
+
+    def _takers_of(self, group: Group) -> list[TrainerBooks]:
+        return [trainer for trainer in self._takers[group.policy] if trainer.takes(group)]
 
     def _check_waiting(self, trainer: TrainerBooks, group_ids: tuple[str, ...], *, step: int) -> None:
         if len(set(group_ids)) != len(group_ids):
@@ -367,7 +368,7 @@ class Ledger:
     def _tell(self, trainer: TrainerBooks, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:
             group = trainer.waiting_group(group_id)
-            if group is not None and not group.filtered and self._takers[group.policy][0] is trainer:
+            if group is not None and not group.filtered and self._takers_of(group)[0] is trainer:
                 self._observe(group)
 
     def _observe(self, group: Group) -> None:

@@ -57,7 +57,7 @@ class StepOffer:
                 uses=used.uses,
                 last_step=used.last_step,
                 age=max(0, self.versions[used.group.policy] - used.group.oldest_version),
-                samples=len(used.group.samples),
+                episodes=used.group.episodes,
             )
             for used in self.books.pool
         ]

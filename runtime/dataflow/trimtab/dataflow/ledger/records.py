@@ -7,11 +7,14 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from trimtab.dataflow.ledger.groups import Kept
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import WorldSize
 from trimtab.fabric.wire.message import Message
-from trimtab.fabric.wire.values import Count, Finite, Index, Name, Seconds, Token, UnixSeconds, Version, Versions
+from trimtab.fabric.wire.values import Count, Finite, Index, Label, Name, Seconds, Token, UnixSeconds, Version, Versions
 
+Labels = Annotated[tuple[Label, ...], Meta(min_length=1, max_length=64)]
+LabelsByStream = Annotated[dict[Name, Labels], Meta(max_length=64)]
 Groups = Annotated[tuple[Token, ...], Meta(max_length=1 << 20)]
 
 
@@ -124,10 +127,17 @@ class StepTrained(Message, frozen=True, kw_only=True):
 
 
 class ReducedGroup(msgspec.Struct, frozen=True, array_like=True):
-    """What a filter left of a group: the indices of its samples."""
+    """What a filter left of a group."""
 
     group_id: Token
-    indices: Annotated[tuple[Index, ...], Meta(min_length=1, max_length=65536)]
+    indices: Annotated[tuple[Index, ...], Meta(max_length=65536)] = ()
+    """Of the episodes all of whose rows are kept."""
+    rows: Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=1 << 20)] = ()
+    """Of other episodes, the index and the part of each row that is."""
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.indices, self.rows)
 
 
 class GroupsFiltered(Message, frozen=True, kw_only=True):
@@ -150,6 +160,8 @@ class StreamsRouted(Message, frozen=True, kw_only=True):
     KIND: ClassVar[int] = 41
 
     routes: Annotated[dict[Name, Annotated[tuple[Name, ...], Meta(max_length=64)]], Meta(max_length=64)]
+    labels: Annotated[dict[Name, LabelsByStream], Meta(max_length=64)] = msgspec.field(default_factory=dict)
+    """By trainer and stream, the labels of the groups that it takes of it, where it does not take all."""
 
 
 class BenchmarkPlan(msgspec.Struct, frozen=True, array_like=True):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from trimtab.dataflow.ledger.groups import Allotment, Group, PartialGroup, Sample
+from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
@@ -27,11 +27,13 @@ class StreamState(msgspec.Struct, kw_only=True):
     produced_tokens: int
     filtered_groups: int
     failed_groups: int
+    empty_groups: int = 0
     duplicates: int
 
 
 class TrainerState(msgspec.Struct, kw_only=True):
     buffers: dict[str, list[str]]
+    labels: dict[str, tuple[str, ...]] = {}
     pool: list[tuple[str, int, int]]
     """Group, uses and last step."""
     granted: dict[int, list[list[tuple[str, int]]]]
@@ -61,8 +63,8 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     newest_positions: list[int]
     streams: dict[str, StreamState]
     trainers: dict[str, TrainerState]
-    filtered: dict[str, list[int]] = msgspec.field(name="sifted")
-    """Indices of what filters left of groups, empty for all of it."""
+    filtered: dict[str, Kept] = msgspec.field(name="sifted")
+    """What filters left of groups."""
     evaluation: EvaluationState
     learnt: dict[str, Any]
     """What the curator knows."""
@@ -86,7 +88,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         streams={name: _stream_state(stream) for name, stream in ledger.streams.items()},
         trainers={name: _trainer_state(trainer) for name, trainer in ledger.trainers.items()},
         filtered={
-            group.group_id: [sample.index for sample in group.samples]
+            group.group_id: group.kept()
             for trainer in ledger.trainers.values()
             for group in _held(trainer)
             if group.filtered
@@ -114,7 +116,12 @@ class Restoration:
         ledger.next_position = snapshot.next_position
         ledger.newest_tasks = range(snapshot.newest_first, snapshot.issued)
         ledger.newest_positions = snapshot.newest_positions
-        ledger.apply(StreamsRouted(routes={name: tuple(one.buffers) for name, one in snapshot.trainers.items()}))
+        ledger.apply(
+            StreamsRouted(
+                routes={name: tuple(one.buffers) for name, one in snapshot.trainers.items()},
+                labels={name: one.labels for name, one in snapshot.trainers.items() if one.labels},
+            )
+        )
         for name, state in snapshot.streams.items():
             _stream_of(ledger, name).ended.restore(state.ended)
         ledger.evaluation.running = snapshot.evaluation.running
@@ -129,11 +136,10 @@ class Restoration:
             return
         partial = self._partials.setdefault(
             header.group_id,
-            PartialGroup(role=header.role, prompt_id=header.prompt_id, first_sequence=sequence),
+            PartialGroup(header, first_sequence=sequence),
         )
         self._policy[header.group_id] = header.policy
-        if header.group_index not in partial.samples:
-            partial.add(header.group_index, Sample.of(sequence, trajectory_id, header), tokens=header.tokens)
+        partial.add(header, Sample.of(sequence, trajectory_id, header))
 
     def finish(self) -> None:
         """All headers up to there have come."""
@@ -145,6 +151,7 @@ class Restoration:
             stream.produced_tokens = stream_state.produced_tokens
             stream.filtered_groups = stream_state.filtered_groups
             stream.failed_groups = stream_state.failed_groups
+            stream.empty_groups = stream_state.empty_groups
             stream.duplicates = stream_state.duplicates
         for name, trainer_state in snapshot.trainers.items():
             self._restore_trainer(ledger.trainers[name], trainer_state)
@@ -174,12 +181,12 @@ class Restoration:
     def _group(self, group_id: str) -> Group:
         partial = self._partials.get(group_id)
         group = None
-        if partial is not None and len(partial.samples) == self._ledger.group_size:
+        if partial is not None and len(partial.closed) == self._ledger.group_size:
             group = Group.of(group_id, partial, policy=self._policy[group_id])
-        if group is None:
+        if not isinstance(group, Group):
             raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
-        indices = self._snapshot.filtered.get(group_id)
-        return group if indices is None else group.reduced_to(indices)
+        kept = self._snapshot.filtered.get(group_id)
+        return group if kept is None else group.reduced_to(kept)
 
 
 def _stream_of(ledger: Ledger, name: str) -> StreamBooks:
@@ -196,6 +203,7 @@ def _stream_state(stream: StreamBooks) -> StreamState:
         produced_tokens=stream.produced_tokens,
         filtered_groups=stream.filtered_groups,
         failed_groups=stream.failed_groups,
+        empty_groups=stream.empty_groups,
         duplicates=stream.duplicates,
     )
 
@@ -203,6 +211,7 @@ def _stream_state(stream: StreamBooks) -> StreamState:
 def _trainer_state(trainer: TrainerBooks) -> TrainerState:
     return TrainerState(
         buffers={stream: [group.group_id for group in buffer] for stream, buffer in trainer.buffers.items()},
+        labels={stream: tuple(sorted(labels)) for stream, labels in trainer.labels.items()},
         pool=[(used.group.group_id, used.uses, used.last_step) for used in trainer.pool],
         granted={
             step: [[(allotment.group.group_id, allotment.uses) for allotment in portion] for portion in portions]

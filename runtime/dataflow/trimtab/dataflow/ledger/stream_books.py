@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.groups import Group, PartialGroup
 from trimtab.dataflow.ledger.settled import SettledGroups
 
@@ -23,21 +24,25 @@ class StreamBooks:
         self.produced_tokens = 0
         self.filtered_groups = 0
         self.failed_groups = 0
+        self.empty_groups = 0
+        """Complete, and no episode of theirs has a row of the policy's."""
         self.duplicates = 0
 
     def running(self, issued: int) -> int:
         """Groups asked for with so many tasks and not at their end."""
         return issued * self.groups_per_task - self.finished_groups
 
-    def end(self, group_id: str) -> Group | None:
-        """The group whose last sample has arrived; None when it has failed."""
+    def end(self, group_id: str) -> Group | Arrival:
+        """The group whose last episode is closed; FAILED or EMPTY where there is nothing to train."""
         partial = self.arriving.pop(group_id)
         self.finished_groups += 1
         self.produced_tokens += partial.tokens
         self.ended.add((group_id,))
         group = Group.of(group_id, partial, policy=self.policy)
-        if group is None:
+        if group is Arrival.FAILED:
             self.failed_groups += 1
+        elif group is Arrival.EMPTY:
+            self.empty_groups += 1
         return group
 
     def begun_tasks(self) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.dataflow.ledger.buffer import Buffer
 from trimtab.dataflow.ledger.groups import Allotment, Group, mean_reward
@@ -21,6 +21,8 @@ class TrainerBooks:
         self.policy = policy
         self.buffers: dict[str, Buffer] = {}
         """By the stream they come from."""
+        self.labels: dict[str, frozenset[str]] = {}
+        """By stream, of which of its groups it takes no others: a stream that is not in here it takes whole."""
         self.pool = ReplayPool()
         self.granted: dict[int, Portions] = {}
         """By step, from the first that is not durable. The newest may not have all its portions yet."""
@@ -34,6 +36,7 @@ class TrainerBooks:
         self.fresh_groups = 0
         """Ever granted for the first time."""
         self.consumed_samples = 0
+        """Episodes, however many rows they have."""
         self.replayed_samples = 0
         """Of those consumed, the ones that were not consumed for the first time."""
         self.consumed_tokens = 0
@@ -57,9 +60,17 @@ class TrainerBooks:
     def allotments(self, step: int) -> tuple[Allotment, ...]:
         return tuple(allotment for portion in self.granted.get(step, ()) for allotment in portion)
 
-    def route(self, streams: Iterable[str]) -> None:
+    def route(self, streams: Iterable[str], labels: Mapping[str, Sequence[str]]) -> None:
         """Take groups from these streams. What waits from others is given up."""
+        self.labels = {stream: frozenset(wanted) for stream, wanted in labels.items()}
         self.buffers = {stream: self.buffers.get(stream, Buffer()) for stream in streams}
+        for buffer in self.buffers.values():
+            for group in [group for group in buffer if not self.takes(group)]:
+                buffer.pop(group.group_id)
+
+    def takes(self, group: Group) -> bool:
+        """Of a stream that it takes."""
+        return group.policy not in self.labels or group.label in self.labels[group.policy]
 
     def add(self, group: Group) -> None:
         self.buffers[group.policy].add(group)
@@ -81,8 +92,8 @@ class TrainerBooks:
         self.pool.retire(record.retired)
         self.granted[record.step] = (*self.granted.get(record.step, ()), portion)
         self.fresh_groups += len(fresh)
-        self.replayed_samples += sum(len(used.group.samples) for used in replayed)
-        self.consumed_samples += sum(len(allotment.group.samples) for allotment in portion)
+        self.replayed_samples += sum(used.group.episodes for used in replayed)
+        self.consumed_samples += sum(allotment.group.episodes for allotment in portion)
         self.consumed_tokens += sum(allotment.group.tokens for allotment in portion)
         if record.last:
             self.rewards.append(mean_reward(self.allotments(record.step)))

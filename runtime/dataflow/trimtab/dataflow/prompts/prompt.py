@@ -16,6 +16,7 @@ from trimtab.fabric.wire.values import check_plain
 
 _log = structlog.get_logger(__name__)
 MAX_KEYS = 4096
+MAX_LABEL = 64
 BLOCK_ROWS = 256
 """Rows that one pass over a source reads at a time."""
 # A task has other fields, too.
@@ -37,6 +38,21 @@ class Prompt:
 
     prompt_id: str
     content: Mapping[str, Any]
+
+
+def label_of(prompt: Prompt, *, column: str | None) -> str:
+    """What the prompt is labelled with for routing. Raises JobMisconfigured for a value that is no label."""
+    value = None if column is None else prompt.content.get(column)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int) and 0 < len(str(value)) <= MAX_LABEL:
+        return str(value)
+    raise JobMisconfigured(
+        f"data.routeColumn: prompt {prompt.prompt_id!r} has {value!r:.80} in column {column!r}; a label is a text of 1 "
+        f"to {MAX_LABEL} characters, a whole number or a truth value"
+    )
 
 
 class PromptRows(Protocol):

@@ -21,7 +21,7 @@ class Used:
     last_step: int
     age: int
     """Versions that the policy it comes from has moved on since its oldest trained token."""
-    samples: int
+    episodes: int
 
 
 @dataclass(frozen=True, kw_only=True)

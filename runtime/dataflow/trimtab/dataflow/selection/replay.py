@@ -11,7 +11,7 @@ from trimtab.dataflow.selection.fresh import Fresh
 
 class Replay:
     """`ratio` of the places go to used groups drawn at random, as far as there are any that are young enough and not
-    used up; the rest is fresh. The trajectories of the latest groups are kept, `size` at most.
+    used up; the rest is fresh. The latest groups are kept, of `size` episodes at most.
     """
 
     def __init__(self, settings: ReplaySettings, fresh: Fresh) -> None:
@@ -61,10 +61,10 @@ class Replay:
         for used in pool:
             last_use = used.group_id in replayed and used.uses + 1 >= self._settings.max_uses
             (kept if self._usable(used) and not last_use else retired).append(used)
-        held = sum(len(offer.outcome(group_id).samples) for group_id in fresh) + sum(used.samples for used in kept)
+        held = sum(len(offer.outcome(group_id).episodes) for group_id in fresh) + sum(used.episodes for used in kept)
         for used in kept:
             if held <= self._settings.size:
                 break
             retired.append(used)
-            held -= used.samples
+            held -= used.episodes
         return [used.group_id for used in retired]

@@ -24,12 +24,22 @@ from trimtab.fabric.wire.errors import (
 )
 from trimtab.fabric.wire.message import as_invalid_field
 from trimtab.fabric.wire.purpose import Purpose, check_benchmark
-from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import (
+    MAX_PARTS,
+    MAX_TURNS,
+    Failed,
+    Finish,
+    RewardParts,
+    Scored,
+    Trajectory,
+    TurnReward,
+)
 from trimtab.fabric.wire.values import (
     Count,
     Finite,
     Identifier,
     Index,
+    Label,
     Name,
     Slug,
     Token,
@@ -40,7 +50,8 @@ from trimtab.fabric.wire.values import (
 
 MESSAGE_ID = "Nats-Msg-Id"
 TRAJECTORY = "Trimtab-Trajectory"
-MAX_HEADER_BYTES = 8192
+# A thousand turns with their rewards. JetStream refuses a message whose headers together take 64 KiB.
+MAX_HEADER_BYTES = 60_000
 _VERSION = 1
 _STARTS_WITH_VERSION = f"[{_VERSION},"
 
@@ -48,7 +59,7 @@ Size = Annotated[int, Meta(ge=1, le=65536)]
 
 
 class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
-    """A trajectory without its tokens. `reward` and `finish` are None exactly when `error` is not."""
+    """A row without its tokens. `reward` and `finish` are None exactly when `error` is not, or when `parts` is 0."""
 
     header_version: Literal[1]
     job: Name
@@ -60,7 +71,7 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
     group_index: Index
     group_size: Size
     part: Index
-    parts: Size
+    parts: Annotated[int, Meta(ge=0, le=MAX_PARTS)]
     purpose: Purpose
     benchmark: Name | None
     reward: Finite | None
@@ -78,11 +89,20 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
     engine: Name
     started_at: UnixSeconds
     finished_at: UnixSeconds
+    run: Annotated[str, Meta(max_length=64)] = "0"
+    """Compared with the id of the message, which is checked."""
+    label: Label = ""
+    turn_rewards: Annotated[tuple[TurnReward, ...], Meta(max_length=MAX_TURNS)] = ()
+    reward_parts: RewardParts = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.error is None) != (self.reward is not None) or (self.reward is None) != (self.finish is None):
-            raise InvalidFieldError("either an error, or a reward and a finish reason", field="error")
-        if self.group_index >= self.group_size or self.part >= self.parts:
+        # Rows with a reward are nearly all there are, and every one of them passes here.
+        if self.reward is None:
+            if self.finish is not None or (self.error is None) != (self.parts == 0):
+                raise InvalidFieldError("either an error, or a reward and a finish reason, or no rows", field="error")
+        elif self.finish is None or self.error is not None or self.parts == 0:
+            raise InvalidFieldError("either an error, or a reward and a finish reason, or no rows", field="error")
+        if self.group_index >= self.group_size or (self.part >= self.parts and (self.part or self.parts)):
             raise InvalidFieldError("index beyond its size", field="group_index")
         if (self.oldest_version is None) != (self.trained_tokens == 0) or self.trained_tokens > self.response_tokens:
             raise InvalidFieldError("trained tokens, versions and response length disagree", field="trained_tokens")
@@ -91,6 +111,8 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
                 raise InvalidFieldError("one of oldest and newest version is missing", field="newest_version")
         elif self.oldest_version > self.newest_version:
             raise InvalidFieldError("older than the oldest version", field="newest_version")
+        if self.turn_rewards and sum(turn.tokens for turn in self.turn_rewards) != self.trained_tokens:
+            raise InvalidFieldError("their tokens are not those that are trained", field="turn_rewards")
         check_benchmark(self.purpose, self.benchmark)
 
     @property
@@ -132,6 +154,10 @@ class TrajectoryHeader(msgspec.Struct, frozen=True, array_like=True):
             engine=trajectory.engine,
             started_at=trajectory.started_at,
             finished_at=trajectory.finished_at,
+            run=trajectory.run,
+            label=trajectory.label,
+            turn_rewards=trajectory.turn_rewards,
+            reward_parts=trajectory.reward_parts,
         )
 
 
@@ -144,7 +170,10 @@ def headers(trajectory: Trajectory) -> dict[str, str]:
         values = msgspec.to_builtins(TrajectoryHeader.of(trajectory))
     except TypeError as error:
         raise InvalidFieldError(f"cannot be sent: {error}", field=TRAJECTORY) from None
-    sent = {MESSAGE_ID: trajectory.trajectory_id, TRAJECTORY: json.dumps(values, separators=(",", ":"))}
+    # Most rows have neither rewards by turn nor parts of one: what a reader adds by itself need not be read.
+    while not values[-1]:
+        values.pop()
+    sent = {MESSAGE_ID: trajectory.message_id, TRAJECTORY: json.dumps(values, separators=(",", ":"))}
     parse_headers(sent)
     return sent
 
@@ -152,7 +181,7 @@ def headers(trajectory: Trajectory) -> dict[str, str]:
 def parse_headers(received: Mapping[str, str]) -> tuple[str, TrajectoryHeader]:
     """The trajectory id and the header. Raises a WireError for anything that `headers` would not have written."""
     try:
-        trajectory_id = received[MESSAGE_ID]
+        message_id = received[MESSAGE_ID]
         text = received[TRAJECTORY]
     except KeyError as missing:
         raise TruncatedError("header is missing", field=str(missing.args[0])) from None
@@ -160,13 +189,15 @@ def parse_headers(received: Mapping[str, str]) -> tuple[str, TrajectoryHeader]:
         raise OversizeError(f"{len(text)} characters, at most {MAX_HEADER_BYTES} are accepted", field=TRAJECTORY)
     if not text.startswith(_STARTS_WITH_VERSION):
         raise VersionError(f"expected header version {_VERSION}, got {text[:8]!r}", field=TRAJECTORY)
-    if not is_token(trajectory_id):
-        raise InvalidFieldError("expected 1 to 200 printable ASCII characters without spaces", field=MESSAGE_ID)
     try:
-        return trajectory_id, _decode(text)
+        header = _decode(text)
     except msgspec.ValidationError as error:
         raise as_invalid_field(error, root=TRAJECTORY) from None
     except RecursionError:
         raise DepthError("nested too deeply", field=TRAJECTORY) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise MalformedError(str(error), field=TRAJECTORY) from None
+    trajectory_id, _, run = message_id.rpartition(".")
+    if run != header.run or not run or not is_token(trajectory_id):
+        raise InvalidFieldError("expected the row's id and its run, with a dot between them", field=MESSAGE_ID)
+    return trajectory_id, header

@@ -12,10 +12,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message, Part
+from trimtab.fabric.wire.trajectory import MAX_PARTS, MAX_TURNS, TurnReward
 from trimtab.fabric.wire.values import (
     Count,
     Finite,
@@ -77,21 +79,32 @@ class BatchRequest(Message, frozen=True, kw_only=True):
         return self.step if self.trained is None else self.trained
 
 
+class Episode(msgspec.Struct, frozen=True, array_like=True):
+    """What an episode came to for one role, over all its rows, whoever holds them."""
+
+    reward: Finite
+    """The mean of its rows' rewards: rows of one episode do not count more because they are many."""
+    rows: Annotated[int, Meta(ge=1, le=MAX_PARTS)] = 1
+    trained_tokens: Count = 0
+    """Of all its rows: an answer that is cut into rows is as long as it was."""
+    truncated: bool = False
+    """Whether a row ended because there was no room."""
+    turns: Annotated[tuple[TurnReward, ...], Meta(max_length=MAX_TURNS)] = ()
+    """Of all its rows, in the order of their numbers, where the policy learns by turns."""
+
+
 class Group(Part, frozen=True, kw_only=True):
-    """The rewards of a whole prompt group, also of members that other ranks hold: what advantages are made of."""
+    """A whole prompt group, also episodes that other ranks hold: what advantages are made of. Episodes without rows are
+    not in it.
+    """
 
     group_id: Token
     prompt_id: Identifier
-    rewards: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=65536)]
-    trained_tokens: Annotated[tuple[Count, ...], Meta(max_length=65536)] = ()
-    """Lengths of the members' answers, in the order of their rewards; empty when they are unknown."""
+    episodes: Annotated[tuple[Episode, ...], Meta(min_length=1, max_length=65536)]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trained_tokens and len(self.trained_tokens) != len(self.rewards):
-            raise InvalidFieldError(
-                f"{len(self.trained_tokens)} lengths for {len(self.rewards)} rewards", field="trained_tokens"
-            )
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        return tuple(episode.reward for episode in self.episodes)
 
 
 class SampleReference(Part, frozen=True, kw_only=True):
@@ -101,7 +114,10 @@ class SampleReference(Part, frozen=True, kw_only=True):
     trajectory_id: Token
     group: Index
     """Position in the lease's groups."""
+    episode: Index
+    """Position in its group's episodes."""
     group_index: Index
+    part: Index = 0
     reward: Finite
     prompt_tokens: Count
     response_tokens: Count
@@ -123,7 +139,10 @@ class StepTotals(Part, frozen=True, kw_only=True):
     """Sums over all ranks: what losses are normalised by, so that no result depends on how rows were dealt."""
 
     samples: Count
+    """Rows."""
     groups: Count
+    episodes: Count
+    """Those that have rows."""
     tokens: Count
     trained_tokens: Count
 
@@ -132,7 +151,8 @@ class BatchLease(Message, frozen=True, kw_only=True):
     """The rows a rank holds until it acknowledges them or the lease expires."""
 
     KIND: ClassVar[int] = 5
-    MAX_BYTES: ClassVar[int] = 4 << 20
+    MAX_BYTES: ClassVar[int] = 32 << 20
+    MAX_PLAIN_BYTES: ClassVar[int] = MAX_BYTES  # as many rows as it may have; compressed, they are a tenth of it
 
     lease_id: Token
     job: Name
@@ -159,6 +179,11 @@ class BatchLease(Message, frozen=True, kw_only=True):
             if sample.group >= len(self.groups):
                 raise InvalidFieldError(
                     f"{sample.group} of {len(self.groups)} groups", field=f"samples[{position}].group"
+                )
+            if sample.episode >= len(self.groups[sample.group].episodes):
+                raise InvalidFieldError(
+                    f"{sample.episode} of {len(self.groups[sample.group].episodes)} episodes",
+                    field=f"samples[{position}].episode",
                 )
         if len({sample.trajectory_id for sample in self.samples}) != len(self.samples):
             raise InvalidFieldError("a trajectory is listed twice", field="samples")

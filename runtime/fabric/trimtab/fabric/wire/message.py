@@ -18,8 +18,6 @@ from trimtab.fabric.wire.errors import DepthError, InvalidFieldError, MalformedE
 from trimtab.fabric.wire.values import check_plain
 
 MAX_NEWER_FIELDS = 256
-# One byte of MessagePack can become a Python object of a hundred; arrays stay what they are.
-MAX_PLAIN_BYTES = 4 << 20
 _BINARY_CODES = frozenset((0xC4, 0xC5, 0xC6))
 _RawFields = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=2 * MAX_NEWER_FIELDS)]
 _KEPT = "newer"
@@ -48,6 +46,8 @@ class Message(Part, frozen=True, kw_only=True):
     MINOR: ClassVar[int] = 0
     MAX_BYTES: ClassVar[int] = 1 << 20
     COMPRESS_TO: ClassVar[int] = 1 << 32
+    MAX_PLAIN_BYTES: ClassVar[int] = 4 << 20
+    """Outside arrays, which stay what they are: one byte of MessagePack can become a Python object of a hundred."""
 
     @classmethod
     def enc_hook(cls, value: Any) -> Any:
@@ -90,8 +90,8 @@ def from_body(body: Buffer, cls: type[M]) -> M:
 
 def _read(body: Buffer, cls: type[M], dec_hook: Callable[[Any, Any], Any]) -> M:
     try:
-        if len(body) > MAX_PLAIN_BYTES:
-            _check_plain_bytes(body)
+        if len(body) > cls.MAX_PLAIN_BYTES:
+            _check_plain_bytes(body, limit=cls.MAX_PLAIN_BYTES)
         try:
             return msgspec.msgpack.decode(body, type=cls, dec_hook=dec_hook)
         except msgspec.ValidationError:
@@ -106,12 +106,12 @@ def _read(body: Buffer, cls: type[M], dec_hook: Callable[[Any, Any], Any]) -> M:
         raise MalformedError(str(error)) from None
 
 
-def _check_plain_bytes(body: Buffer) -> None:
-    """Refuse more than MAX_PLAIN_BYTES outside binary fields. Of a repeated key only the last counts as binary."""
+def _check_plain_bytes(body: Buffer, *, limit: int) -> None:
+    """Refuse more than `limit` outside binary fields. Of a repeated key only the last counts as binary."""
     fields = msgspec.msgpack.decode(body, type=_RawFields)
     plain = len(body) - sum(len(memoryview(raw)) for raw in fields.values() if memoryview(raw)[0] in _BINARY_CODES)
-    if plain > MAX_PLAIN_BYTES:
-        raise OversizeError(f"{plain} bytes outside arrays, at most {MAX_PLAIN_BYTES} are accepted")
+    if plain > limit:
+        raise OversizeError(f"{plain} bytes outside arrays, at most {limit} are accepted")
 
 
 @cache

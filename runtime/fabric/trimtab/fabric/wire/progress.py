@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
 
 from trimtab.fabric.wire.message import Message
-from trimtab.fabric.wire.values import Count, Finite, Fraction, Name, UnixSeconds
+from trimtab.fabric.wire.values import Count, Finite, Fraction, Name, Slug, UnixSeconds
+
+MAX_PART_NAMES = 64
 
 
 class StepProgress(Message, frozen=True, kw_only=True):
@@ -18,14 +23,16 @@ class StepProgress(Message, frozen=True, kw_only=True):
     policy: Name
     step: Count
     reward: Finite
-    """Mean over the batch."""
+    """Mean over the episodes of the batch."""
+    reward_parts: Annotated[dict[Slug, Finite], Meta(max_length=MAX_PART_NAMES)] = msgspec.field(default_factory=dict)
+    """By name, the mean of a part of the reward over the episodes that have it."""
     staleness: Finite
     """Mean over the batch, in versions, judged on each sample's oldest trained token."""
     max_staleness: Count
     wait_fraction: Fraction
     """Of the latest steps that the trainer has reported."""
     samples: Count
-    """Consumed since the job began, this step included."""
+    """Episodes consumed since the job began, this step included."""
     buffered: Count
     running: Count
     dropped: Count

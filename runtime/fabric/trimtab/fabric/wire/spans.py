@@ -1,7 +1,8 @@
 """Who produced each token of a trajectory, and with which weights, as run-length spans.
 
 One list says both, so that the two can never disagree: a span of model tokens has the weight version that sampled it,
-fixed when the request was sent, and no other span has one. Another policy's words are environment tokens to this one.
+fixed when the request was sent, and no other span has one. Another policy's words are environment tokens to this one,
+and so are not an echo: that is what this policy sampled in this episode and is trained on in another row.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Producer(IntEnum):
     PROMPT = 0
     MODEL = 1
     ENVIRONMENT = 2
+    ECHO = 3
+    """Sampled by this policy in this episode, and trained in another row of it."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from msgspec import Meta
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.purpose import Purpose, check_benchmark
-from trimtab.fabric.wire.values import Identifier, Index, Name, Token, UnixSeconds, Versions, check_plain
+from trimtab.fabric.wire.values import Identifier, Index, Label, Name, Token, UnixSeconds, Versions, check_plain
 
 Opaque = Annotated[dict[str, Any], Meta(max_length=4096)]
 
@@ -35,6 +35,8 @@ class Task(Message, frozen=True, kw_only=True):
     """Per policy, the newest weights when the task was issued."""
     minimum_versions: Versions = msgspec.field(default_factory=dict)
     """Per policy, the oldest weights whose samples are still fresh: a pool that lags further hands the task back."""
+    label: Label = ""
+    """Of the prompt: what trainers choose groups by."""
     attempt: Index = 0
     purpose: Purpose = Purpose.TRAIN
     benchmark: Name | None = None

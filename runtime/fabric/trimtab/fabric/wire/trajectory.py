@@ -1,14 +1,16 @@
-"""What a worker sends back: the tokens of one sample of one role, and either its reward or its failure, never both.
+"""What a worker sends back: a row of one role's tokens in one episode, with its reward or its failure, never both.
 
 `outcome` is a Scored or a Failed. Failed has no place for a reward and Scored none for an error, so a failed generation
-cannot reach a trainer as a zero.
+cannot reach a trainer as a zero. A role that brought no row to an episode closes it with one Empty.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -25,11 +27,16 @@ from trimtab.fabric.wire.spans import (
     model_versions,
     total_length,
 )
-from trimtab.fabric.wire.values import Finite, Identifier, Index, Name, Slug, Text, Token, UnixSeconds
+from trimtab.fabric.wire.values import Finite, Identifier, Index, Label, Name, RunId, Slug, Text, Token, UnixSeconds
 
 # Not numpy's NDArray, which from Python 3.12 on is an alias that msgspec takes apart: hooks would not know it again.
 TokenIds = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
 Logprobs = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
+
+MAX_PARTS = 1024
+MAX_TURNS = 1024
+MAX_REWARD_PARTS = 16
+RewardParts = Annotated[dict[Slug, Finite], Meta(max_length=MAX_REWARD_PARTS)]
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
@@ -60,34 +67,59 @@ class Failed(Part, frozen=True, kw_only=True, tag_field="status", tag="failed"):
     retryable: bool = True
 
 
+class Empty(Part, frozen=True, kw_only=True, tag_field="status", tag="empty"):
+    """The episode went well, and the role has no row in it."""
+
+
+class TurnReward(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one turn earned at once, beside the outcome of the episode."""
+
+    number: Index
+    """Of the turn among all that the role had in the episode, in the order in which they were asked for."""
+    tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+    """Trained tokens of the turn."""
+    reward: Finite
+
+
 class Trajectory(Message, frozen=True, kw_only=True, eq=False):
-    """One sample. Decoded arrays are read-only; logprobs has one entry per model token, since others have none."""
+    """One row. Decoded arrays are read-only; logprobs has one entry per model token, since others have none."""
 
     KIND: ClassVar[int] = 2
     MAX_BYTES: ClassVar[int] = 64 << 20
     COMPRESS_TO: ClassVar[int] = 4 * (2 * arrays.PLANES_FROM) + 4096  # in longer ones the arrays are compressed already
 
     trajectory_id: Token
-    """Decides duplicates: the same sample published twice has the same id."""
+    """`<group>.<index>.<part>`."""
     job: Name
     policy: Name
     role: Name
     task_id: Token
     prompt_id: Identifier
     group_id: Token
-    """Samples whose rewards are compared with each other: one prompt, one role."""
+    """Episodes whose rewards are compared with each other: one prompt, one role."""
     group_index: Index
     group_size: Annotated[int, Meta(ge=1, le=65536)]
     part: Index = 0
-    """Which of the `parts` trajectories of this role in this one episode: retries and branches make several."""
-    parts: Annotated[int, Meta(ge=1, le=65536)] = 1
+    """Which of the `parts` rows of this role in this one episode: retries, branches and compaction make several."""
+    parts: Annotated[int, Meta(ge=0, le=MAX_PARTS)] = 1
+    """Every row has the count, so that each of them closes the episode; 0 for an Empty."""
+    run: RunId = "0"
+    """Which run of the episode this row comes of. A task that is given out again runs again, and rows of two runs are
+    not of one episode."""
+    label: Label = ""
+    """The task's."""
     purpose: Purpose = Purpose.TRAIN
     benchmark: Name | None = None
-    outcome: Scored | Failed
+    outcome: Scored | Failed | Empty
     token_ids: TokenIds
     logprobs: Logprobs
     spans: Spans
     turns: Index = 1
+    """Trained in this row."""
+    turn_rewards: Annotated[tuple[TurnReward, ...], Meta(max_length=MAX_TURNS)] = ()
+    """Of each trained turn in order, where the policy learns by turns; else empty."""
+    reward_parts: RewardParts = msgspec.field(default_factory=dict)
+    """What the reward is made of, by name: for people, filters and selections."""
     worker: Name
     pool: Name
     engine: Name
@@ -116,9 +148,14 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
         check_benchmark(self.purpose, self.benchmark)
         if self.group_index >= self.group_size:
             raise InvalidFieldError(f"{self.group_index} in a group of {self.group_size}", field="group_index")
-        if self.part >= self.parts:
+        if self.part >= max(1, self.parts):
             raise InvalidFieldError(f"{self.part} of {self.parts} parts", field="part")
+        if isinstance(self.outcome, Empty) != (self.parts == 0):
+            raise InvalidFieldError("an episode without rows is closed by an Empty, and no other is", field="parts")
+        if isinstance(self.outcome, Empty) and len(self.token_ids):
+            raise InvalidFieldError("an Empty has no tokens", field="token_ids")
         self._check_tokens()
+        self._check_turns()
 
     def _check_tokens(self) -> None:
         ids, logprobs = self.token_ids, self.logprobs
@@ -142,6 +179,22 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
             raise InvalidFieldError("a logprob is not finite, or above zero", field="logprobs")
         if not trained and isinstance(self.outcome, Scored) and self.purpose is Purpose.TRAIN:
             raise InvalidFieldError("scored for training, but the model wrote no token", field="spans")
+
+    def _check_turns(self) -> None:
+        if not self.turn_rewards:
+            return
+        if len(self.turn_rewards) != self.turns:
+            raise InvalidFieldError(f"{len(self.turn_rewards)} for {self.turns} turns", field="turn_rewards")
+        if sum(turn.tokens for turn in self.turn_rewards) != self.trained_tokens:
+            raise InvalidFieldError("their tokens are not those that are trained", field="turn_rewards")
+        numbers = [turn.number for turn in self.turn_rewards]
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            raise InvalidFieldError("not in the order of their numbers", field="turn_rewards")
+
+    @property
+    def message_id(self) -> str:
+        """Decides duplicates in the stream: the same row of the same run published twice is stored once."""
+        return f"{self.trajectory_id}.{self.run}"
 
     @property
     def prompt_tokens(self) -> int:

@@ -25,6 +25,9 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=_MAX_TOKEN, pattern=_PRINTABLE)]
 """An id we make ourselves: printable ASCII without spaces, so that it can be a NATS header value or an object key."""
 
+RunId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[!-\-/-~]+\Z")]
+"""Names one execution of a task: as a Token, and without dots, which set it off in the id of a message."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 """The name of a job, policy, pool, role, pod."""
 
@@ -33,6 +36,9 @@ Slug = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-z][a-z0-9
 
 Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for people."""
+
+Label = Annotated[str, Meta(max_length=64)]
+"""What kind of prompt something came of, in the words of the data set; empty where nobody said."""
 
 Digest = Annotated[str, Meta(max_length=160, pattern=r"\A[a-z0-9]+:[0-9a-f]{16,128}\Z")]
 """algorithm:hex, for instance sha256:…"""

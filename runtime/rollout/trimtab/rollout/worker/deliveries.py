@@ -22,7 +22,7 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import OversizeError, WireError
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Trajectory
+from trimtab.fabric.wire.trajectory import Scored, Trajectory
 from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.worker.concurrency import TaskOccupancy
 from trimtab.rollout.worker.episodes import GroupRunner
@@ -139,7 +139,7 @@ class TaskServer:
         self.draining = asyncio.Event()
         """Set when the worker leaves: tasks that wait for weights are handed back at once."""
         self.completed = 0
-        """Samples with a reward that are stored."""
+        """Episodes with rows of a policy that are stored, counted for each role."""
         self._failures = FailureTally()
 
     @property
@@ -220,9 +220,9 @@ class TaskServer:
             await self._failed(delivery, task, failed)
         else:
             # Acknowledged only when every trajectory is stored; a crash before this line repeats the group, and the
-            # copies of what is there already are recognised by their ids.
+            # copies of what is there already are of another run, and too late.
             await delivery.ack_confirmed(deadline_s=self._timings.ack_deadline_s)
-            self.completed += len(trajectories)
+            self.completed += sum(isinstance(one.outcome, Scored) and one.part == 0 for one in trajectories)
             self._metrics.completed()
             self._freshness.group_took(self._clock() - began)
 
@@ -270,7 +270,7 @@ class TaskServer:
         ) as publisher:
             for trajectory, frame, header in frames:
                 subject = self._topology.trajectory_subject(trajectory.policy)
-                await publisher.publish(subject, frame, message_id=trajectory.trajectory_id, headers=header)
+                await publisher.publish(subject, frame, message_id=trajectory.message_id, headers=header)
         self._metrics.published(trajectories)
 
     async def _keep(self, delivery: Delivery) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -13,12 +13,13 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.sampler import derived_seed
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused, failure_of
 from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.workflows.containment import Containment
+from trimtab.rollout.workflows.forest import Forest, forest_of
 from trimtab.rollout.workflows.source_location import WorkflowSource
 from trimtab.rollout.workflows.team import (
     Assignment,
@@ -41,7 +42,7 @@ class Origin:
 
 
 class GroupRunner:
-    """Runs groups with one workflow object. Each of an episode's roles gives one trajectory for its policy."""
+    """Runs groups with one workflow object. Each role of an episode gives its rows, or says that there are none."""
 
     def __init__(
         self,
@@ -53,7 +54,9 @@ class GroupRunner:
         *,
         episode_timeout_s: float,
         clock: Callable[[], float],
+        new_run: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
+        """`new_run` names an execution of a task: another one, by whatever worker, has another name."""
         self._workflow = workflow
         self._source = WorkflowSource(workflow)
         self._roles = roles
@@ -62,6 +65,7 @@ class GroupRunner:
         self._metrics = metrics
         self._episode_timeout_s = episode_timeout_s
         self._clock = clock
+        self._new_run = new_run
 
     async def run(self, task: Task, episode_ended: Callable[[], None] = lambda: None) -> list[Trajectory]:
         """All trajectories of the group; `episode_ended` is told of each as it ends, in whatever way.
@@ -72,10 +76,13 @@ class GroupRunner:
             name: replace(role, sampling=with_changes(role.sampling, task.sampling))
             for name, role in self._roles.items()
         }
+        run = self._new_run()
         episodes: list[asyncio.Task[list[Trajectory]]] = []
         try:
             async with asyncio.TaskGroup() as group:
-                episodes = [group.create_task(self._episode(task, roles, index)) for index in range(task.group_size)]
+                episodes = [
+                    group.create_task(self._episode(task, roles, index, run)) for index in range(task.group_size)
+                ]
                 for episode in episodes:
                     episode.add_done_callback(lambda _: episode_ended())
         except* EpisodeFailed as failures:
@@ -84,23 +91,15 @@ class GroupRunner:
 
     def failed(self, task: Task, failure: EpisodeFailed) -> list[Trajectory]:
         """What is published for a group that is given up: failures, which have no reward to be mistaken for one."""
-        now = self._clock()
+        now, run = self._clock(), self._new_run()
+        failed = Failed(error=failure.kind, message=failure.text, retryable=False)
         return [
-            Trajectory(
-                **self._identity(task, role, index),
-                outcome=Failed(error=failure.kind, message=failure.text, retryable=False),
-                token_ids=np.zeros(0, dtype=np.int32),
-                logprobs=np.zeros(0, dtype=np.float32),
-                spans=(),
-                turns=0,
-                started_at=now,
-                finished_at=now,
-            )
+            self._without_tokens(task, role, index, run, outcome=failed, started=now, finished=now)
             for role in self._roles.values()
             for index in range(task.group_size)
         ]
 
-    async def _episode(self, task: Task, roles: Mapping[str, Role], index: int) -> list[Trajectory]:
+    async def _episode(self, task: Task, roles: Mapping[str, Role], index: int, run: str) -> list[Trajectory]:
         started = self._clock()
         assignment = Assignment(
             prompt=task.prompt,
@@ -114,47 +113,62 @@ class GroupRunner:
                 name=f"episode {assignment.request_id}",
                 timeout_s=self._episode_timeout_s,
             )
-            self._check_roles(episode)
             finished = self._clock()
-            # What the workflow brought may still be no trajectory: a reward that is NaN, a role that never spoke.
-            brought = [self._trajectory(task, index, one, started=started, finished=finished) for one in episode.scored]
+            # What the workflow brought may still be no row: a reward that is NaN, a role that never spoke.
+            forests = _forests(episode, roles)
+            brought = [
+                trajectory
+                for name, forest in forests.items()
+                for trajectory in self._rows(task, roles[name], index, run, forest, started=started, finished=finished)
+            ]
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
             self._metrics.episode(seconds=self._clock() - started, failed=True)
             raise failure_of(error, self._source) from error
         self._metrics.episode(seconds=finished - started, failed=False)
+        for name, forest in forests.items():
+            self._metrics.rows(roles[name].policy, tokens=forest.tokens, distinct=forest.distinct_tokens)
         return brought
 
-    def _check_roles(self, episode: Episode) -> None:
-        """A group is complete when every role has brought its samples; one that is missing would be waited for."""
-        if not isinstance(episode, Episode):
-            raise WorkflowError(f"run() returned a {type(episode).__name__}; return an Episode")
-        scored = sorted(one.conversation.role.name for one in episode.scored)
-        if scored != sorted(self._roles):
-            raise WorkflowError(f"an episode scores each role once; there are {sorted(self._roles)}, scored {scored}")
+    def _rows(
+        self, task: Task, role: Role, index: int, run: str, forest: Forest, *, started: float, finished: float
+    ) -> list[Trajectory]:
+        """A group is complete when every episode is closed, by its rows or without any."""
+        if not forest.rows:
+            return [self._without_tokens(task, role, index, run, outcome=Empty(), started=started, finished=finished)]
+        return [
+            Trajectory(
+                **self._identity(task, role, index, run, part=part, parts=len(forest.rows)),
+                outcome=Scored(reward=row.reward, finish=row.finish),
+                token_ids=np.array(row.token_ids, dtype=np.int32),
+                logprobs=np.minimum(np.array(row.logprobs, dtype=np.float32), 0.0),
+                spans=row.spans,
+                turns=len(row.turns),
+                turn_rewards=row.turns if role.credits_turns else (),
+                reward_parts=dict(row.reward_parts),
+                started_at=started,
+                finished_at=finished,
+            )
+            for part, row in enumerate(forest.rows)
+        ]
 
-    def _trajectory(
-        self, task: Task, index: int, scored: ScoredConversation, *, started: float, finished: float
+    def _without_tokens(
+        self, task: Task, role: Role, index: int, run: str, *, outcome: Failed | Empty, started: float, finished: float
     ) -> Trajectory:
-        conversation = scored.conversation
-        role = conversation.role.name
         return Trajectory(
-            **self._identity(task, conversation.role, index),
-            outcome=Scored(
-                reward=_finite(scored.reward, what=f"that of role {role}"),
-                finish=conversation.finish,
-            ),
-            token_ids=np.array(conversation.token_ids, dtype=np.int32),
-            logprobs=np.minimum(np.array(conversation.logprobs, dtype=np.float32), 0.0),
-            spans=conversation.merged_spans(),
-            turns=conversation.turns,
+            **self._identity(task, role, index, run, part=0, parts=0 if isinstance(outcome, Empty) else 1),
+            outcome=outcome,
+            token_ids=np.zeros(0, dtype=np.int32),
+            logprobs=np.zeros(0, dtype=np.float32),
+            spans=(),
+            turns=0,
             started_at=started,
             finished_at=finished,
         )
 
-    def _identity(self, task: Task, role: Role, index: int) -> dict[str, Any]:
+    def _identity(self, task: Task, role: Role, index: int, run: str, *, part: int, parts: int) -> dict[str, Any]:
         group_id = f"{task.task_id}.{role.name}"
         return {
-            "trajectory_id": f"{group_id}.{index}",
+            "trajectory_id": f"{group_id}.{index}.{part}",
             "job": task.job,
             "policy": role.policy,
             "role": role.name,
@@ -163,6 +177,10 @@ class GroupRunner:
             "group_id": group_id,
             "group_index": index,
             "group_size": task.group_size,
+            "part": part,
+            "parts": parts,
+            "run": run,
+            "label": task.label,
             "purpose": task.purpose,
             "benchmark": task.benchmark,
             "worker": self._origin.worker,
@@ -177,14 +195,14 @@ def _decisive(failures: Sequence[BaseException]) -> EpisodeFailed:
     return next((failure for failure in typed if isinstance(failure, TaskRefused)), typed[0])
 
 
-def _finite(reward: object, *, what: str) -> float:
-    """The reward as a number. Text is refused even where it could be read as one: it was returned by mistake."""
-    if not hasattr(type(reward), "__float__"):
-        raise WorkflowError(f"a reward, {what}, is a {type(reward).__name__}; return a number")
-    value = float(reward)  # type: ignore[arg-type]
-    if not math.isfinite(value):
-        raise WorkflowError(f"a reward, {what}, is not a finite number: {value}")
-    return value
+def _forests(episode: object, roles: Iterable[str]) -> dict[str, Forest]:
+    """By role, what it has to learn."""
+    if not isinstance(episode, Episode):
+        raise WorkflowError(f"run() returned a {type(episode).__name__}; return an Episode")
+    scored: dict[str, list[ScoredConversation]] = {role: [] for role in roles}
+    for one in episode.scored:
+        scored[one.conversation.role.name].append(one)
+    return {role: forest_of(role, own) for role, own in scored.items()}
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

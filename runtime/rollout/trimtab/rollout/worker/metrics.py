@@ -11,9 +11,10 @@ from functools import partial
 from typing import Protocol
 
 from trimtab.fabric.metrics import Metrics
-from trimtab.fabric.wire.trajectory import Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
 
 _GROUP_OUTCOMES = ("completed", "retried", "quarantined", "handed_back")
+_OUTCOMES: dict[type, str] = {Scored: "scored", Failed: "failed", Empty: "empty"}
 _EPISODE_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -65,6 +66,12 @@ class RolloutMetrics:
         self._hand_backs = metrics.counter("rollout_hand_backs", "Tasks given back for another worker", ["reason"])
         self._trajectories = metrics.counter("rollout_trajectories", "Trajectories stored", ["outcome"])
         self._tokens = metrics.counter("rollout_tokens", "Tokens in stored trajectories", ["producer"])
+        self._redundancy = metrics.gauge(
+            "rollout_prefix_redundancy",
+            "Tokens in rows over distinct tokens, since the worker began: 1 where no two rows share any",
+            ["policy"],
+        )
+        self._rows: dict[str, tuple[int, int]] = {}
         self._blocked = metrics.counter(
             "rollout_event_loop_blocked_seconds", "Time in which a workflow kept everything else waiting"
         )
@@ -87,6 +94,13 @@ class RolloutMetrics:
         self._episodes.labels("failed" if failed else "completed").inc()
         self._episode_seconds.observe(max(0.0, seconds))
 
+    def rows(self, policy: str, *, tokens: int, distinct: int) -> None:
+        """Of one role in one episode."""
+        all_tokens, all_distinct = self._rows.get(policy, (0, 0))
+        self._rows[policy] = all_tokens + tokens, all_distinct + distinct
+        if all_distinct + distinct:
+            self._redundancy.labels(policy).set((all_tokens + tokens) / (all_distinct + distinct))
+
     def failure(self, kind: str) -> None:
         self._failures.labels(kind).inc()
 
@@ -105,7 +119,7 @@ class RolloutMetrics:
 
     def published(self, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:
-            self._trajectories.labels("scored" if isinstance(trajectory.outcome, Scored) else "failed").inc()
+            self._trajectories.labels(_OUTCOMES[type(trajectory.outcome)]).inc()
             for span in trajectory.spans:
                 self._tokens.labels(span.producer.name.lower()).inc(span.length)
 

@@ -77,6 +77,7 @@ class ServedPolicy(Generic[Engine]):
             tokenizer=self.tokenizer,
             sampler=self.sampler,
             sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
+            credits_turns=self.policy.algorithm.credit.type == "Turn",
         )
 
     @property

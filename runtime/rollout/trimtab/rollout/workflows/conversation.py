@@ -1,4 +1,7 @@
-"""A role's conversation: every token in order, with who wrote it. It only grows, and it may be forked."""
+"""A role's conversation: every token in order, with who wrote it. It only grows, and it may be forked.
+
+It is a list of pieces. Forks share the pieces of their common beginning, which is how rows know what they share.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from trimtab.fabric.wire.spans import Producer, Span, merged
+from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, derived_seed
@@ -32,6 +35,48 @@ class Role:
     tokenizer: Tokenizer
     sampler: Sampler
     sampling: SamplingSettings
+    credits_turns: bool = False
+    """Whether its policy learns by turns, and is told what each of them earned."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """Words that the policy did not write."""
+
+    token_ids: Sequence[int]
+    producer: Producer
+
+
+@dataclass(eq=False)
+class Turn:
+    """What the policy said in one go."""
+
+    role: str
+    number: int
+    """Among all that the role said in the episode, in the order in which it was asked."""
+    completion: Completion
+    reward: float | None = None
+    """What it earned at once, where the workflow says so."""
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        return self.completion.token_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """What the policy said elsewhere in the episode, repeated token by token. It was sampled with another beginning, so
+    it is never trained here.
+    """
+
+    turn: Turn
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        return self.turn.token_ids
+
+
+Piece = Heard | Turn | Recalled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +106,21 @@ class Conversation:
         chat: bool,
         limits: Limits,
         branches: Iterator[int],
+        numbers: Iterator[int],
     ) -> None:
+        """`branches` and `numbers` count the conversations and the turns of the role in the episode."""
         self.role = role
         self.chat = chat
         self.limits = limits
         self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.spans: list[Span] = []
+        self.pieces: list[Piece] = []
         self.turns = 0
         self._seed = seed
         self._request_id = request_id
         self._time_left = time_left
         self._branches = branches
         self._branch = next(branches)
+        self._numbers = numbers
         self._heard_ids: list[int] = []
         self._heard_messages: list[Message] = []
         self._stopped_by = Finish.STOP
@@ -107,6 +154,7 @@ class Conversation:
                 f"{self.limits.tokens} tokens; look at conversation.over before speak()"
             )
         self._speaking = True
+        number = next(self._numbers)
         try:
             completion = await self.role.sampler.complete(
                 [*self.token_ids, *heard],
@@ -119,25 +167,41 @@ class Conversation:
         finally:
             self._speaking = False
         # Taken over only now, all at once: a speak() that failed has left no trace, and may be repeated.
-        if heard:
-            self.token_ids += heard
-            self.spans.append(Span(len(heard), Producer.ENVIRONMENT if self.turns else Producer.PROMPT))
-        self._heard_ids, self._heard_messages = [], []
+        self._take(heard, Turn(self.role.name, number, completion))
         self.turns += 1
-        self.token_ids += completion.token_ids
-        self.logprobs += completion.logprobs
-        self.spans += completion.spans
-        self._stopped_by = Finish(completion.finish)
         return self.role.tokenizer.decode(list(completion.token_ids))
 
+    def recall(self, turn: Turn) -> None:
+        """Go on as if the policy had said here, in answer to what was heard, the very tokens of an earlier turn of its:
+        a summary that it wrote of its history, or what a sub-agent came to. They are context, and not trained here.
+        """
+        self._check_silent()
+        if turn.role != self.role.name:
+            raise WorkflowError(f"{self.place}: a turn of role {turn.role} cannot be recalled; hear() its words")
+        heard = self._unanswered()
+        if self.chat and not heard:
+            raise WorkflowError(f"{self.place}: in a chat a turn answers something; call hear() before recall()")
+        self._take(heard, Recalled(turn))
+
+    def reward_turn(self, reward: float) -> None:
+        """What the latest turn earned at once, for policies that learn by turns. Forks share the turn."""
+        if not self.spoken:
+            raise WorkflowError(f"{self.place}: there is no turn to reward; call speak() before reward_turn()")
+        self.spoken[-1].reward = reward
+
+    @property
+    def spoken(self) -> tuple[Turn, ...]:
+        """Its turns in order, those before a fork included."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Turn))
+
     def fork(self) -> Conversation:
-        """Another conversation with the same beginning, whose next words are drawn anew. Of all the conversations of a
-        role in an episode, one is scored.
+        """Another conversation with the same beginning, whose next words are drawn anew. Where both are scored, what
+        they share is trained once.
         """
         twin = copy.copy(self)
         twin._branch = next(self._branches)
         twin._speaking = False
-        twin.token_ids, twin.logprobs, twin.spans = list(self.token_ids), list(self.logprobs), list(self.spans)
+        twin.token_ids, twin.pieces = list(self.token_ids), list(self.pieces)
         twin._heard_ids, twin._heard_messages = list(self._heard_ids), list(self._heard_messages)
         return twin
 
@@ -151,7 +215,7 @@ class Conversation:
     @property
     def finish(self) -> Finish:
         """What ended it: the policy itself, or the limit that kept it from answering what it heard last."""
-        if not self.turns or not (self._heard_ids or self._heard_messages):
+        if not self.pieces or not (self._heard_ids or self._heard_messages):
             return self._stopped_by
         if self.limits.turns is not None and self.turns >= self.limits.turns:
             return Finish.TURNS
@@ -162,8 +226,15 @@ class Conversation:
         """Where in the episode this is, for error messages."""
         return f"role {self.role.name}, turn {self.turns + 1}"
 
-    def merged_spans(self) -> tuple[Span, ...]:
-        return merged(self.spans)
+    def _take(self, heard: Sequence[int], said: Turn | Recalled) -> None:
+        if heard:
+            producer = Producer.ENVIRONMENT if self.pieces else Producer.PROMPT
+            self.pieces.append(Heard(tuple(heard), producer))
+        self._heard_ids, self._heard_messages = [], []
+        self.pieces.append(said)
+        self.token_ids += [*heard, *said.token_ids]
+        turn = said.turn if isinstance(said, Recalled) else said
+        self._stopped_by = Finish(turn.completion.finish)
 
     def _unanswered(self) -> list[int]:
         """The tokens of what was heard since it last spoke."""

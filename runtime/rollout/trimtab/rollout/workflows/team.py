@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trimtab.rollout.tokenizer import Message, Tokenizer
-from trimtab.rollout.workflows.conversation import Conversation, Limits, Role
+from trimtab.rollout.workflows.conversation import Conversation, Limits, Role, Turn
 from trimtab.rollout.workflows.errors import NoRoom, PromptUnusable, WorkflowError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "ScoredConversation",
     "Team",
     "Tokenizer",
+    "Turn",
     "Workflow",
     "WorkflowError",
 ]
@@ -37,11 +38,19 @@ class ScoredConversation:
 
     conversation: Conversation
     reward: float
+    turn_rewards: Sequence[float] | None = None
+    """What each of its turns earned, in the place of what `reward_turn` said; only policies that learn by turns look at
+    it.
+    """
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    """What the reward is made of, by name: for metrics, filters and selections."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What an episode brought: one scored conversation for each role of the job."""
+    """What an episode brought: any number of scored conversations for each role of the job. A role without any has
+    nothing to learn from this episode.
+    """
 
     scored: tuple[ScoredConversation, ...]
 
@@ -74,6 +83,7 @@ class Team:
         self._began = clock()
         # Conversations of one role are numbered, so that no two draw the same random numbers.
         self._branches: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
+        self._turns: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
 
     def begin(
         self,
@@ -104,6 +114,7 @@ class Team:
             chat=templated if chat is None else chat,
             limits=Limits(turns=max_turns, tokens=max_tokens),
             branches=self._branches[chosen.name],
+            numbers=self._turns[chosen.name],
         )
 
     def _time_left(self) -> float:
