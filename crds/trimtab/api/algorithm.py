@@ -61,6 +61,23 @@ class Overlong(ApiModel):
     """Leave truncated answers out of the loss; they still count in their group's mean."""
 
 
+class Credit(ApiModel):
+    """What of an episode a token is credited with."""
+
+    rules = tuple(
+        Rule(f"self.type == 'Turn' || self.{field} == 1.0", f"{field} applies only with type Turn", f".{field}")
+        for field in ("discount", "outcomeWeight")
+    )
+
+    type: Literal["Outcome", "Turn"] = "Outcome"
+    """Outcome: every token with the reward of its row. Turn: with what its own turn and later ones earned, compared
+    with the same turn of the group's other episodes; the workflow says what a turn earned."""
+    discount: Fraction = 1.0
+    """What a turn's reward is worth one turn earlier."""
+    outcome_weight: NonNegative = 1.0
+    """Weight of the outcome beside the rewards of turns."""
+
+
 class Optimizer(ApiModel):
     """AdamW."""
 
@@ -124,6 +141,8 @@ class Algorithm(ApiModel):
     correction: Correction | None = None
     """Correction of the mismatch between engine and trainer; absent, ppo and rloo have weights capped at 2, and the
     others clip around the policy that sampled. m2po has none: it bounds the distance to that policy itself."""
+    credit: Credit = Credit()
+    """What of an episode a token is credited with."""
     overlong: Overlong | None = None
     """Treatment of overlong answers; absent, they are ordinary samples."""
     normalize_group_rewards: bool | None = None

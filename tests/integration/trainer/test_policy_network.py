@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from trimtab.trainer.batch import Row, pack
+from trimtab.trainer.batch import Row, RowEpisode, pack
 from trimtab.trainer.network.attention import bundles
 from trimtab.trainer.network.chosen_logprobs import chosen_logprobs
 from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel
@@ -54,7 +54,8 @@ def rows(lengths: list[int]) -> list[Row]:
             logprobs=np.zeros(length, dtype=np.float32),
             mask=rng.random(length) < 0.7,
             versions=np.zeros(length, dtype=np.int64),
-            advantage=0.0,
+            advantages=np.zeros(length, dtype=np.float32),
+            episode=RowEpisode(group="g", index=number, rows=1, trained_tokens=length),
         )
         for number, length in enumerate(lengths)
     ]

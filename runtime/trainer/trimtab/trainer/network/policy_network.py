@@ -98,7 +98,8 @@ class PolicyNetwork(nn.Module):
                 versions=zeros.long(),
                 advantages=zeros,
                 sequences=zeros.long(),
-                trained=torch.tensor([_PROBE_TOKENS - 1]),
+                answer_lengths=torch.tensor([_PROBE_TOKENS - 1]),
+                episodes=(),
             )
         ).logprobs
         if not torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
