@@ -1,4 +1,4 @@
-"""Episodes of several turns, whole or cut into rows that see the earlier tokens as echoes, as a lease hands them out."""
+"""Episodes of several turns, whole or cut into rows that have earlier turns as echoes, as a lease hands them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two steps of an algorithm on episodes that are whole or cut into rows: in this process, or as one of several ranks."""
+"""Two steps of an algorithm on episodes that are whole or cut into rows, in this process or as one of several ranks."""
 
 from __future__ import annotations
 
