@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
 from tests.support.trainer.storages import StorageSpec, same, seal_of, state_of
+from trimtab.api.policy import Policy
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
@@ -26,6 +27,7 @@ from trimtab.trainer.checkpoints.shards import Staging, write_shards
 from trimtab.trainer.checkpoints.state import tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
+from trimtab.trainer.network.policy_network import UnsupportedModel
 
 STEPS = 3
 
@@ -211,7 +213,6 @@ def test_a_penalty_may_be_on_the_distance_to_another_model(model: Path, tmp_path
     ("changes", "field"),
     [
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
-        ({"sampling": {"topP": 0.9}}, "sampling.topP"),
     ],
     ids=str,
 )
@@ -219,6 +220,17 @@ def test_what_it_does_not_do_is_refused_by_name(model: Path, changes: dict[str, 
     changed = type(policy()).model_validate(policy().model_dump(by_alias=True, exclude_none=True) | changes)
     with pytest.raises(UnsupportedAlgorithm, match=field):
         Learner(changed, model_path=model)
+
+
+def test_rows_are_as_long_as_the_manifest_lets_the_model_read(model: Path) -> None:
+    def told(tokens: int) -> Policy:
+        plain = policy().model_dump(by_alias=True, exclude_none=True)
+        return Policy.model_validate(plain | {"model": {"uri": "model", "maxContextTokens": tokens}})
+
+    most = Learner(policy(), model_path=model).row_limits.longest
+    assert Learner(told(7), model_path=model).row_limits.longest == 7
+    with pytest.raises(UnsupportedModel, match=rf"policies\[solver\].model.maxContextTokens: {most + 1} is more"):
+        Learner(told(most + 1), model_path=model)
 
 
 def test_a_step_whose_rows_were_all_set_aside_is_a_step_and_spoils_nothing(model: Path) -> None:

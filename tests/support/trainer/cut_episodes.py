@@ -148,7 +148,7 @@ def leased_step(
         episodes = [
             one.rows([len(one.turns)] if cut_seed is None else cut(one, chance), by_turn=by_turn) for one in told
         ]
-        lease, payloads = _lease(told, episodes, first_sequence=1 + samples)
+        lease, payloads = group_lease(told, episodes, first_sequence=1 + samples)
         leased = LeasedRows(lease=lease, advantages=AdvantageRule.of(of))
         for sample in lease.samples:
             row = leased.row(sample, payloads[sample.sequence])
@@ -164,7 +164,7 @@ def leased_step(
     return CutStep(portions=tuple(tuple(rows) for rows in taken), totals=totals)
 
 
-def _lease(
+def group_lease(
     told: Sequence[Told], episodes: Sequence[Sequence[Trajectory]], *, first_sequence: int
 ) -> tuple[BatchLease, dict[int, bytes]]:
     """Of one group, as the dataflow makes it from the headers of its rows."""

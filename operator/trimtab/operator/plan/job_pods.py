@@ -191,7 +191,9 @@ def _engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
 
 def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
     engine = pool.engine
-    serve = (f"--model-path={_beside_the_manifest(policy.model.uri)}", f"--port=$({_port(policy)})")
+    model = policy.model
+    tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
+    serve = (f"--model-path={_beside_the_manifest(model.uri)}", *tokenizer, f"--port=$({_port(policy)})")
     if engine.name == "builtin":
         # The last word is ours.
         return ("python", "-m", "trimtab.rollout.engines.builtin", *(engine.args or ()), *serve)

@@ -20,7 +20,7 @@ from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.network.policy_network import PolicyNetwork, held_here, shard
+from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel, held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 
@@ -58,6 +58,7 @@ class Learner:
         self._objective = Objective(policy)
         algorithm = policy.algorithm
         self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
+        _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
         self._reference: PolicyNetwork | None = None
         if algorithm.kl.coefficient > 0:
             self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
@@ -82,8 +83,8 @@ class Learner:
     @property
     def row_limits(self) -> RowLimits:
         """Longer rows and other tokens would be an error of the model, or memory for something it was not made for."""
-        config = self.network.causal_lm.config
-        return RowLimits(vocabulary=config.vocab_size, longest=config.max_position_embeddings)
+        config, asked = self.network.causal_lm.config, self._policy.model.max_context_tokens
+        return RowLimits(vocabulary=config.vocab_size, longest=asked or config.max_position_embeddings)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -220,7 +221,7 @@ class Learner:
         settings = self._policy.trainer
         network = PolicyNetwork.load(
             model_path,
-            temperature=self._policy.sampling.temperature,
+            sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
         ).to(self._device)
@@ -253,6 +254,15 @@ def _check_supported(policy: Policy) -> None:
     fields = unsupported_in_policy(policy)
     if fields:
         raise UnsupportedAlgorithm(f"policies[{policy.name}]: this version does not do {', '.join(fields)}")
+
+
+def _check_context(policy: Policy, *, longest: int) -> None:
+    asked = policy.model.max_context_tokens
+    if asked is not None and asked > longest:
+        raise UnsupportedModel(
+            f"policies[{policy.name}].model.maxContextTokens: {asked} is more than the {longest} of the model's"
+            " configuration; lower it, or raise max_position_embeddings there"
+        )
 
 
 def rate_factor(schedule: Schedule, step: int) -> float:

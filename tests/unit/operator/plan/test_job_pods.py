@@ -58,6 +58,17 @@ def test_a_model_with_an_absolute_path_is_not_looked_for_beside_the_manifest() -
         assert f"--model-path={place}" in pod.containers[0].command
 
 
+@pytest.mark.parametrize("engine", ["builtin", "sglang"])
+def test_an_engine_has_the_tokenizer_that_the_manifest_names(engine: str) -> None:
+    desired = job("sums", pools=[{"name": "home", "engine": {"name": engine}}])
+    (policy,) = desired.spec.policies
+    model = policy.model.model_copy(update={"tokenizer": "words"})
+    policies = (policy.model_copy(update={"model": model}),)
+    changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
+    (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
+    assert "--tokenizer-path=$(JOB_FOLDER)/words" in pod.containers[0].command
+
+
 def test_ranks_are_a_group_that_knows_its_attempt() -> None:
     desired = job("sums", trainer={"replicas": 2, "gracePeriodSeconds": 7})
     pods = trainer_pods(desired, trainer_of(desired, desired.spec.policies[0]), attempt=3)

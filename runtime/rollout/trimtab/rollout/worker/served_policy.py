@@ -77,6 +77,7 @@ class ServedPolicy(Generic[Engine]):
             tokenizer=self.tokenizer,
             sampler=self.sampler,
             sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
+            context_tokens=self.policy.model.max_context_tokens,
         )
 
     @property
@@ -91,7 +92,10 @@ async def refreshed_policy(
     settings = resources.pool.engine
     scratch = resources.scratch / policy.name
     engine = EngineClient(
-        url, request_timeout_s=settings.request_timeout_seconds, salt_prefixes=settings.name == "sglang"
+        url,
+        request_timeout_s=settings.request_timeout_seconds,
+        salt_prefixes=settings.name == "sglang",
+        whole_logprobs=settings.name == "sglang",
     )
     await stack.enter_async_context(engine)
     puller = WeightPuller(
@@ -156,8 +160,10 @@ async def fixed_policy(
 
 
 def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
-    """The tokenizer that lies with the policy's model. Raises JobMisconfigured when it cannot be had."""
-    field, path = f"policies[{policy.name}].model.uri", folder / policy.model.uri
+    """The tokenizer that lies with the policy's model, unless it has one of its own. Raises JobMisconfigured when it
+    cannot be had."""
+    named = "uri" if policy.model.tokenizer is None else "tokenizer"
+    field, path = f"policies[{policy.name}].model.{named}", folder / (policy.model.tokenizer or policy.model.uri)
     if why := unreadable(path):
         raise JobMisconfigured(f"{field}: {why}")
     # The library raises anything for files that it cannot use.

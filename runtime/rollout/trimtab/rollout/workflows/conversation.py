@@ -32,6 +32,8 @@ class Role:
     tokenizer: Tokenizer
     sampler: Sampler
     sampling: SamplingSettings
+    context_tokens: int | None = None
+    """What the policy reads at most; None where only its engine knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,12 @@ class Limits:
     def __post_init__(self) -> None:
         if any(limit is not None and limit < 1 for limit in (self.turns, self.tokens)):
             raise WorkflowError(f"max_turns and max_tokens are at least 1, got {self.turns} and {self.tokens}")
+
+    def within(self, context_tokens: int | None) -> Limits:
+        """These, and no more tokens than the policy reads."""
+        if context_tokens is None or (self.tokens is not None and self.tokens <= context_tokens):
+            return self
+        return replace(self, tokens=context_tokens)
 
 
 class Conversation:
@@ -64,7 +72,7 @@ class Conversation:
     ) -> None:
         self.role = role
         self.chat = chat
-        self.limits = limits
+        self.limits = limits.within(role.context_tokens)
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.spans: list[Span] = []
