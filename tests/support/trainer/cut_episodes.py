@@ -168,7 +168,8 @@ def group_lease(
     told: Sequence[Told], episodes: Sequence[Sequence[Trajectory]], *, first_sequence: int
 ) -> tuple[BatchLease, dict[int, bytes]]:
     """Of one group, as the dataflow makes it from the headers of its rows."""
-    samples, payloads = [], {}
+    samples: list[SampleReference] = []
+    payloads: dict[int, bytes] = {}
     for one, rows in zip(told, episodes, strict=True):
         for row in rows:
             sequence = first_sequence + len(samples)

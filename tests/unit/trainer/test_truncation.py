@@ -81,7 +81,7 @@ def test_logprobs_entropies_and_gradients_are_those_of_what_is_kept(limits: dict
         )
         assert scores.entropies is not None
         torch.testing.assert_close(scores.logprobs, by_hand.float(), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(scores.entropies, by_hand_entropies.float(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(scores.entropies, by_hand_entropies.float(), rtol=1e-4, atol=1e-4)
         found = torch.autograd.grad(((scores.logprobs + 0.3 * scores.entropies) * weights).sum(), (hidden, head))
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

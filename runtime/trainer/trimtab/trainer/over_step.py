@@ -5,6 +5,7 @@ may lie in different packs and on different ranks, decides no more and no less t
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,8 +34,8 @@ class Share:
 def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """This rank's rows of each of `count` equal parts of the step's episodes. Keys decide, wherever a row was dealt
     to."""
-    keys = ranks.gathered(torch.tensor([row.episode.key for row in rows], dtype=torch.int64)).unique().tolist()
-    position = {key: number for number, key in enumerate(keys)}
+    keys = ranks.gathered(torch.tensor([row.episode.key for row in rows], dtype=torch.int64))
+    position = {key: number for number, key in enumerate(sorted(set(keys.tolist())))}
     parts: list[list[Row]] = [[] for _ in range(count)]
     for row in rows:
         parts[position[row.episode.key] * count // len(position)].append(row)
@@ -83,13 +84,17 @@ def answer_log_ratios(packs: Sequence[PackedBatch], log_ratios: Sequence[torch.T
         for batch, values in zip(packs, log_ratios, strict=True)
     ]
     keys = torch.tensor([episode.key for batch in packs for episode in batch.episodes], dtype=torch.int64)
-    everyone, places = ranks.gathered(keys).unique(return_inverse=True)
-    totals = torch.zeros(len(everyone), dtype=torch.float64)
-    totals.index_add_(0, places, ranks.gathered(torch.cat([torch.zeros(0, dtype=torch.float64), *sums])))
-    mine = totals[torch.searchsorted(everyone, keys)].split([len(batch.lengths) for batch in packs])
+    parts = torch.cat([torch.zeros(0, dtype=torch.float64), *sums])
+    totals: dict[int, float] = defaultdict(float)
+    for key, part in zip(ranks.gathered(keys).tolist(), ranks.gathered(parts).tolist(), strict=True):
+        totals[key] += part
     return [
-        (of_pack.to(values.device) / batch.answer_lengths.clamp(min=1)).to(values.dtype)
-        for batch, values, of_pack in zip(packs, log_ratios, mine, strict=True)
+        torch.tensor(
+            [totals[episode.key] / max(1, episode.trained_tokens) for episode in batch.episodes],
+            dtype=values.dtype,
+            device=values.device,
+        )
+        for batch, values in zip(packs, log_ratios, strict=True)
     ]
 
 

@@ -79,7 +79,8 @@ def test_a_token_that_rounding_puts_beyond_the_edge_was_kept_all_the_same() -> N
 
 def test_an_engine_that_does_not_tell_the_likeliest_is_an_error_and_not_a_wrong_logprob() -> None:
     whole = torch.log_softmax(torch.randn(1, 8), dim=-1)
-    for missing in (None, [], [[]]):
+    several: tuple[list[Any] | None, ...] = (None, [], [[]])
+    for missing in several:
         answer = told([1], whole, likeliest=2)
         answer["meta_info"]["output_top_logprobs"] = missing
         with pytest.raises(EngineError, match="/generate"):

@@ -103,7 +103,7 @@ async def test_at_its_last_turn_a_conversation_that_hears_more_has_finished_by_t
 async def test_no_conversation_is_longer_than_its_policy_reads(asked: int | None, tokens: int) -> None:
     sampler = Script("abcdefghij")
     reader = replace(role(sampler, max_new_tokens=20), context_tokens=10)
-    limits = {} if asked is None else {"max_tokens": asked}
+    limits: dict[str, Any] = {} if asked is None else {"max_tokens": asked}
     conversation = Team({"solver": reader}, assignment()).begin(**limits)
     conversation.hear("1234")
     await conversation.speak()
