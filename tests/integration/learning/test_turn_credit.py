@@ -40,7 +40,7 @@ def last(shares: Sequence[float]) -> float:
 def test_turns_are_learned_from_what_they_earned(model: Path) -> None:
     """A small one of what follows; without credit for turns it stays at chance."""
     setting = TurnSetting(algorithm={"name": "grpo", **TURN}, steps=30, groups=2)
-    assert last(learn_quiz(setting, model_path=model, seed=0)) > 3 * CHANCE
+    assert last(learn_quiz(setting, model_path=model, seed=0)) > 0.7
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_only_credit_for_turns_learns_the_quiz(model: Path) -> None:
         )
         for credit in (TURN, {})
     )
-    assert by_turn[0] > 0.85
+    assert by_turn[0] > 0.9
     assert by_outcome[1] < 2 * CHANCE
 
 
@@ -62,4 +62,4 @@ def test_only_credit_for_turns_learns_the_quiz(model: Path) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_learns_from_turns(name: AlgorithmName, model: Path) -> None:
     setting = TurnSetting(algorithm={"name": name, **TURN})
-    assert last(learn_quiz(setting, model_path=model, seed=1)) > 0.75
+    assert last(learn_quiz(setting, model_path=model, seed=1)) > 0.85

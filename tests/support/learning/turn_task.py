@@ -41,18 +41,20 @@ class TurnSetting:
     """What a run is made of, besides its seed. `algorithm` is as in a manifest."""
 
     algorithm: Mapping[str, Any]
-    steps: int = 60
-    learning_rate: float = 1e-2
+    steps: int = 40
+    learning_rate: float = 5e-3
     groups: int = 4
     group_size: int = 16
 
     def policy(self) -> Policy:
+        """The rate decays to nothing: a run that has arrived stays."""
+        schedule = {"type": "Linear", "decaySteps": self.steps}
         optimizer = {"learningRate": self.learning_rate, "beta2": 0.99, "epsilon": 1e-5, "maxGradNorm": 100.0}
         return Policy.model_validate(
             {
                 "name": "learner",
                 "model": {"uri": "model"},
-                "algorithm": {"optimizer": optimizer, **self.algorithm},
+                "algorithm": {"optimizer": optimizer, "schedule": schedule, **self.algorithm},
                 "sampling": {"maxTokens": 1},
                 "trainer": {"dtype": "float32", "gradientCheckpointing": False},
             }
