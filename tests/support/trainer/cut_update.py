@@ -49,7 +49,7 @@ def policy_with(algorithm: dict[str, Any], **trainer: Any) -> Policy:
     rounding would be a step of its own.
     """
     plain = policy(**trainer).model_dump(by_alias=True, exclude_none=True)
-    optimizer = {"learningRate": 0.1, "epsilon": 1.0, "maxGradNorm": 1e6}
+    optimizer = {"learningRate": 0.02, "epsilon": 1.0, "maxGradNorm": 1e6}
     return Policy.model_validate(
         plain | {"algorithm": {"optimizer": optimizer} | algorithm, "sampling": {"maxTokens": 12}}
     )
