@@ -122,3 +122,14 @@ def test_a_token_that_newer_weights_would_leave_out_keeps_a_probability_and_a_gr
     (slope,) = torch.autograd.grad(scores.logprobs.sum(), logits)
     expected = torch.tensor([[-kept[0].item(), -kept[1].item(), 0.0, 1 - kept[2].item()]])
     torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_what_is_not_a_number_stays_none(limits: dict[str, Any]) -> None:
+    """A step that diverged is found by its loss, and skipped."""
+    logits = torch.tensor([[float("nan"), 1.0, 2.0]], requires_grad=True)
+    scores = chosen_logprobs(
+        logits, torch.eye(3), torch.tensor([1]), temperature=1.0, with_entropy=False, truncation=Truncation(**limits)
+    )
+    assert scores.logprobs.isnan().all()
+    scores.logprobs.sum().backward()  # type: ignore[no-untyped-call]

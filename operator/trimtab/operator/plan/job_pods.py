@@ -123,6 +123,8 @@ def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
     reads = [
         job.spec.workflow.model_dump(mode="json"),
         [policy.model_dump(mode="json", include={"name", "model", "sampling"}) for policy in served],
+        # Of algorithms workers need to know whether to tell what turns earned.
+        [policy.algorithm.credit.type for policy in served],
         pool.spec.model_dump(
             mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update", "cluster"}
         ),

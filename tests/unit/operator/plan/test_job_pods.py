@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rollout_pod
+from trimtab.api.algorithm import Algorithm
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
@@ -191,6 +192,11 @@ def test_a_pod_is_out_of_date_when_what_it_was_made_from_has_changed_and_only_th
         job("sums", workflow={"args": {"system": "be brief"}}),
     ):
         assert pool_pods(other, other.spec.pools[0], replicas=1)[0].revision != plain[0].revision
+    for algorithm, told_anew in (({"name": "rloo"}, False), ({"credit": {"type": "Turn"}}, True)):
+        policy = desired.spec.policies[0].model_copy(update={"algorithm": Algorithm.model_validate(algorithm)})
+        other = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": (policy,)})})
+        (pod,) = pool_pods(other, other.spec.pools[0], replicas=1)
+        assert (pod.revision != plain[0].revision) is told_anew
     group = trainer_of(desired, desired.spec.policies[0])
     first, second = (trainer_pods(desired, group, attempt=attempt)[0].revision for attempt in (1, 2))
     assert first == second

@@ -45,7 +45,8 @@ class Truncation:
             kept &= likely.cumsum(dim=-1) - likely < self.top_p
         if self.min_p > 0.0:
             kept &= scaled >= scaled[:, :1] + math.log(self.min_p)
-        count = kept.sum(dim=-1)
+        # None is where logits are not numbers: what comes of them says so.
+        count = kept.sum(dim=-1).clamp(min=1)
         edge = ordered.gather(-1, (count - 1)[:, None])
         above, equal = (raw > edge).sum(dim=-1), (raw == edge).sum(dim=-1)
         return edge[:, 0], (count - above) / equal
