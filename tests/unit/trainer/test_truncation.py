@@ -132,4 +132,4 @@ def test_what_is_not_a_number_stays_none(limits: dict[str, Any]) -> None:
         logits, torch.eye(3), torch.tensor([1]), temperature=1.0, with_entropy=False, truncation=Truncation(**limits)
     )
     assert scores.logprobs.isnan().all()
-    scores.logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    scores.logprobs.sum().backward()

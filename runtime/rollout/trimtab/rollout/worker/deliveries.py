@@ -20,7 +20,7 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import OversizeError, WireError
-from trimtab.fabric.wire.header import headers
+from trimtab.fabric.wire.header import MESSAGE_ID, headers
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.policy.freshness import Freshness
@@ -270,7 +270,7 @@ class TaskServer:
         ) as publisher:
             for trajectory, frame, header in frames:
                 subject = self._topology.trajectory_subject(trajectory.policy)
-                await publisher.publish(subject, frame, message_id=trajectory.trajectory_id, headers=header)
+                await publisher.publish(subject, frame, message_id=header[MESSAGE_ID], headers=header)
         self._metrics.published(trajectories)
 
     async def _keep(self, delivery: Delivery) -> None:
