@@ -13,7 +13,7 @@ from benchmarks.trainer import LONG_TAILED, ROWS, SEED
 from benchmarks.training.padded_step import PaddedStep
 from benchmarks.training.step_comparison import gradient_distance, step_totals
 from benchmarks.training.step_data import Lengths, grpo_policy
-from trimtab.trainer.batch import Row
+from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
 
 VOCABULARY = 64
@@ -49,7 +49,8 @@ def rows() -> list[Row]:
                 logprobs=np.where(mask, -chance.exponential(4.0, length), 0.0).astype(np.float32),
                 mask=mask,
                 versions=np.where(mask, 0, -1),
-                advantage=float(chance.normal()),
+                advantages=np.full(length, chance.normal(), dtype=np.float32),
+                episode=sole_row(key, mask),
             )
         )
     return made

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from benchmarks.report import Bar, logs_to_stderr, note, report
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTotals
-from trimtab.trainer.batch import Row
+from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.gpu_attention import attend, rounded_up
 
@@ -65,7 +65,8 @@ def step_rows(random: np.random.Generator) -> list[Row]:
                 logprobs=np.full(length, -np.log(_SHAPE.vocab_size), dtype=np.float32),
                 mask=mask,
                 versions=np.zeros(length, dtype=np.int64),
-                advantage=float(random.normal()),
+                advantages=np.full(length, random.normal(), dtype=np.float32),
+                episode=sole_row(len(rows), mask),
             )
         )
         left -= length
@@ -207,7 +208,9 @@ def _step(learner: Learner, rows: list[Row]) -> None:
     trained = sum(row.trained_tokens for row in rows)
     tokens = sum(len(row.token_ids) for row in rows)
     learner.accumulate(rows)
-    learner.update(StepTotals(samples=len(rows), groups=len(rows), tokens=tokens, trained_tokens=trained))
+    learner.update(
+        StepTotals(samples=len(rows), groups=len(rows), episodes=len(rows), tokens=tokens, trained_tokens=trained)
+    )
     torch.cuda.synchronize()
 
 

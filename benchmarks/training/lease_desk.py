@@ -16,10 +16,11 @@ from trimtab.fabric.bus.requests import Reply, Request, Responder, serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode, encode
-from trimtab.fabric.wire.header import headers
+from trimtab.fabric.wire.header import MESSAGE_ID, headers
 from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchRequest,
+    Episode,
     Group,
     LeaseAck,
     LeaseAcked,
@@ -51,7 +52,9 @@ class LeaseDesk:
         await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
         subject = self._topology.trajectory_subject(POLICY)
         for one in self._trajectories:
-            stored = await publish(self._bus, subject, encode(one), message_id=one.trajectory_id, headers=headers(one))
+            stored = await publish(
+                self._bus, subject, encode(one), message_id=headers(one)[MESSAGE_ID], headers=headers(one)
+            )
             self._sequences.append(stored.sequence)
         return await serve(
             self._bus,
@@ -83,6 +86,7 @@ class LeaseDesk:
                     sequence=sequence,
                     trajectory_id=one.trajectory_id,
                     group=number // GROUP_SIZE,
+                    episode=number % GROUP_SIZE,
                     group_index=one.group_index,
                     reward=one.outcome.reward,
                     prompt_tokens=prompt,
@@ -93,10 +97,12 @@ class LeaseDesk:
                 )
             )
         for first in range(0, len(samples), GROUP_SIZE):
-            rewards = tuple(sample.reward for sample in samples[first : first + GROUP_SIZE])
-            groups.append(
-                Group(group_id=self._trajectories[first].group_id, prompt_id=f"p{first // GROUP_SIZE}", rewards=rewards)
+            episodes = tuple(
+                Episode(reward=sample.reward, trained_tokens=sample.trained_tokens)
+                for sample in samples[first : first + GROUP_SIZE]
             )
+            group_id = self._trajectories[first].group_id
+            groups.append(Group(group_id=group_id, prompt_id=f"p{first // GROUP_SIZE}", episodes=episodes))
         trained = sum(sample.trained_tokens for sample in samples)
         tokens = trained + sum(sample.prompt_tokens for sample in samples)
         return BatchLease(
@@ -109,7 +115,13 @@ class LeaseDesk:
             stream=self._topology.trajectories.name,
             groups=tuple(groups),
             samples=tuple(samples),
-            totals=StepTotals(samples=len(samples), groups=len(groups), tokens=tokens, trained_tokens=trained),
+            totals=StepTotals(
+                samples=len(samples),
+                groups=len(groups),
+                episodes=len(samples),
+                tokens=tokens,
+                trained_tokens=trained,
+            ),
             issued_at=1.0,
             expires_at=2.0,
         )
@@ -120,7 +132,7 @@ def _trajectory(row: Row, *, job: str) -> Trajectory:
     group, place = divmod(row.key, GROUP_SIZE)
     prompt = prompt_tokens(row)
     return Trajectory(
-        trajectory_id=f"t{group}.{POLICY}.{place}",
+        trajectory_id=f"t{group}.{POLICY}.{place}.0",
         job=job,
         policy=POLICY,
         role=POLICY,
@@ -129,7 +141,7 @@ def _trajectory(row: Row, *, job: str) -> Trajectory:
         group_id=f"t{group}.{POLICY}",
         group_index=place,
         group_size=GROUP_SIZE,
-        outcome=Scored(reward=row.advantage, finish=Finish.STOP),
+        outcome=Scored(reward=float(row.advantages[-1]), finish=Finish.STOP),
         token_ids=row.token_ids,
         logprobs=row.logprobs[prompt:].astype(np.float32),
         spans=(Span(prompt, Producer.PROMPT), model_span(row.trained_tokens, version=0)),

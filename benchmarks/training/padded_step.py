@@ -41,7 +41,7 @@ class PaddedStep:
         attended = _padded([np.ones(len(row.token_ids), dtype=np.int64) for row in rows])
         mask = _padded([row.mask for row in rows])[:, 1:].float()
         sampled = _padded([row.logprobs for row in rows])[:, 1:]
-        advantages = torch.tensor([row.advantage for row in rows])[:, None]
+        advantages = _padded([row.advantages for row in rows])[:, 1:]
         logits = self.model(input_ids=ids, attention_mask=attended, use_cache=False).logits[:, :-1]
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, 1:, None])[..., 0]
         ratio = torch.exp(logprobs - sampled)

@@ -43,6 +43,7 @@ def step_totals(rows: Sequence[Row]) -> StepTotals:
     return StepTotals(
         samples=len(rows),
         groups=1,
+        episodes=len(rows),
         tokens=sum(len(row.token_ids) for row in rows),
         trained_tokens=sum(row.trained_tokens for row in rows),
     )

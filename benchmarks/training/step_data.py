@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.lease import Group
-from trimtab.trainer.advantages import AdvantageRule
-from trimtab.trainer.batch import Row
+from trimtab.fabric.wire.lease import Episode, Group
+from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.batch import Row, sole_row
 
 POLICY = "solver"
 VOCABULARY = 32_000
@@ -96,19 +96,27 @@ def make_rows(model_path: Path, *, count: int, lengths: Lengths, seed: int) -> l
     for first in range(0, count, GROUP_SIZE):
         prompt = chance.integers(3, VOCABULARY, _PROMPT_TOKENS)
         rewards = tuple(chance.random(GROUP_SIZE).tolist())
-        group = rule.group(Group(group_id=f"g{first}", prompt_id=f"p{first}", rewards=rewards))
-        for place, reward in enumerate(rewards):
+        episodes = tuple(
+            Episode(reward=reward, trained_tokens=answers[first + place]) for place, reward in enumerate(rewards)
+        )
+        group = rule.group(Group(group_id=f"g{first}", prompt_id=f"p{first}", episodes=episodes))
+        for place, episode in enumerate(episodes):
             ids = np.concatenate([prompt, chance.integers(3, VOCABULARY, answers[first + place])]).astype(np.int32)
             mask = np.arange(len(ids)) >= _PROMPT_TOKENS
             noise = chance.normal(0.0, _DRIFT, len(ids))
+            advantages = np.zeros(len(ids), dtype=np.float32)
+            advantages[mask] = group.of(
+                RowRewards(reward=episode.reward, episode=episode, trained_tokens=episode.trained_tokens)
+            )
             rows.append(
                 Row(
                     key=first + place,
+                    episode=sole_row(first + place, mask),
                     token_ids=ids,
                     logprobs=np.where(mask, np.minimum(_logprobs(model, ids) + noise, 0.0), 0.0).astype(np.float32),
                     mask=mask,
                     versions=np.where(mask, 0, -1),
-                    advantage=group.of(reward, tokens=answers[first + place]),
+                    advantages=advantages,
                 )
             )
     return rows

@@ -108,7 +108,7 @@ def _write(rows: Sequence[Row], path: Path) -> None:
     prompts = [row.token_ids[: prompt_tokens(row)].astype(np.int64) for row in rows]
     answers = [row.token_ids[prompt_tokens(row) :].astype(np.int64) for row in rows]
     logprobs = [row.logprobs[prompt_tokens(row) :] for row in rows]
-    arrays = {"advantages": np.array([row.advantage for row in rows], dtype=np.float32)}
+    arrays = {"advantages": np.array([row.advantages[-1] for row in rows], dtype=np.float32)}
     for name, parts in (("prompts", prompts), ("answers", answers), ("logprobs", logprobs)):
         arrays[name] = np.concatenate(parts)
         arrays[f"{name}_ends"] = np.cumsum([len(part) for part in parts])[:-1]

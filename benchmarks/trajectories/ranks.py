@@ -20,8 +20,9 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, BatchRequest, LeaseRefused, StepTiming
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.trainer.advantages import AdvantageRule
-from trimtab.trainer.batch import StepPortion
-from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained, row_of
+from trimtab.trainer.batch import RowEpisode, StepPortion
+from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained
+from trimtab.trainer.leased_rows import row_of
 
 _API_DEADLINE_S = 10.0
 _CONSUMER = "c"
@@ -204,4 +205,11 @@ async def _pull(bus: Bus, question: Pull) -> None:
             left -= len(messages)
             if question.decoded:
                 for message in messages:
-                    row_of(decode(message.payload, Trajectory), key=0, advantage=0.0)
+                    trajectory = decode(message.payload, Trajectory)
+                    trained = trajectory.trained_tokens
+                    row_of(
+                        trajectory,
+                        key=0,
+                        episode=RowEpisode(group=trajectory.group_id, index=0, rows=1, trained_tokens=trained),
+                        advantages=np.zeros(trained, dtype=np.float32),
+                    )

@@ -46,11 +46,13 @@ class TrainerSettings(JobPodSettings):
 def learn(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[Row], *, temperature: float) -> float:
     """One update: log probabilities of what was said, weighted by how much better than the others it was."""
     total = 0.0
+    episodes = sum(1 / row.episode.rows for row in rows)
     for row in rows:
         tokens = torch.from_numpy(row.token_ids.astype("int64"))
         logprobs = torch.log_softmax(model(tokens[None]).logits[0, :-1] / temperature, dim=-1)
-        said = logprobs.gather(-1, tokens[1:, None])[:, 0][torch.from_numpy(row.mask[1:])]
-        loss = -row.advantage * said.mean() / len(rows)
+        said = logprobs.gather(-1, tokens[1:, None])[:, 0]
+        worth = torch.from_numpy(row.advantages[1:] * row.mask[1:])
+        loss = -(worth * said).sum() / row.episode.trained_tokens / episodes
         loss.backward()
         total += loss.item()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

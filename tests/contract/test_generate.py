@@ -87,9 +87,10 @@ async def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(engine: En
     assert len(set(map(tuple, alone))) > 1
 
 
-async def test_top_k_one_draws_what_is_likeliest_with_certainty(engine: Engine) -> None:
+@pytest.mark.parametrize("limit", [{"top_k": 1}, {"min_p": 1.0}], ids=str)
+async def test_where_one_token_is_kept_it_is_the_likeliest(engine: Engine, limit: dict[str, Any]) -> None:
     greedy = await engine.generate(PROMPT, max_new_tokens=8, temperature=0, ignore_eos=True)
-    drawn = await engine.generate(PROMPT, max_new_tokens=8, temperature=1, top_k=1, ignore_eos=True)
+    drawn = await engine.generate(PROMPT, max_new_tokens=8, temperature=1, ignore_eos=True, **limit)
     assert tokens_of(drawn) == tokens_of(greedy)
 
 

@@ -26,10 +26,11 @@ class Model(ApiModel):
     uri: Annotated[Location, IN_THE_PODS]
     """A folder in the pods of trainer and pools: an absolute path on a volume of their templates, or with `trimtab run`
     also one relative to the manifest."""
-    tokenizer: Location | None = None
-    """Tokenizer, when it is not in the model's folder."""
+    tokenizer: Annotated[Location, IN_THE_PODS] | None = None
+    """Folder of the tokenizer, when it is not in the model's; a path as `uri` is."""
     max_context_tokens: PositiveCount | None = None
-    """Longest prompt and answer together; absent, what the model's configuration says."""
+    """Longest conversation of the policy, everything in it counted: what has no room is cut and marked truncated. At
+    most what the model's configuration says, which it is when absent."""
 
 
 class Policy(ApiModel):

@@ -9,19 +9,16 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from trimtab.api.engine import EngineName
 from trimtab.api.job import RLJobSpec
 from trimtab.api.pod_template import only_commands
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 
 # Field names with dots; lists are looked into element by element. What is at its default is not asked for.
-_POLICY = (
-    "model.tokenizer",
-    "model.max_context_tokens",
-    "sampling.top_p",
-    "sampling.top_k",
-)
 _JOB = ("data.shards",)
+SGLANG_TOP_K = 64
+"""From so many likeliest tokens the logprobs of what was drawn from can be had of SGLang."""
 # What only Kubernetes has: pods of one machine are processes that share all of it.
 _CLUSTER_JOB = (
     "data.template",
@@ -42,6 +39,8 @@ def unsupported(spec: RLJobSpec) -> list[str]:
         found += [f"spec.pools[{number}].engine.{field}" for field in _unsupported_in_engine(spec, pool)]
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
+        engines = {pool.engine.name for pool in spec.pools if policy.name in (pool.policies or (policy.name,))}
+        found += [f"spec.policies[{number}].{field}" for field in _inexact_sampling(policy, engines)]
     return found
 
 
@@ -56,11 +55,24 @@ def without_meaning_here(spec: RLJobSpec) -> list[str]:
 
 def unsupported_in_policy(policy: Policy) -> list[str]:
     """The same for one policy, as paths below it."""
-    found = list(_asked(policy, _POLICY, above=""))
-    if policy.sampling.temperature == 0:
-        # Greedy samples of a prompt are all the same and teach nothing.
-        found.append("sampling.temperature")
-    return found
+    # Greedy samples of a prompt are all the same and teach nothing.
+    return ["sampling.temperature"] if policy.sampling.temperature == 0 else []
+
+
+def _inexact_sampling(policy: Policy, engines: set[EngineName]) -> list[str]:
+    """Settings that leave tokens out where an engine that serves the policy does not tell the logprobs of the rest."""
+    asked = [field for field in ("top_p", "top_k", "min_p") if _is_set(policy.sampling, field)]
+    sampling = policy.sampling
+    inexact: set[str] = set()
+    if "openai" in engines:
+        inexact |= set(asked)
+    if "sglang" in engines:
+        if not 0 < sampling.top_k <= SGLANG_TOP_K:
+            inexact |= set(asked)
+        elif sampling.top_p < 1.0:
+            # With min-p SGLang cuts top-p off what top-k has left, or off all of it: that depends on its backend.
+            inexact |= {"min_p"} & set(asked)
+    return [f"sampling.{to_camel(field)}" for field in asked if field in inexact]
 
 
 def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:
@@ -85,10 +97,15 @@ def _differing(model: BaseModel, path: list[str], *, above: str) -> Iterator[str
     value = getattr(model, name)
     here = f"{above}.{to_camel(name)}" if above else to_camel(name)
     if not rest:
-        if value != type(model).model_fields[name].get_default(call_default_factory=True):
+        if _is_set(model, name):
             yield here
     elif isinstance(value, tuple):
         for number, element in enumerate(value):
             yield from _differing(element, rest, above=f"{here}[{number}]")
     elif value is not None:
         yield from _differing(value, rest, above=here)
+
+
+def _is_set(model: BaseModel, name: str) -> bool:
+    default = type(model).model_fields[name].get_default(call_default_factory=True)
+    return bool(getattr(model, name) != default)

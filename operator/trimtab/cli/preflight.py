@@ -46,8 +46,15 @@ def _model(policy: Policy, folder: Path) -> Iterator[str]:
         yield f"{field}: {why}"
     elif ours and not (place / "config.json").is_file():
         yield f"{field}: {place} holds no config.json, so it is no model in transformers format"
-    elif policy.model.tokenizer is None and not any((place / name).is_file() for name in _TOKENIZERS):
+    elif policy.model.tokenizer is None and not _has_tokenizer(place):
         yield f"{field}: {place} holds no tokenizer, such as a tokenizer.json; save the model's tokenizer into it"
+    if policy.model.tokenizer is not None and not _has_tokenizer(own := folder / policy.model.tokenizer):
+        of = f"spec.policies[{policy.name}].model.tokenizer"
+        yield f"{of}: {unreadable(own) or f'{own} holds no tokenizer, such as a tokenizer.json'}"
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZERS)
 
 
 def _prompts(field: str, source: PromptInput, folder: Path) -> Iterator[str]:

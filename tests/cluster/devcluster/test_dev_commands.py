@@ -64,7 +64,7 @@ def test_a_cluster_comes_up_runs_a_pod_and_goes(assets: ControlPlaneAssets, tmp_
         assert kubectl("logs", "hello") == "hello\n"
         assert kubectl("get", "node", "development", "-o", "jsonpath={.status.capacity.cpu}") == "3"
 
-        bad = json.dumps(changed(job("bad"), {"spec.policies.0.sampling": {"topK": 3}}))
+        bad = json.dumps(changed(job("bad"), {"spec.policies.0.sampling": {"temperature": 0}}))
         (problem,) = review(json.loads(bad)).problems
         said_of_it = f"{problem.field}: {problem.message}"
         while (refused := tried("apply", "--dry-run=server", "-f", "-", stdin=bad)).returncode == 0:

@@ -25,7 +25,7 @@ from trimtab.operator.admission.configuration import REVIEW, webhook_configurati
 from trimtab.operator.admission.webhook import serve_admission
 from trimtab.operator.settings import AdmissionSettings, OwnSecret
 
-BAD = changed(job(), {"spec.policies.0.sampling": {"topK": 3}})
+BAD = changed(job(), {"spec.policies.0.sampling": {"temperature": 0}})
 _YEAR_S = 365 * 86_400.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,7 +37,7 @@ def test_with_the_advantages_of_others_nothing_is_learned(word_task: KnownTask, 
 
 def test_without_advantages_nothing_moves(word_task: KnownTask, word_model: Path) -> None:
     def worthless(rows: list[Row]) -> list[Row]:
-        return [replace(row, advantage=0.0) for row in rows]
+        return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
 
     setting = replace(word_setting("grpo"), algorithm={"name": "grpo"}, steps=3)
     run = learn(setting, word_task, model_path=word_model, seed=SEED, reshape=worthless)

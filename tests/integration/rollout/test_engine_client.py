@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,3 +149,31 @@ async def test_prefixes_are_told_apart_by_weights_where_an_engine_keeps_them_acr
         answer = await engine.generate([1], LONG, request_id="r", weight_version="1.4")
     assert answer.weight_runs is None
     assert bodies[0].get("extra_key") == ("1.4" if salted else None)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_logprobs_of_the_whole_distribution_become_those_of_what_was_drawn_from(whole: bool) -> None:
+    """What SGLang is sent; it is not here to answer."""
+    bodies: list[dict[str, Any]] = []
+
+    async def generate(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        likeliest = [[math.log(0.5), 3, None], [math.log(0.3), 4, None]]
+        meta = {
+            "finish_reason": {"type": "stop"},
+            "output_token_logprobs": [likeliest[1]],
+            "output_top_logprobs": [likeliest],
+            "weight_version": "0",
+        }
+        return web.json_response({"meta_info": meta})
+
+    application = web.Application()
+    application.router.add_post("/generate", generate)
+    settings = SamplingSettings(max_new_tokens=1, top_k=2)
+    async with (
+        TestServer(application) as server,
+        EngineClient(str(server.make_url("/")), request_timeout_s=D, whole_logprobs=whole) as engine,
+    ):
+        answer = await engine.generate([1], settings, request_id="r", weight_version="0")
+    assert bodies[0].get("top_logprobs_num") == (2 if whole else None)
+    assert answer.logprobs == pytest.approx([math.log(0.3 / 0.8 if whole else 0.3)])

@@ -58,7 +58,7 @@ async def test_rows_are_the_trajectories_with_the_advantages_of_their_group(bus:
         assert batch is not None
         assert batch.totals is not None
         assert (batch.step, batch.lease_id, batch.totals.samples) == (1, "solver.1.0", 2)
-        assert [row.advantage for row in batch.rows] == [-0.5, 0.5]
+        assert [row.advantages.tolist() for row in batch.rows] == [[0.0] * 4 + [-0.5] * 2, [0.0] * 4 + [0.5] * 2]
         for number, row in zip((2, 3), batch.rows, strict=True):
             source = trajectory(number, job=topology.job)
             assert row.token_ids.tolist() == source.token_ids.tolist()

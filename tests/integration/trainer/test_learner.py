@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
 from tests.support.trainer.storages import StorageSpec, same, seal_of, state_of
+from trimtab.api.policy import Policy
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch import blank_row
+from trimtab.trainer.batch import blank_row, sole_row
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
 from trimtab.trainer.checkpoints.resume import resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
@@ -27,6 +28,7 @@ from trimtab.trainer.checkpoints.state import tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
 from trimtab.trainer.model_weights import ModelWeights
+from trimtab.trainer.network.policy_network import UnsupportedModel
 
 STEPS = 3
 
@@ -186,7 +188,7 @@ def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Pa
 def test_a_step_that_is_not_finite_is_skipped_and_too_many_end_the_training(model: Path) -> None:
     learner = Learner(policy(maxSkippedSteps=1), model_path=model)
     before = parameters(learner)
-    poisoned = [replace(row, advantage=float("inf")) for row in rows(4, seed=0)]
+    poisoned = [replace(row, advantages=np.full_like(row.advantages, np.inf)) for row in rows(4, seed=0)]
     outcome = train_on(learner, poisoned, of=4)
     assert outcome.skipped
     assert learner.step == 1
@@ -213,7 +215,6 @@ def test_a_penalty_may_be_on_the_distance_to_another_model(model: Path, tmp_path
     ("changes", "field"),
     [
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
-        ({"sampling": {"topP": 0.9}}, "sampling.topP"),
     ],
     ids=str,
 )
@@ -223,10 +224,23 @@ def test_what_it_does_not_do_is_refused_by_name(model: Path, changes: dict[str, 
         Learner(changed, model_path=model)
 
 
+def test_rows_are_as_long_as_the_manifest_lets_the_model_read(model: Path) -> None:
+    def told(tokens: int) -> Policy:
+        plain = policy().model_dump(by_alias=True, exclude_none=True)
+        return Policy.model_validate(plain | {"model": {"uri": "model", "maxContextTokens": tokens}})
+
+    most = Learner(policy(), model_path=model).row_limits.longest
+    assert Learner(told(7), model_path=model).row_limits.longest == 7
+    with pytest.raises(UnsupportedModel, match=rf"policies\[solver\].model.maxContextTokens: {most + 1} is more"):
+        Learner(told(most + 1), model_path=model)
+
+
 def test_a_step_whose_rows_were_all_set_aside_is_a_step_and_spoils_nothing(model: Path) -> None:
     learner = Learner(policy(), model_path=model)
     train(learner, steps=range(1))
-    outcome = train_on(learner, [blank_row(1), blank_row(2)], of=2)
+    outcome = train_on(
+        learner, [blank_row(number, sole_row(number, np.ones(4, dtype=np.bool_))) for number in (1, 2)], of=2
+    )
     assert learner.step == 2
     assert not outcome.skipped
     assert all(torch.isfinite(tensor).all() for tensor in parameters(learner).values())

@@ -21,7 +21,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from trimtab.trainer.batch import Row, pack
+from trimtab.api.sampling import Sampling
+from trimtab.trainer.batch import Row, RowEpisode, pack
 from trimtab.trainer.network.attention import bundles
 from trimtab.trainer.network.chosen_logprobs import chosen_logprobs
 from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel
@@ -43,6 +44,7 @@ FAMILIES = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
 }
 TEMPERATURE = 0.7
+SAMPLING = Sampling(temperature=TEMPERATURE)
 
 
 def rows(lengths: list[int]) -> list[Row]:
@@ -54,7 +56,8 @@ def rows(lengths: list[int]) -> list[Row]:
             logprobs=np.zeros(length, dtype=np.float32),
             mask=rng.random(length) < 0.7,
             versions=np.zeros(length, dtype=np.int64),
-            advantage=0.0,
+            advantages=np.zeros(length, dtype=np.float32),
+            episode=RowEpisode(group="g", index=number, rows=1, trained_tokens=length),
         )
         for number, length in enumerate(lengths)
     ]
@@ -75,7 +78,7 @@ def test_a_pack_equals_its_sequences_one_by_one(tmp_path: Path, family: str, gra
     torch.manual_seed(3)
     FAMILIES[family]().save_pretrained(tmp_path)
     network = PolicyNetwork.load(
-        tmp_path, temperature=TEMPERATURE, gradient_checkpointing=gradient_checkpointing, with_entropy=True
+        tmp_path, sampling=SAMPLING, gradient_checkpointing=gradient_checkpointing, with_entropy=True
     )
     # Bundles of one, of equal and of nearly equal lengths; sequences of one token; one without a trained one.
     given = rows([30, 17, 17, 16, 15, 9, 9, 9, 2, 1, 1])
@@ -114,14 +117,14 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> No
     windowed = Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=1)
     Qwen2ForCausalLM(windowed).save_pretrained(tmp_path / "windowed")
     with pytest.raises(UnsupportedModel, match=r"policies\[\].model: layers of type sliding_attention"):
-        PolicyNetwork.load(tmp_path / "windowed", temperature=1.0)
+        PolicyNetwork.load(tmp_path / "windowed", sampling=Sampling())
 
 
 def test_families_beyond_those_named_pass_where_they_are_computed_exactly(tmp_path: Path) -> None:
     torch.manual_seed(2)
     GemmaForCausalLM(GemmaConfig(**SHAPE)).save_pretrained(tmp_path)
     given = rows([9, 4])
-    network = PolicyNetwork.load(tmp_path, temperature=TEMPERATURE)
+    network = PolicyNetwork.load(tmp_path, sampling=SAMPLING)
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.no_grad():
         ours = network(pack(given, device=torch.device("cpu"))).logprobs

@@ -7,7 +7,7 @@ from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, t
 _SECRET = {"name": "keys", "key": "token"}
 _TEMPLATE = {"metadata": {"labels": {"team": "rl"}}, "spec": {"nodeSelector": {"gpu": "h200"}, "anything": ["goes", 1]}}
 _RESOURCES = {"requests": {"cpu": 4, "memory": "16Gi"}, "limits": {"nvidia.com/gpu": "8"}}
-_SAMPLING = {"temperature": 0.6, "topP": 0.95, "topK": 20, "maxTokens": 4096, "stop": ["</answer>"]}
+_SAMPLING = {"temperature": 0.6, "topP": 0.95, "topK": 20, "minP": 0.01, "maxTokens": 4096, "stop": ["</answer>"]}
 _PLUGIN = {"entrypoint": "team.data:Own", "args": {"deep": {"er": [1, None, "x"]}}}
 _MODEL = {"uri": "/m", "tokenizer": "/t", "maxContextTokens": 8192}
 _ALGORITHM = {
@@ -15,6 +15,7 @@ _ALGORITHM = {
     "clip": {"low": 0.2, "high": 0.28, "dual": 3},
     "kl": {"coefficient": 0.001, "estimator": "k2", "reference": "/models/reference"},
     "correction": {"type": "Mask", "low": 0.5, "high": 5},
+    "credit": {"type": "Turn", "discount": 0.9, "outcomeWeight": 0.5},
     "overlong": {"bufferTokens": 512, "penalty": 0.5, "maskTruncated": False},
     "normalizeGroupRewards": True,
     "normalizeBatchAdvantages": True,

@@ -123,6 +123,10 @@ BAD_MANIFESTS = [
     _job("long-member", "spec.pools[0].name", {"spec.pools.0.name": "p" * 41}),
     _job("temperature", "spec.policies[0].sampling.temperature", {"spec.policies.0.sampling.temperature": -0.1}),
     _job("top-p", "spec.policies[0].sampling.topP", {"spec.policies.0.sampling.topP": 0}),
+    _job("min-p", "spec.policies[0].sampling.minP", {"spec.policies.0.sampling.minP": 1.1}),
+    _job("credit-discount", "credit.discount", {"spec.policies.0.algorithm.credit": {"discount": 0.9}}),
+    _job("credit-outcome", "credit.outcomeWeight", {"spec.policies.0.algorithm.credit": {"outcomeWeight": 0.5}}),
+    _job("credit-beyond", "credit.discount", {"spec.policies.0.algorithm.credit": {"type": "Turn", "discount": 1.5}}),
     _job("replay-all", "spec.data.replay.ratio", {"spec.data.replay.ratio": 1}),
     _job("shrink-margin", "spec.autoscaling.shrinkMargin", {"spec.autoscaling.shrinkMargin": 0.9}),
     _job(
@@ -141,6 +145,7 @@ BAD_MANIFESTS = [
         {"spec.policies.0.name": "dataflow", "spec.pools.1": {"name": "spot"}},
     ),
     _job("model-elsewhere", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "s3://models/solver"}),
+    _job("tokenizer-elsewhere", "model.tokenizer", {"spec.policies.0.model.tokenizer": "s3://models/words"}),
     _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
     _job("unknown-policy", "spec.pools", {"spec.pools.1.policies": ["slover"]}),
     _job("unserved-policy", "spec.pools", {"spec.pools": [{"name": "home", "policies": ["solver"]}]}),

@@ -22,9 +22,9 @@ from tests.support.learning.known_optimum import (
 )
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.lease import Group, StepTotals
-from trimtab.trainer.advantages import AdvantageRule
-from trimtab.trainer.batch import Row
+from trimtab.fabric.wire.lease import Episode, Group, StepTotals
+from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
 
 _MEASURED_EVERY = 5
@@ -137,19 +137,25 @@ class Sampler:
         asked = len(self._task.prompts[prompt])
         answers = [_until_end(tokens[asked:]) for tokens in ids.tolist()]
         rewards = tuple(self._worth[prompt][answer] for answer in answers)
-        group = self._advantages.group(Group(group_id=f"g{prompt}", prompt_id=f"p{prompt}", rewards=rewards))
+        episodes = tuple(
+            Episode(reward=reward, trained_tokens=len(answer)) for answer, reward in zip(answers, rewards, strict=True)
+        )
+        group = self._advantages.group(Group(group_id=f"g{prompt}", prompt_id=f"p{prompt}", episodes=episodes))
         rows = []
-        for number, (answer, reward) in enumerate(zip(answers, rewards, strict=True)):
+        for number, (answer, episode) in enumerate(zip(answers, episodes, strict=True)):
             length = asked + len(answer)
             mask = np.arange(length) >= asked
+            advantages = np.zeros(length, dtype=np.float32)
+            advantages[mask] = group.of(RowRewards(reward=episode.reward, episode=episode, trained_tokens=len(answer)))
             rows.append(
                 Row(
                     key=first_key + number,
+                    episode=sole_row(first_key + number, mask),
                     token_ids=ids[number, :length],
                     logprobs=logprobs[number, :length],
                     mask=mask,
                     versions=np.where(mask, version, -1),
-                    advantage=group.of(reward, tokens=len(answer)),
+                    advantages=advantages,
                 )
             )
         return rows
@@ -175,7 +181,13 @@ def learn(
         trained = sum(row.trained_tokens for row in rows)
         tokens = sum(len(row.token_ids) for row in rows)
         learner.update(
-            StepTotals(samples=len(rows), groups=len(rows) // setting.group_size, tokens=tokens, trained_tokens=trained)
+            StepTotals(
+                samples=len(rows),
+                groups=len(rows) // setting.group_size,
+                episodes=len(rows),
+                tokens=tokens,
+                trained_tokens=trained,
+            )
         )
         versions.append(_weights(learner))
         if learner.step % _MEASURED_EVERY == 0 or learner.step == setting.steps:
@@ -190,7 +202,10 @@ def shuffled(seed: int) -> Reshape:
 
     def reshape(rows: list[Row]) -> list[Row]:
         order = chance.permutation(len(rows))
-        return [replace(row, advantage=rows[other].advantage) for row, other in zip(rows, order, strict=True)]
+        return [
+            replace(row, advantages=np.full_like(row.advantages, rows[other].advantages[-1]))
+            for row, other in zip(rows, order, strict=True)
+        ]
 
     return reshape
 

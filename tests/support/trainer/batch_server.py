@@ -11,11 +11,12 @@ from trimtab.fabric.bus.requests import Reply, Request, Responder, serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.envelope import decode, encode
-from trimtab.fabric.wire.header import headers
+from trimtab.fabric.wire.header import MESSAGE_ID, headers
 from trimtab.fabric.wire.lease import (
     BatchLease,
     BatchNotReady,
     BatchRequest,
+    Episode,
     Group,
     LeaseAck,
     LeaseAcked,
@@ -52,7 +53,7 @@ class BatchServer:
                 self._bus,
                 self._topology.trajectory_subject("solver"),
                 encode(one),
-                message_id=one.trajectory_id,
+                message_id=headers(one)[MESSAGE_ID],
                 headers=headers(one),
             )
             self.sequences.append(stored.sequence)
@@ -88,12 +89,19 @@ class BatchServer:
             rank=request.rank,
             world_size=request.world_size,
             stream=self._topology.trajectories.name,
-            groups=(Group(group_id=made[0].group_id, prompt_id=made[0].prompt_id, rewards=rewards),),
+            groups=(
+                Group(
+                    group_id=made[0].group_id,
+                    prompt_id=made[0].prompt_id,
+                    episodes=tuple(Episode(reward=reward, trained_tokens=2, truncated=True) for reward in rewards),
+                ),
+            ),
             samples=tuple(
                 SampleReference(
                     sequence=self.sequences[number],
                     trajectory_id=one.trajectory_id,
                     group=0,
+                    episode=one.group_index,
                     group_index=one.group_index,
                     reward=rewards[one.group_index],
                     prompt_tokens=4,
@@ -104,7 +112,7 @@ class BatchServer:
                 )
                 for number, one in mine
             ),
-            totals=StepTotals(samples=GROUP_SIZE, groups=1, tokens=12, trained_tokens=4),
+            totals=StepTotals(samples=GROUP_SIZE, groups=1, episodes=GROUP_SIZE, tokens=12, trained_tokens=4),
             issued_at=1.0,
             expires_at=2.0,
         )

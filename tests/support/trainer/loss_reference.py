@@ -33,7 +33,7 @@ class Tokens:
             advantages=torch.tensor(np.repeat(self.advantages, counts), dtype=dtype),
             weights=flat(self.weights),
             sequences=torch.tensor(np.repeat(np.arange(len(counts)), counts), dtype=torch.int64),
-            lengths=torch.tensor(counts),
+            answer_lengths=torch.tensor(counts),
             longest_answer=self.longest_answer,
         )
 

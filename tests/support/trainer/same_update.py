@@ -56,7 +56,7 @@ def trained(
         mine = rows_of(step)
         for portion in range(portions):
             learner.accumulate(mine[portion::portions])
-        outcome = learner.update(StepTotals(samples=SAMPLES, groups=1, tokens=1, trained_tokens=1))
+        outcome = learner.update(StepTotals(samples=SAMPLES, groups=1, episodes=SAMPLES, tokens=1, trained_tokens=1))
         assert not outcome.skipped
     return {name: whole(tensor.detach()).clone() for name, tensor in learner.model.named_parameters()}
 

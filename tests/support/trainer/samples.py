@@ -10,7 +10,7 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
-from trimtab.trainer.batch import Row
+from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import StepOutcome
 
@@ -41,11 +41,12 @@ def rows(count: int, *, seed: int) -> list[Row]:
         made.append(
             Row(
                 key=number,
+                episode=sole_row(number, mask),
                 token_ids=generator.integers(0, 15, length).astype(np.int32),
                 logprobs=np.where(mask, -generator.exponential(2.5, length), 0.0).astype(np.float32),
                 mask=mask,
                 versions=np.where(mask, 0, -1),
-                advantage=float(generator.normal()),
+                advantages=np.full(length, generator.normal(), dtype=np.float32),
             )
         )
     return made
@@ -55,13 +56,13 @@ def train_on(learner: Learner, *portions: list[Row], of: int) -> StepOutcome:
     """One step on these portions, with so many samples on all ranks."""
     for portion in portions:
         learner.accumulate(portion)
-    return learner.update(StepTotals(samples=of, groups=1, tokens=1, trained_tokens=1))
+    return learner.update(StepTotals(samples=of, groups=1, episodes=of, tokens=1, trained_tokens=1))
 
 
 def trajectory(number: int, *, job: str, group_size: int = 2, version: int = 0) -> Trajectory:
     generator = np.random.default_rng(number)
     return Trajectory(
-        trajectory_id=f"t{number}",
+        trajectory_id=f"task{number // group_size}.solver.{number % group_size}.0",
         job=job,
         policy="solver",
         role="solver",

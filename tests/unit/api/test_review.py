@@ -13,9 +13,9 @@ from trimtab.api.review import review, scale_warnings
 
 
 def test_a_field_that_this_version_does_not_do_is_a_problem_at_its_place() -> None:
-    reviewed = review(changed(job(), {"spec.policies.0.sampling": {"topK": 3}}))
+    reviewed = review(changed(job(), {"spec.policies.0.sampling": {"temperature": 0}}))
     assert [(problem.path, problem.field) for problem in reviewed.problems] == [
-        (("spec", "policies", 0, "sampling", "topK"), "spec.policies[0].sampling.topK")
+        (("spec", "policies", 0, "sampling", "temperature"), "spec.policies[0].sampling.temperature")
     ]
 
 

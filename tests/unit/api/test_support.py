@@ -31,8 +31,6 @@ def test_pools_in_other_clusters_are_supported() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"spec.policies.1.sampling.topK": 5}, "spec.policies[1].sampling.topK"),
-        ({"spec.policies.0.sampling.topP": 0.9}, "spec.policies[0].sampling.topP"),
         ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
         (
             {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}, "spec.pools.1.policies": None},
@@ -57,6 +55,34 @@ def test_what_is_asked_for_and_not_done_is_named(changes: dict[str, Any], field:
 )
 def test_engines_that_this_version_runs_are_supported(engine: dict[str, Any]) -> None:
     assert _unsupported({"spec.pools.1.engine": engine}) == []
+
+
+SGLANG = {"name": "sglang"}
+OPENAI = {"name": "openai", "url": "https://models.example.org/v1", "model": "large"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "sampling", "fields"),
+    [
+        (None, {"topP": 0.9, "topK": 500, "minP": 0.1}, []),
+        (SGLANG, {"topK": 64}, []),
+        (SGLANG, {"topK": 64, "topP": 0.9}, []),
+        (SGLANG, {"topK": 20, "minP": 0.05}, []),
+        (SGLANG, {"topK": 65}, ["topK"]),
+        (SGLANG, {"topP": 0.9}, ["topP"]),
+        (SGLANG, {"minP": 0.1}, ["minP"]),
+        (SGLANG, {"topK": 20, "topP": 0.9, "minP": 0.1}, ["minP"]),
+        (OPENAI, {"topK": 20, "topP": 0.9}, ["topP", "topK"]),
+    ],
+    ids=str,
+)
+def test_tokens_are_left_out_where_the_engine_s_logprobs_say_so(
+    engine: dict[str, Any] | None, sampling: dict[str, Any], fields: list[str]
+) -> None:
+    changes: dict[str, Any] = {"spec.policies.0.sampling": sampling}
+    if engine is not None:
+        changes |= {"spec.pools.0.engine": engine, "spec.pools.0.policies": None}
+    assert _unsupported(changes) == [f"spec.policies[0].sampling.{field}" for field in fields]
 
 
 def test_a_key_for_sglang_is_not_passed_over_in_silence() -> None:

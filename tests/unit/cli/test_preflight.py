@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from tests.support.quickstart_manifest_files import write_quickstart
@@ -68,6 +69,19 @@ def test_a_model_without_tokenizer_and_a_folder_without_model(tmp_path: Path) ->
     ]
     (tmp_path / "model" / "config.json").unlink()
     assert "holds no config.json" in found(file)[0]
+
+
+def test_a_tokenizer_may_lie_elsewhere(tmp_path: Path) -> None:
+    file = write_quickstart(tmp_path)
+    manifest = yaml.safe_load(file.read_text())
+    manifest["spec"]["policies"][0]["model"]["tokenizer"] = "words"
+    file.write_text(yaml.safe_dump(manifest))
+    assert found(file)[0].startswith(f"spec.policies[solver].model.tokenizer: {tmp_path / 'words'}")
+    (tmp_path / "words").mkdir()
+    (said,) = found(file)
+    assert said.endswith("words holds no tokenizer, such as a tokenizer.json")
+    (tmp_path / "model" / "tokenizer.json").rename(tmp_path / "words" / "tokenizer.json")
+    assert found(file) == []
 
 
 @pytest.mark.parametrize(

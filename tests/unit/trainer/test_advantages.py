@@ -10,14 +10,24 @@ import pytest
 
 from trimtab.api.algorithm import Overlong, Schedule
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.errors import InvalidFieldError
-from trimtab.fabric.wire.lease import Group
-from trimtab.trainer.advantages import AdvantageRule, GroupBaseline, overlong_penalty
+from trimtab.fabric.wire.lease import Episode, Group
+from trimtab.trainer.advantages import AdvantageRule, RowRewards, overlong_penalty
+from trimtab.trainer.baseline import GroupBaseline
 from trimtab.trainer.learner import rate_factor
 
 
 def group(*rewards: float, tokens: tuple[int, ...] = ()) -> Group:
-    return Group(group_id="g", prompt_id="p", rewards=rewards, trained_tokens=tokens)
+    counts = tokens or (1,) * len(rewards)
+    episodes = (Episode(reward=reward, trained_tokens=count) for reward, count in zip(rewards, counts, strict=True))
+    return Group(group_id="g", prompt_id="p", episodes=tuple(episodes))
+
+
+def advantage(rule: AdvantageRule, group: Group, number: int) -> float:
+    """Of each token of the episode, as one row."""
+    episode = group.episodes[number]
+    row = RowRewards(reward=episode.reward, episode=episode, trained_tokens=episode.trained_tokens)
+    (found,) = set(rule.group(group).of(row).tolist())
+    return float(found)
 
 
 def rule(**algorithm: Any) -> AdvantageRule:
@@ -48,11 +58,10 @@ def test_without_a_zone_nothing_is_taken() -> None:
 
 def test_a_long_answer_is_compared_by_its_lowered_reward() -> None:
     shaped = rule(name="drgrpo", overlong={"bufferTokens": 50, "penalty": 1.0})
-    advantages = shaped.group(group(1.0, 1.0, tokens=(40, 100)))
-    assert advantages.of(1.0, tokens=40) == pytest.approx(0.5)
-    assert advantages.of(1.0, tokens=100) == pytest.approx(-0.5)
-    plain = rule(name="drgrpo").group(group(1.0, 1.0, tokens=(40, 100)))
-    assert plain.of(1.0, tokens=100) == 0.0
+    answers = group(1.0, 1.0, tokens=(40, 100))
+    assert advantage(shaped, answers, 0) == pytest.approx(0.5)
+    assert advantage(shaped, answers, 1) == pytest.approx(-0.5)
+    assert advantage(rule(name="drgrpo"), answers, 1) == 0.0
 
 
 def test_truncated_answers_are_masked_where_the_manifest_treats_overlong_ones() -> None:
@@ -64,16 +73,10 @@ def test_truncated_answers_are_masked_where_the_manifest_treats_overlong_ones() 
 def test_algorithms_compare_as_they_were_published_unless_told() -> None:
     deviation = statistics.stdev((0.0, 1.0, 1.0))
     first = group(0.0, 1.0, 1.0)
-    assert rule(name="grpo").group(first).of(0.0, tokens=1) == pytest.approx(-2 / 3 / deviation, rel=1e-4)
-    assert rule(name="drgrpo").group(first).of(0.0, tokens=1) == pytest.approx(-2 / 3)
-    assert rule(name="rloo").group(first).of(0.0, tokens=1) == pytest.approx(-1.0)
-    told = rule(name="grpo", normalizeGroupRewards=False)
-    assert told.group(first).of(0.0, tokens=1) == pytest.approx(-2 / 3)
-
-
-def test_a_group_says_all_lengths_or_none() -> None:
-    with pytest.raises(InvalidFieldError, match="trained_tokens"):
-        group(0.0, 1.0, tokens=(3,))
+    assert advantage(rule(name="grpo"), first, 0) == pytest.approx(-2 / 3 / deviation, rel=1e-4)
+    assert advantage(rule(name="drgrpo"), first, 0) == pytest.approx(-2 / 3)
+    assert advantage(rule(name="rloo"), first, 0) == pytest.approx(-1.0)
+    assert advantage(rule(name="grpo", normalizeGroupRewards=False), first, 0) == pytest.approx(-2 / 3)
 
 
 @pytest.mark.parametrize("rewards", [(0.0, 1.0), (0.0, 0.0, 1.0, 1.0), (0.1, 0.5, 0.9, 0.2), (-3.0, 5.0, 5.0)])

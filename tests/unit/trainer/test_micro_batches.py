@@ -7,20 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.trainer.batch import Row, micro_batches, pack
+from trimtab.trainer.batch import Row, micro_batches, pack, sole_row
 
 CPU = torch.device("cpu")
 
 
 def row(number: int, length: int) -> Row:
     generator = np.random.default_rng(number)
+    mask = generator.random(length) < 0.5
     return Row(
         key=number,
+        episode=sole_row(number, mask),
         token_ids=generator.integers(1, 100, length).astype(np.int32),
         logprobs=-generator.random(length).astype(np.float32),
-        mask=generator.random(length) < 0.5,
+        mask=mask,
         versions=generator.integers(0, 9, length),
-        advantage=float(number),
+        advantages=generator.random(length).astype(np.float32),
     )
 
 
@@ -60,8 +62,9 @@ def test_a_pack_holds_its_sequences_side_by_side(lengths: list[int]) -> None:
     assert packed.chosen.tolist() == [r.token_ids[place] for _, r, place in wanted]
     assert packed.sampled_logprobs.tolist() == [r.logprobs[place] for _, r, place in wanted]
     assert packed.versions.tolist() == [r.versions[place] for _, r, place in wanted]
-    assert packed.advantages.tolist() == [r.advantage for _, r, place in wanted]
+    assert packed.advantages.tolist() == [r.advantages[place] for _, r, place in wanted]
     assert packed.sequences.tolist() == [n for n, _, _ in wanted]
-    assert packed.trained.tolist() == [r.trained_tokens for r in ordered]
+    assert packed.answer_lengths.tolist() == [r.episode.trained_tokens for r in ordered]
+    assert packed.episodes == tuple(r.episode for r in ordered)
     # A predictor is the place before the token it predicts.
     assert packed.token_ids[packed.predictors + 1].tolist() == packed.chosen.tolist()

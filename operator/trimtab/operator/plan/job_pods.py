@@ -123,6 +123,8 @@ def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
     reads = [
         job.spec.workflow.model_dump(mode="json"),
         [policy.model_dump(mode="json", include={"name", "model", "sampling"}) for policy in served],
+        # Of algorithms workers need to know whether to tell what turns earned.
+        [policy.algorithm.credit.type for policy in served],
         pool.spec.model_dump(
             mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update", "cluster"}
         ),
@@ -191,7 +193,9 @@ def _engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
 
 def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
     engine = pool.engine
-    serve = (f"--model-path={_beside_the_manifest(policy.model.uri)}", f"--port=$({_port(policy)})")
+    model = policy.model
+    tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
+    serve = (f"--model-path={_beside_the_manifest(model.uri)}", *tokenizer, f"--port=$({_port(policy)})")
     if engine.name == "builtin":
         # The last word is ours.
         return ("python", "-m", "trimtab.rollout.engines.builtin", *(engine.args or ()), *serve)

@@ -1,17 +1,24 @@
-"""From the rewards of a prompt's samples to their advantages, as the policy's algorithm has it."""
+"""From the rewards of a prompt's episodes to the advantages of tokens, as the policy's algorithm has it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from trimtab.api.algorithm import Overlong
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.api.algorithm import Credit, Overlong
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.lease import Group
+from trimtab.fabric.wire.lease import Episode, Group
+from trimtab.fabric.wire.trajectory import TurnReward
+from trimtab.trainer.baseline import GroupBaseline
+from trimtab.trainer.credit import TurnBaselines, returns
 from trimtab.trainer.losses.registry import recipe_of
 
-_DEVIATION_EPSILON = 1e-6
+
+class TurnsUnknown(ValueError):
+    """A row does not say what its turns earned, or not what its episode says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +29,7 @@ class AdvantageRule:
     normalize: bool = True
     leave_one_out: bool = False
     overlong: Overlong | None = None
+    credit: Credit = field(default_factory=Credit)
 
     @classmethod
     def of(cls, policy: Policy) -> AdvantageRule:
@@ -31,6 +39,7 @@ class AdvantageRule:
             leave_one_out=recipe.leave_one_out,
             longest_answer=policy.sampling.max_tokens,
             overlong=policy.algorithm.overlong,
+            credit=policy.algorithm.credit,
         )
 
     @property
@@ -38,50 +47,82 @@ class AdvantageRule:
         return self.overlong is not None and self.overlong.mask_truncated
 
     def group(self, group: Group) -> GroupAdvantages:
-        rewards = [self.shaped(episode.reward, episode.trained_tokens) for episode in group.episodes]
-        return GroupAdvantages(
+        outcomes = [self.shaped(episode.reward, episode) for episode in group.episodes]
+        if self.credit.type == "Outcome":
+            return OutcomeAdvantages(
+                rule=self,
+                baseline=GroupBaseline(outcomes, normalize=self.normalize, leave_one_out=self.leave_one_out),
+            )
+        return TurnAdvantages(
             rule=self,
-            baseline=GroupBaseline(rewards, normalize=self.normalize, leave_one_out=self.leave_one_out),
+            baselines=TurnBaselines(
+                [
+                    returns(episode.turns, outcome=outcome, credit=self.credit)
+                    for episode, outcome in zip(group.episodes, outcomes, strict=True)
+                ],
+                normalize=self.normalize,
+                leave_one_out=self.leave_one_out,
+            ),
         )
 
-    def shaped(self, reward: float, tokens: int) -> float:
+    def shaped(self, reward: float, episode: Episode) -> float:
         """The reward as it is compared with others."""
         if self.overlong is None:
             return reward
-        return reward - overlong_penalty(tokens, longest_answer=self.longest_answer, overlong=self.overlong)
+        return reward - overlong_penalty(
+            episode.trained_tokens, longest_answer=self.longest_answer, overlong=self.overlong
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupAdvantages:
-    """Advantages of the samples of one group."""
+class RowRewards:
+    """What a row brought in, and its episode."""
+
+    reward: float
+    episode: Episode
+    trained_tokens: int
+    turns: Sequence[TurnReward] = ()
+    """Of the turns that are trained in the row, where the policy learns by turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeAdvantages:
+    """Of the rows of one group: all tokens of a row have the same."""
 
     rule: AdvantageRule
     baseline: GroupBaseline
 
-    def of(self, reward: float, *, tokens: int) -> float:
-        return self.baseline.advantage(self.rule.shaped(reward, tokens))
+    def of(self, row: RowRewards) -> npt.NDArray[np.float32]:
+        """Of each trained token of the row."""
+        advantage = self.baseline.advantage(self.rule.shaped(row.reward, row.episode))
+        return np.full(row.trained_tokens, advantage, dtype=np.float32)
 
 
-class GroupBaseline:
-    """What the rewards of one prompt are compared with: a reward less the mean of the group, or of the others in it,
-    divided by the group's (unbiased) deviation when asked to. A group of one has nothing to compare with: its advantage
-    is its reward.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TurnAdvantages:
+    """Of the rows of one group: all tokens of a turn have the same."""
 
-    def __init__(self, rewards: Sequence[float], *, normalize: bool, leave_one_out: bool = False) -> None:
-        self._mean, self._scale = 0.0, 1.0
-        if len(rewards) == 1:
-            return
-        self._mean = math.fsum(rewards) / len(rewards)
-        if normalize:
-            variance = math.fsum((reward - self._mean) ** 2 for reward in rewards) / (len(rewards) - 1)
-            self._scale = math.sqrt(variance) + _DEVIATION_EPSILON
-        if leave_one_out:
-            # A reward less the mean of the others is n/(n-1) times what it is above the mean of all.
-            self._scale *= (len(rewards) - 1) / len(rewards)
+    rule: AdvantageRule
+    baselines: TurnBaselines
 
-    def advantage(self, reward: float) -> float:
-        return (reward - self._mean) / self._scale
+    def of(self, row: RowRewards) -> npt.NDArray[np.float32]:
+        """Of each trained token of the row. Raises TurnsUnknown."""
+        places = {turn: place for place, turn in enumerate(row.episode.turns)}
+        if any(turn not in places for turn in row.turns):
+            raise TurnsUnknown("it has turns that its episode does not have")
+        tokens = [turn.tokens for turn in row.turns]
+        if sum(tokens) != row.trained_tokens:
+            raise TurnsUnknown(
+                f"its turns have {sum(tokens)} of its {row.trained_tokens} trained tokens, and algorithm.credit.type"
+                " is Turn"
+            )
+        outcome = self.rule.shaped(row.reward, row.episode)
+        values = returns(row.episode.turns, outcome=outcome, credit=self.rule.credit)
+        advantages = [self.baselines.advantage(values[places[turn]], place=places[turn]) for turn in row.turns]
+        return np.repeat(np.array(advantages, dtype=np.float32), tokens)
+
+
+GroupAdvantages = OutcomeAdvantages | TurnAdvantages
 
 
 def overlong_penalty(tokens: int, *, longest_answer: int, overlong: Overlong) -> float:

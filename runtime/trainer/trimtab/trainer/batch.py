@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +15,37 @@ from trimtab.fabric.wire.lease import StepTotals
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowEpisode:
+    """The episode that a row is of. Losses are normalised by it, so that cutting it into rows changes nothing."""
+
+    group: str
+    index: int
+    """Tells it apart from others of the group."""
+    rows: int
+    trained_tokens: int
+    """Of all its rows, on whatever rank."""
+
+    @cached_property
+    def key(self) -> int:
+        """Tells the episode apart from all others of the step, the same on every rank and in every process."""
+        name = f"{self.group}\0{self.index}".encode()
+        return int.from_bytes(blake2b(name, digest_size=8).digest(), "little", signed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """One sample as the loss needs it; logprobs and mask are aligned with token_ids."""
+    """One row as the loss needs it; logprobs, mask, versions and advantages are aligned with token_ids."""
 
     key: int
-    """Tells the sample apart from all others of the step, on whatever rank."""
+    """Tells the row apart from all others of the step, on whatever rank."""
+    episode: RowEpisode
     token_ids: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     mask: npt.NDArray[np.bool_]
     versions: npt.NDArray[np.int64]
     """Of the weights that sampled each token, where the mask is set."""
-    advantage: float
+    advantages: npt.NDArray[np.float32]
+    """Of each token, where the mask is set."""
 
     @property
     def trained_tokens(self) -> int:
@@ -39,15 +61,21 @@ class RowLimits:
     longest: int
 
 
-def blank_row(key: int) -> Row:
+def sole_row(index: int, mask: npt.NDArray[np.bool_], *, group: str = "") -> RowEpisode:
+    """An episode that is one row."""
+    return RowEpisode(group=group, index=index, rows=1, trained_tokens=int(mask.sum()))
+
+
+def blank_row(key: int, episode: RowEpisode) -> Row:
     """One token that is read and not trained."""
     return Row(
         key=key,
+        episode=episode,
         token_ids=np.zeros(1, dtype=np.int32),
         logprobs=np.zeros(1, dtype=np.float32),
         mask=np.zeros(1, dtype=np.bool_),
         versions=np.zeros(1, dtype=np.int64),
-        advantage=0.0,
+        advantages=np.zeros(1, dtype=np.float32),
     )
 
 
@@ -80,8 +108,10 @@ class PackedBatch:
     advantages: torch.Tensor
     sequences: torch.Tensor
     """Of each trained token, the number of its sequence."""
-    trained: torch.Tensor
-    """Of each sequence, its number of trained tokens."""
+    answer_lengths: torch.Tensor
+    """Of each sequence, the number of trained tokens of its whole episode."""
+    episodes: tuple[RowEpisode, ...]
+    """Of each sequence."""
 
 
 def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ...]]:
@@ -117,7 +147,8 @@ def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
     versions = np.concatenate([row.versions[at] for row, at in zip(ordered, trained_at, strict=True)])
     chosen = np.concatenate([row.token_ids[at] for row, at in zip(ordered, trained_at, strict=True)])
     predictors = np.concatenate([start + at - 1 for start, at in zip(starts, trained_at, strict=True)])
-    advantages = np.array([row.advantage for row in ordered], dtype=np.float32)
+    advantages = np.concatenate([row.advantages[at] for row, at in zip(ordered, trained_at, strict=True)])
+    answer_lengths = np.array([row.episode.trained_tokens for row in ordered], dtype=np.int64)
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values).to(device)
@@ -130,7 +161,8 @@ def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
         chosen=tensor(chosen.astype(np.int64)),
         sampled_logprobs=tensor(sampled.astype(np.float32)),
         versions=tensor(versions),
-        advantages=tensor(np.repeat(advantages, counts)),
+        advantages=tensor(advantages.astype(np.float32)),
         sequences=tensor(np.repeat(np.arange(len(ordered)), counts)),
-        trained=tensor(counts),
+        answer_lengths=tensor(answer_lengths),
+        episodes=tuple(row.episode for row in ordered),
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
@@ -26,14 +25,12 @@ from trimtab.fabric.wire.lease import (
     LeaseAcked,
     LeaseRefused,
     Refusal,
-    SampleReference,
     StepTiming,
 )
-from trimtab.fabric.wire.spans import model_mask, token_versions
-from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch import Row, RowLimits, StepPortion, blank_row
+from trimtab.trainer.batch import RowLimits, StepPortion
+from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
 _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
@@ -46,21 +43,6 @@ _PORTIONS = 8
 _LOOK_UP_S = 0.2
 
 
-def row_of(trajectory: Trajectory, *, key: int, advantage: float, masks_truncated: bool = False) -> Row:
-    """`key` is the portion_id in the stream. A truncated answer that is masked has no trained token."""
-    mask = model_mask(trajectory.spans)
-    if masks_truncated and isinstance(trajectory.outcome, Scored) and trajectory.outcome.finish is Finish.LENGTH:
-        mask = np.zeros_like(mask)
-    return Row(
-        key=key,
-        token_ids=trajectory.token_ids,
-        logprobs=trajectory.token_logprobs(),
-        mask=mask,
-        versions=token_versions(trajectory.spans),
-        advantage=advantage,
-    )
-
-
 class StepRefused(RuntimeError):
     """The dataflow will never grant this step."""
 
@@ -68,10 +50,6 @@ class StepRefused(RuntimeError):
         super().__init__(f"{refused.refusal}: {refused.message}")
         self.refusal = refused.refusal
         self.next_step = refused.next_step
-
-
-class RowUnusable(ValueError):
-    """The stream holds something else under a sequence than the lease names, or what the model cannot read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,46 +171,16 @@ class BatchStream:
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
-        groups = [self._advantages.group(group) for group in lease.groups]
+        leased = LeasedRows(lease=lease, advantages=self._advantages, limits=self._limits)
         rows = []
         for sample in lease.samples:
             try:
-                trajectory = self._checked(decode(stored[sample.sequence].payload, Trajectory), sample)
+                rows.append(leased.row(sample, stored[sample.sequence].payload))
             except (WireError, RowUnusable) as error:
-                # It would be the same on every attempt. In its place stands a row of which nothing is trained: the
-                # step has the samples that were granted.
                 _log.error("row_set_aside", sequence=sample.sequence, reason=str(error))
                 self._on_set_aside()
-                rows.append(blank_row(sample.sequence))
-                continue
-            rows.append(
-                row_of(
-                    trajectory,
-                    key=sample.sequence,
-                    advantage=groups[sample.group].of(
-                        sample.reward, tokens=lease.groups[sample.group].episodes[sample.episode].trained_tokens
-                    ),
-                    masks_truncated=self._advantages.masks_truncated,
-                )
-            )
+                rows.append(leased.blank(sample))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
-
-    def _checked(self, trajectory: Trajectory, sample: SampleReference) -> Trajectory:
-        """The dataflow has seen a header; what lies below it is the rollout pod's word alone."""
-        if trajectory.trajectory_id != sample.trajectory_id:
-            raise RowUnusable(f"it is {trajectory.trajectory_id}, leased was {sample.trajectory_id}")
-        tokens, leased = len(trajectory.token_ids), sample.prompt_tokens + sample.response_tokens
-        if tokens != leased or trajectory.trained_tokens != sample.trained_tokens:
-            raise RowUnusable(
-                f"it has {tokens} tokens, {trajectory.trained_tokens} of them trained; leased were {leased} and"
-                f" {sample.trained_tokens}"
-            )
-        limits = self._limits
-        if limits is not None and tokens > limits.longest:
-            raise RowUnusable(f"it has {tokens} tokens, the model reads {limits.longest}")
-        if limits is not None and tokens and int(trajectory.token_ids.max()) >= limits.vocabulary:
-            raise RowUnusable(f"it has the token {trajectory.token_ids.max()}, the model {limits.vocabulary} of them")
-        return trajectory
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:
         """Tell the dataflow that the step is durable. What is lost here is said again with the next durable step."""

@@ -1,5 +1,5 @@
 """Model and optimiser of one rank: a step's rows in, an update out, the same on every rank. What is decided over a
-whole step depends neither on micro-batches nor on which rank has a row.
+whole step depends neither on micro-batches, nor on how episodes are cut into rows, nor on which rank has a row.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
-from trimtab.trainer.batch import PackedBatch, Row, RowLimits, blank_row, micro_batches, pack
+from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank_row, micro_batches, pack
 from trimtab.trainer.losses.averaging import Denominator
-from trimtab.trainer.losses.m2po import furthest_kept, harmful_squares
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
-from trimtab.trainer.network.policy_network import PolicyNetwork, held_here, shard
+from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel, held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
+from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 from trimtab.weights.baseline import WeightChanges, WeightSource
 
 _TINY = 1e-6
-_NO_ROW = blank_row(-1)
+_NO_ROW = blank_row(-1, RowEpisode(group="", index=-1, rows=1, trained_tokens=0))
 
 
 class UnsupportedAlgorithm(ValueError):
@@ -59,6 +59,7 @@ class Learner:
         self._objective = Objective(policy)
         algorithm = policy.algorithm
         self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
+        _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
         self._reference: PolicyNetwork | None = None
         if algorithm.kl.coefficient > 0:
             self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
@@ -77,14 +78,15 @@ class Learner:
         """Called before an update changes the weights, for those who still read them."""
         self._sums = TokenSums()
         self._held: list[Row] = []
+        self._waiting: list[Share] = []
         self._seen = 0
         self._skipped_in_a_row = 0
 
     @property
     def row_limits(self) -> RowLimits:
         """Longer rows and other tokens would be an error of the model, or memory for something it was not made for."""
-        config = self.network.causal_lm.config
-        return RowLimits(vocabulary=config.vocab_size, longest=config.max_position_embeddings)
+        config, asked = self.network.causal_lm.config, self._policy.model.max_context_tokens
+        return RowLimits(vocabulary=config.vocab_size, longest=asked or config.max_position_embeddings)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -92,27 +94,40 @@ class Learner:
         return self.network.causal_lm
 
     def accumulate(self, rows: Sequence[Row]) -> None:
-        """Rows of the step that is under way: of all, or of a portion while others do not exist yet.
+        """Rows of the step that is under way: whole groups of all of it, or of a portion while others do not exist yet.
 
-        Where something has to be decided over the whole step first they are only kept.
+        Where something has to be decided over the whole step first they are only looked at, and kept.
         """
         self._seen += len(rows)
-        if self._needs_whole_step:
+        algorithm = self._policy.algorithm
+        if algorithm.updates_per_batch > 1:
             self._held += rows
+            return
+        share = self._packed(rows)
+        if self._objective.looks_at_the_step_first:
+            # While others of its portions are still sampled: the second pass has only the gradient left to do.
+            share = self._looked_at(share)
+        if self._objective.looks_at_the_step_first or algorithm.normalize_batch_advantages:
+            self._waiting.append(share)
         else:
-            self._backward(self._packs(rows), samples=len(rows))
+            self._backward(share)
 
     def update(self, totals: StepTotals) -> StepOutcome:
         """The step's update or updates, from all its rows."""
         self._check_seen(totals)
-        if self._needs_whole_step:
+        algorithm = self._policy.algorithm
+        updates, self._waiting = [self._waiting], []
+        if algorithm.updates_per_batch > 1:
             held, self._held = self._held, []
-            outcome = self._updates(held)
-        else:
-            outcome = self._apply()
-        self._count_skipped(skipped=outcome.skipped)
+            updates = [[self._packed(rows)] for rows in dealt(held, algorithm.updates_per_batch)]
+        if algorithm.normalize_batch_advantages:
+            updates = normalized_advantages(updates)
+        if self._objective.remembers_the_beginning and len(updates) > 1:
+            updates = [[self._looked_at(share) for share in shares] for shares in updates]
+        outcomes = [self._update(shares) for shares in updates]
+        self._count_skipped(skipped=outcomes[-1].skipped)
         self.step += 1
-        return outcome
+        return outcomes[-1]
 
     def weights(self) -> WeightSource | WeightChanges:
         """The weights as pools load them, to be read before the next update, or what changed in them since the last
@@ -120,64 +135,58 @@ class Learner:
         """
         return self._published.weights()
 
-    @property
-    def _needs_whole_step(self) -> bool:
-        algorithm = self._policy.algorithm
-        return (
-            self._objective.looks_at_the_step_first
-            or algorithm.normalize_batch_advantages
-            or algorithm.updates_per_batch > 1
+    def _update(self, shares: Sequence[Share]) -> StepOutcome:
+        bound = self._objective.recipe.second_moment_bound
+        limit = float("inf")
+        if bound is not None:
+            shares = [share if share.begun is not None else self._looked_at(share) for share in shares]
+            limit = second_moment_limit(shares, bound=bound)
+        for share in shares:
+            self._backward(share, limit=limit)
+        return self._apply()
+
+    def _packed(self, rows: Sequence[Row]) -> Share:
+        """As many packs on every rank: a layer that is spread over the ranks is put together by all of them at once."""
+        packed = micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens)
+        most, cut = ranks.maxima(len(packed), any(row.episode.rows > 1 for row in rows))
+        packed += [(_NO_ROW,)] * (int(most) - len(packed))
+        return Share(
+            packs=tuple(pack(rows, device=self._device) for rows in packed),
+            episodes=math.fsum(1 / row.episode.rows for row in rows),
+            cut=bool(cut),
         )
 
-    def _updates(self, rows: Sequence[Row]) -> StepOutcome:
-        algorithm = self._policy.algorithm
-        if algorithm.normalize_batch_advantages:
-            rows = normalized_advantages(rows)
-        shares = parts(rows, algorithm.updates_per_batch)
-        dealt = [self._packs(share) for share in shares]
-        begin: list[list[torch.Tensor] | None] = [None] * len(dealt)
-        if self._objective.remembers_the_beginning and len(dealt) > 1:
-            begin = [self._logprobs(packs) for packs in dealt]
-        bound = self._objective.recipe.second_moment_bound
-        outcomes = []
-        for share, packs, begun in zip(shares, dealt, begin, strict=True):
-            if bound is None:
-                self._backward(packs, samples=len(share), begun=begun)
-            else:
-                now = self._logprobs(packs)
-                limit = second_moment_limit(packs, now, bound=bound)
-                self._backward(packs, samples=len(share), begun=now, limit=limit)
-            outcomes.append(self._apply())
-        return outcomes[-1]
-
-    def _packs(self, rows: Sequence[Row]) -> list[PackedBatch]:
-        """As many on every rank: a layer that is spread over the ranks is put together by all of them at once."""
-        packed = micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens)
-        (most,) = ranks.maxima(len(packed))
-        packed += [(_NO_ROW,)] * (int(most) - len(packed))
-        return [pack(rows, device=self._device) for rows in packed]
+    def _looked_at(self, share: Share) -> Share:
+        return replace(share, begun=self._logprobs(share.packs))
 
     @torch.no_grad()
-    def _logprobs(self, packs: Sequence[PackedBatch]) -> list[torch.Tensor]:
-        return [self.network(batch).logprobs for batch in packs]
+    def _logprobs(self, packs: Sequence[PackedBatch]) -> tuple[torch.Tensor, ...]:
+        return tuple(self.network(batch).logprobs for batch in packs)
 
-    def _backward(
-        self,
-        packs: Sequence[PackedBatch],
-        *,
-        samples: int,
-        begun: Sequence[torch.Tensor] | None = None,
-        limit: float = float("inf"),
-    ) -> None:
-        self._sums += TokenSums(samples=samples)
-        for number, batch in enumerate(packs):
+    def _answer_log_ratios(self, share: Share) -> Sequence[torch.Tensor | None]:
+        """Of whole answers, where a part of one may be in another pack or on another rank. In an update from where the
+        step began all of them are zero, and need no look.
+        """
+        recipe, old = self._objective.recipe, share.begun
+        if not self._objective.remembers_the_beginning:
+            old = tuple(batch.sampled_logprobs for batch in share.packs)
+        if not (recipe.ratio_of_answers and share.cut) or old is None:
+            return [None] * len(share.packs)
+        now = self._logprobs(share.packs)
+        return answer_log_ratios(share.packs, [mine - theirs for mine, theirs in zip(now, old, strict=True)])
+
+    def _backward(self, share: Share, *, limit: float = float("inf")) -> None:
+        self._sums += TokenSums(episodes=share.episodes)
+        answers = self._answer_log_ratios(share)
+        for number, batch in enumerate(share.packs):
             reference = None
             if self._reference is not None:
                 with torch.no_grad():
                     reference = self._reference(batch).logprobs
             around = Surroundings(
-                begin_logprobs=None if begun is None else begun[number],
+                begin_logprobs=None if share.begun is None else share.begun[number],
                 reference_logprobs=reference,
+                answer_log_ratios=answers[number],
                 second_moment_limit=limit,
                 version=self.step,
             )
@@ -189,7 +198,7 @@ class Learner:
         """One update from the gradients at hand."""
         sums, self._sums = self._sums.over_ranks(), TokenSums()
         tokens = self._objective.recipe.averaging.denominator is Denominator.TOKENS
-        denominator = max(1.0, sums.tokens if tokens else sums.samples)
+        denominator = max(1.0, sums.tokens if tokens else sums.episodes)
         # Gradients are sums over the step, averaged over the ranks where the model is spread over them.
         scale = ranks.world_size() / denominator
         gradients = [held_here(parameter.grad) for parameter in self.network.parameters() if parameter.grad is not None]
@@ -216,7 +225,7 @@ class Learner:
         settings = self._policy.trainer
         network = PolicyNetwork.load(
             model_path,
-            temperature=self._policy.sampling.temperature,
+            sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
         ).to(self._device)
@@ -251,34 +260,13 @@ def _check_supported(policy: Policy) -> None:
         raise UnsupportedAlgorithm(f"policies[{policy.name}]: this version does not do {', '.join(fields)}")
 
 
-def normalized_advantages(rows: Sequence[Row]) -> list[Row]:
-    """With mean 0 and deviation 1 over all samples of the step. Equal advantages become zeros."""
-    count, total = ranks.sums(len(rows), math.fsum(row.advantage for row in rows))
-    mean = total / max(1.0, count)
-    (squares,) = ranks.sums(math.fsum((row.advantage - mean) ** 2 for row in rows))
-    deviation = math.sqrt(squares / max(1.0, count - 1)) + _TINY
-    return [replace(row, advantage=(row.advantage - mean) / deviation) for row in rows]
-
-
-def parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
-    """This rank's rows of each of `count` equal parts of the step. Keys decide, wherever a row was dealt to."""
-    if count == 1:
-        return [list(rows)]
-    keys = ranks.gathered(torch.tensor([row.key for row in rows], dtype=torch.int64))
-    position = {key: number for number, key in enumerate(keys.sort().values.tolist())}
-    dealt: list[list[Row]] = [[] for _ in range(count)]
-    for row in rows:
-        dealt[position[row.key] * count // len(position)].append(row)
-    return dealt
-
-
-def second_moment_limit(packs: Sequence[PackedBatch], logprobs: Sequence[torch.Tensor], *, bound: float) -> float:
-    """The largest squared log ratio that M2PO keeps, given what the policy says now to this rank's packs."""
-    squares = [
-        harmful_squares(now - batch.sampled_logprobs, batch.advantages)
-        for batch, now in zip(packs, logprobs, strict=True)
-    ]
-    return furthest_kept(ranks.gathered(torch.cat(squares)), bound=bound)
+def _check_context(policy: Policy, *, longest: int) -> None:
+    asked = policy.model.max_context_tokens
+    if asked is not None and asked > longest:
+        raise UnsupportedModel(
+            f"policies[{policy.name}].model.maxContextTokens: {asked} is more than the {longest} of the model's"
+            " configuration; lower it, or raise max_position_embeddings there"
+        )
 
 
 def rate_factor(schedule: Schedule, step: int) -> float:

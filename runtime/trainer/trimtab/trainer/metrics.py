@@ -28,7 +28,7 @@ class TokenSums:
     """
 
     loss: float | torch.Tensor = 0.0
-    samples: float | torch.Tensor = 0.0
+    episodes: float | torch.Tensor = 0.0
     tokens: float | torch.Tensor = 0.0
     fresh_tokens: float | torch.Tensor = 0.0
     """Those sampled by the very weights that are trained now."""
@@ -54,7 +54,7 @@ class StepSums:
     """The same of all trained tokens of an update."""
 
     loss: float
-    samples: float
+    episodes: float
     tokens: float
     fresh_tokens: float
     mismatch: float

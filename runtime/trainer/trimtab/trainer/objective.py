@@ -25,6 +25,8 @@ class Surroundings:
     begin_logprobs: torch.Tensor | None = None
     """Of the policy at the beginning of the step; None where that is the present one."""
     reference_logprobs: torch.Tensor | None = None
+    answer_log_ratios: torch.Tensor | None = None
+    """Of each sequence's whole answer, where answers lie in several sequences and the loss asks for it."""
     second_moment_limit: float = float("inf")
     version: int
     """Of the weights that are trained."""
@@ -60,7 +62,8 @@ class Objective:
             advantages=batch.advantages,
             weights=weights,
             sequences=batch.sequences,
-            lengths=batch.trained,
+            answer_lengths=batch.answer_lengths,
+            answer_log_ratios=around.answer_log_ratios,
             longest_answer=self._longest_answer,
         )
         values = self.recipe.token_losses(tokens, self.recipe.clip)

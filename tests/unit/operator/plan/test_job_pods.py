@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rollout_pod
+from trimtab.api.algorithm import Algorithm
 from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
@@ -56,6 +57,17 @@ def test_a_model_with_an_absolute_path_is_not_looked_for_beside_the_manifest() -
         changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
         (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
         assert f"--model-path={place}" in pod.containers[0].command
+
+
+@pytest.mark.parametrize("engine", ["builtin", "sglang"])
+def test_an_engine_has_the_tokenizer_that_the_manifest_names(engine: str) -> None:
+    desired = job("sums", pools=[{"name": "home", "engine": {"name": engine}}])
+    (policy,) = desired.spec.policies
+    model = policy.model.model_copy(update={"tokenizer": "words"})
+    policies = (policy.model_copy(update={"model": model}),)
+    changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
+    (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
+    assert "--tokenizer-path=$(JOB_FOLDER)/words" in pod.containers[0].command
 
 
 def test_ranks_are_a_group_that_knows_its_attempt() -> None:
@@ -180,6 +192,11 @@ def test_a_pod_is_out_of_date_when_what_it_was_made_from_has_changed_and_only_th
         job("sums", workflow={"args": {"system": "be brief"}}),
     ):
         assert pool_pods(other, other.spec.pools[0], replicas=1)[0].revision != plain[0].revision
+    for algorithm, told_anew in (({"name": "rloo"}, False), ({"credit": {"type": "Turn"}}, True)):
+        policy = desired.spec.policies[0].model_copy(update={"algorithm": Algorithm.model_validate(algorithm)})
+        other = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": (policy,)})})
+        (pod,) = pool_pods(other, other.spec.pools[0], replicas=1)
+        assert (pod.revision != plain[0].revision) is told_anew
     group = trainer_of(desired, desired.spec.policies[0])
     first, second = (trainer_pods(desired, group, attempt=attempt)[0].revision for attempt in (1, 2))
     assert first == second

@@ -105,11 +105,19 @@ def test_an_update_says_for_how_long_it_paused_or_nothing() -> None:
 
 def test_sampling_settings_have_the_names_of_the_contract() -> None:
     settings = SamplingSettings(
-        max_new_tokens=5, temperature=0.5, top_p=0.9, top_k=3, seed=1, stop=("a",), stop_token_ids=(2,), ignore_eos=True
+        max_new_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        min_p=0.1,
+        seed=1,
+        stop=("a",),
+        stop_token_ids=(2,),
+        ignore_eos=True,
     )
     assert settings.sampling_params() == {
-        "max_new_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "sampling_seed": 1, "stop": ["a"],
-        "stop_token_ids": [2], "ignore_eos": True,
+        "max_new_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "sampling_seed": 1,
+        "stop": ["a"], "stop_token_ids": [2], "ignore_eos": True,
     }  # fmt: skip
     plain = SamplingSettings(max_new_tokens=5).sampling_params()
-    assert plain == {"max_new_tokens": 5, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
+    assert plain == {"max_new_tokens": 5, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}

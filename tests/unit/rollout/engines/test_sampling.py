@@ -20,12 +20,14 @@ def draws(params: SamplingParams, *, count: int, seed: int = 0) -> tuple[list[in
 
 
 def expected_probabilities(params: SamplingParams) -> list[float]:
-    """By the book, in plain floats: temperature, then top-k and top-p on the sorted probabilities, renormalised."""
+    """By the book, in plain floats: temperature, then the limits on the sorted probabilities, renormalised."""
     weights = [math.exp(logit / params.temperature) for logit in LOGITS.tolist()]
     probabilities = [weight / sum(weights) for weight in weights]
     kept, mass = set(), 0.0
     for rank, token in enumerate(sorted(range(len(weights)), key=lambda token: -probabilities[token])):
         if (params.top_k > 0 and rank >= params.top_k) or mass >= params.top_p:
+            break
+        if probabilities[token] < params.min_p * max(probabilities):
             break
         kept.add(token)
         mass += probabilities[token]
@@ -42,6 +44,9 @@ def expected_probabilities(params: SamplingParams) -> list[float]:
         SamplingParams(top_p=0.7),
         SamplingParams(top_k=5, top_p=0.8, temperature=1.5),
         SamplingParams(top_k=1),
+        SamplingParams(min_p=0.3),
+        SamplingParams(min_p=1.0),
+        SamplingParams(min_p=0.15, top_p=0.9, top_k=4, temperature=0.8),
     ],
     ids=str,
 )
@@ -76,9 +81,11 @@ def test_at_temperature_zero_one_of_many_equals_still_has_its_logprob(params: Sa
 
 
 def test_rows_with_different_parameters_do_not_disturb_each_other() -> None:
-    params = [SamplingParams(temperature=0.0), SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams()]
-    together = sample(LOGITS.repeat(4, 1), params, [0.9, 0.8, 0.7, 0.6])
-    alone = [sample(LOGITS[None], [p], [u]) for p, u in zip(params, [0.9, 0.8, 0.7, 0.6], strict=True)]
+    limits: list[dict[str, float]] = [{"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {}]
+    params = [SamplingParams.model_validate(limit) for limit in limits]
+    uniforms = [0.9, 0.8, 0.7, 0.6, 0.5]
+    together = sample(LOGITS.repeat(5, 1), params, uniforms)
+    alone = [sample(LOGITS[None], [p], [u]) for p, u in zip(params, uniforms, strict=True)]
     assert together[0] == [tokens[0] for tokens, _ in alone]
     assert together[1] == pytest.approx([logprobs[0] for _, logprobs in alone])
 

@@ -234,8 +234,8 @@ async def test_an_engine_that_does_not_answer_is_named_and_not_the_workflow() ->
 
 
 def test_what_the_manifest_says_is_what_the_engine_is_asked_for() -> None:
-    sampling = Sampling(temperature=0.25, top_p=0.5, top_k=3, max_tokens=77, stop=("</a>", "\n"))
-    expected = SamplingSettings(max_new_tokens=77, temperature=0.25, top_p=0.5, top_k=3, stop=("</a>", "\n"))
+    sampling = Sampling(temperature=0.25, top_p=0.5, top_k=3, min_p=0.1, max_tokens=77, stop=("</a>", "\n"))
+    expected = SamplingSettings(max_new_tokens=77, temperature=0.25, top_p=0.5, top_k=3, min_p=0.1, stop=("</a>", "\n"))
     assert SamplingSettings(**sampling_fields(sampling)) == expected
     assert with_changes(POOL, sampling_fields(sampling)) == expected
 
@@ -262,6 +262,7 @@ def test_what_a_task_does_not_mention_stays_as_the_pool_has_it() -> None:
         {"top_p": 0.0},
         {"top_p": 1.5},
         {"top_k": -2},
+        {"min_p": 1.5},
         {"stop": "</a>"},
         {"stop": [""]},
         {"stop": ["x" * 257]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,18 @@ async def test_at_its_last_turn_a_conversation_that_hears_more_has_finished_by_t
     assert conversation.finish is Finish.TURNS
     with pytest.raises(NoRoom, match="role solver, turn 3: .* at most 2 turns"):
         await conversation.speak()
+
+
+@pytest.mark.parametrize(("asked", "tokens"), [(None, 10), (7, 7), (12, 10)])
+async def test_no_conversation_is_longer_than_its_policy_reads(asked: int | None, tokens: int) -> None:
+    sampler = Script("abcdefghij")
+    reader = replace(role(sampler, max_new_tokens=20), context_tokens=10)
+    limits: dict[str, Any] = {} if asked is None else {"max_tokens": asked}
+    conversation = Team({"solver": reader}, assignment()).begin(**limits)
+    conversation.hear("1234")
+    await conversation.speak()
+    assert len(conversation.token_ids) == tokens
+    assert (conversation.over, conversation.finish) == (True, Finish.LENGTH)
 
 
 async def test_the_token_budget_cuts_the_last_words_and_then_ends_the_conversation() -> None:

@@ -14,5 +14,6 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "stop": sampling.stop,
     }

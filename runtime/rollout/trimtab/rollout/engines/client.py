@@ -25,6 +25,7 @@ from trimtab.rollout.engines.contract import (
     WeightUpdate,
     refusal,
 )
+from trimtab.rollout.engines.kept_logprobs import likeliest_needed
 
 _HEALTH_TIMEOUT_S = 5.0
 _HEALTH_POLL_S = 0.2
@@ -62,13 +63,18 @@ class EngineSession:
 class EngineClient(EngineSession):
     """One engine by its URL."""
 
-    def __init__(self, url: str, *, request_timeout_s: float, salt_prefixes: bool = False) -> None:
+    def __init__(
+        self, url: str, *, request_timeout_s: float, salt_prefixes: bool = False, whole_logprobs: bool = False
+    ) -> None:
         """`salt_prefixes` is for engines that keep prefixes across a weight update, as SGLang must while requests run:
         what was computed with other weights is then not found. The built-in engine forgets them by itself.
+
+        `whole_logprobs` is for engines whose logprobs do not say which tokens were left out, as SGLang's do not.
         """
         super().__init__()
         self._url = url.rstrip("/")
         self._salt_prefixes = salt_prefixes
+        self._whole_logprobs = whole_logprobs
         self._request_timeout_s = request_timeout_s
 
     async def generate(
@@ -83,7 +89,11 @@ class EngineClient(EngineSession):
         }
         if self._salt_prefixes:
             body["extra_key"] = weight_version
-        return responses.generated(await self._post("/generate", body, timeout_s=self._request_timeout_s))
+        likeliest = likeliest_needed(settings) if self._whole_logprobs else 0
+        if likeliest:
+            body["top_logprobs_num"] = likeliest
+        answer = await self._post("/generate", body, timeout_s=self._request_timeout_s)
+        return responses.generated(answer, truncated=settings if likeliest else None)
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Requests that come while the engine is paused wait there."""

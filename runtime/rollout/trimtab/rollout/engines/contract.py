@@ -20,6 +20,7 @@ class SamplingSettings:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     """Texts. The tokens that make up such a text are part of what was generated."""
@@ -34,6 +35,7 @@ class SamplingSettings:
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
+            "min_p": self.min_p,
         }
         if self.seed is not None:
             params["sampling_seed"] = self.seed

@@ -83,6 +83,8 @@ class OpenAIClient(EngineSession):
         # something else instead.
         if settings.top_k > 0:
             body["top_k"] = settings.top_k
+        if settings.min_p > 0:
+            body["min_p"] = settings.min_p
         if settings.stop_token_ids:
             body["stop_token_ids"] = list(settings.stop_token_ids)
         if settings.ignore_eos:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 from trimtab.rollout.engines.contract import (
@@ -13,18 +15,25 @@ from trimtab.rollout.engines.contract import (
     Finish,
     Generated,
     ModelInfo,
+    SamplingSettings,
     ServerInfo,
     WeightRun,
     WeightUpdate,
     refusal,
 )
+from trimtab.rollout.engines.kept_logprobs import of_the_kept
 
 T = TypeVar("T")
 _MAX_TEXT = 500
 
 
-def generated(answer: Mapping[str, Any]) -> Generated:
+def generated(answer: Mapping[str, Any], *, truncated: SamplingSettings | None = None) -> Generated:
+    """`truncated` are the settings of the request where the engine tells logprobs of the whole distribution, and
+    those of the likeliest tokens beside them.
+    """
     part = _read("/generate", _generated, answer)
+    if truncated is not None:
+        part = _read("/generate", partial(_renormalized, part, truncated), answer)
     reason = answer["meta_info"]["finish_reason"]
     if part.finish == "abort" and reason.get("status_code"):
         # SGLang answers some refusals this way, with 200 around it.
@@ -96,6 +105,18 @@ def _generated(answer: Mapping[str, Any]) -> Generated:
         weight_version=str(meta["weight_version"]),
         weight_runs=_weight_runs(meta.get("weight_versions"), tokens=len(pairs)),
     )
+
+
+def _renormalized(part: Generated, settings: SamplingSettings, answer: Mapping[str, Any]) -> Generated:
+    told = answer["meta_info"]["output_top_logprobs"] if part.token_ids else ()
+    likeliest = [sorted((float(pair[0]) for pair in pairs), reverse=True) for pairs in told]
+    if any(not values for values in likeliest):
+        raise ValueError("output_top_logprobs has none for a token")
+    logprobs = (
+        of_the_kept(logprob, values, settings=settings)
+        for logprob, values in zip(part.logprobs, likeliest, strict=True)
+    )
+    return replace(part, logprobs=tuple(logprobs))
 
 
 def _weight_runs(spans: Any, *, tokens: int) -> tuple[WeightRun, ...] | None:

@@ -212,6 +212,7 @@ class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     temperature: Annotated[float, Meta(ge=0, le=100)] | UnsetType = UNSET
     top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | UnsetType = UNSET
+    min_p: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
     stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=16)] | UnsetType = (
         UNSET
     )

@@ -78,6 +78,7 @@ class ServedPolicy(Generic[Engine]):
             sampler=self.sampler,
             sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
             credits_turns=self.policy.algorithm.credit.type == "Turn",
+            context_tokens=self.policy.model.max_context_tokens,
         )
 
     @property
@@ -92,7 +93,10 @@ async def refreshed_policy(
     settings = resources.pool.engine
     scratch = resources.scratch / policy.name
     engine = EngineClient(
-        url, request_timeout_s=settings.request_timeout_seconds, salt_prefixes=settings.name == "sglang"
+        url,
+        request_timeout_s=settings.request_timeout_seconds,
+        salt_prefixes=settings.name == "sglang",
+        whole_logprobs=settings.name == "sglang",
     )
     await stack.enter_async_context(engine)
     puller = WeightPuller(
@@ -157,8 +161,10 @@ async def fixed_policy(
 
 
 def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
-    """The tokenizer that lies with the policy's model. Raises JobMisconfigured when it cannot be had."""
-    field, path = f"policies[{policy.name}].model.uri", folder / policy.model.uri
+    """The tokenizer that lies with the policy's model, unless it has one of its own. Raises JobMisconfigured when it
+    cannot be had."""
+    named = "uri" if policy.model.tokenizer is None else "tokenizer"
+    field, path = f"policies[{policy.name}].model.{named}", folder / (policy.model.tokenizer or policy.model.uri)
     if why := unreadable(path):
         raise JobMisconfigured(f"{field}: {why}")
     # The library raises anything for files that it cannot use.

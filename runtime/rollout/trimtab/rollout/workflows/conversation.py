@@ -37,6 +37,8 @@ class Role:
     sampling: SamplingSettings
     credits_turns: bool = False
     """Whether its policy learns by turns, and is told what each of them earned."""
+    context_tokens: int | None = None
+    """What the policy reads at most; None where only its engine knows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,12 @@ class Limits:
         if any(limit is not None and limit < 1 for limit in (self.turns, self.tokens)):
             raise WorkflowError(f"max_turns and max_tokens are at least 1, got {self.turns} and {self.tokens}")
 
+    def within(self, context_tokens: int | None) -> Limits:
+        """These, and no more tokens than the policy reads."""
+        if context_tokens is None or (self.tokens is not None and self.tokens <= context_tokens):
+            return self
+        return replace(self, tokens=context_tokens)
+
 
 class Conversation:
     """The tokens of one role in one episode. What it hears is kept back until the policy answers: what got no answer
@@ -111,7 +119,7 @@ class Conversation:
         """`branches` and `numbers` count the conversations and the turns of the role in the episode."""
         self.role = role
         self.chat = chat
-        self.limits = limits
+        self.limits = limits.within(role.context_tokens)
         self.token_ids: list[int] = []
         self.pieces: list[Piece] = []
         self.turns = 0

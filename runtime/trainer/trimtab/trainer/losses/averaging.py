@@ -1,7 +1,8 @@
 """How the losses of tokens become the loss of a step.
 
-A step is computed in micro-batches, on several ranks, and begins before all of it exists. So an average is a sum here,
-which adds up however the step is cut up, and one division at the end by a number that is global over the step.
+A step is computed in micro-batches, on several ranks, and begins before all of it exists; an answer may lie in several
+rows. So an average is a sum here, which adds up however the step is cut up, and one division at the end by a number
+that is global over the step.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from trimtab.trainer.losses.tokens import LossTokens
 class Denominator(StrEnum):
     """What the sum over the step is divided by."""
 
-    SAMPLES = "samples"
-    """All samples of the step, those without a trained token too."""
+    EPISODES = "episodes"
+    """All episodes of the step, those without a trained token too."""
     TOKENS = "tokens"
     """All trained tokens of the step."""
 
@@ -41,14 +42,14 @@ def _total_per_place(tokens: LossTokens, values: torch.Tensor) -> torch.Tensor:
 
 
 def _total_of_means(tokens: LossTokens, values: torch.Tensor) -> torch.Tensor:
-    return tokens.sequence_means(values).sum()
+    return tokens.shares_of_means(values).sum()
 
 
 OVER_TOKENS = Averaging(total=_total, denominator=Denominator.TOKENS)
 """Each token counts the same, so long answers count more."""
-OVER_SEQUENCES = Averaging(total=_total_of_means, denominator=Denominator.SAMPLES)
+OVER_ANSWERS = Averaging(total=_total_of_means, denominator=Denominator.EPISODES)
 """Each answer counts the same, so tokens of long answers count less."""
-OVER_PLACES = Averaging(total=_total_per_place, denominator=Denominator.SAMPLES)
+OVER_PLACES = Averaging(total=_total_per_place, denominator=Denominator.EPISODES)
 """Over the places that answers could have filled: neither an answer's length nor that of others matters."""
-SEQUENCE_SUMS = Averaging(total=_total, denominator=Denominator.SAMPLES)
+ANSWER_SUMS = Averaging(total=_total, denominator=Denominator.EPISODES)
 """The log probability of an answer is the sum over its tokens."""

@@ -40,3 +40,5 @@ class Recipe:
     """A sample is compared with the others of its group instead of with all of it."""
     second_moment_bound: float | None = None
     """Tokens pushed too far away are left out over the whole step (see m2po.py)."""
+    ratio_of_answers: bool = False
+    """A token's ratio is that of its whole answer, so the whole answer is looked at first (see gspo.py)."""

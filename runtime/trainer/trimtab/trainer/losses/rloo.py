@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trimtab.trainer.losses.averaging import SEQUENCE_SUMS
+from trimtab.trainer.losses.averaging import ANSWER_SUMS
 from trimtab.trainer.losses.clipping import ClipRange
 from trimtab.trainer.losses.recipe import Recipe
 from trimtab.trainer.losses.tokens import LossTokens
@@ -15,4 +15,4 @@ def rloo_tokens(tokens: LossTokens, clip: ClipRange) -> torch.Tensor:
     return -tokens.weights * tokens.advantages * tokens.logprobs
 
 
-RLOO = Recipe(token_losses=rloo_tokens, averaging=SEQUENCE_SUMS, normalize_group_rewards=False, leave_one_out=True)
+RLOO = Recipe(token_losses=rloo_tokens, averaging=ANSWER_SUMS, normalize_group_rewards=False, leave_one_out=True)

@@ -13,8 +13,13 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from trimtab.trainer.network.truncation import Truncation, kept_weights
+
 _CHUNK_LOGITS = 1 << 29
 """Logits in memory at a time: 2 GB in float32."""
+_SORTING = 4
+"""What sorting takes besides, as a multiple of the logits."""
+_WHOLE = Truncation()
 
 
 class TokenScores(NamedTuple):
@@ -31,11 +36,14 @@ def chosen_logprobs(
     *,
     temperature: float,
     with_entropy: bool,
+    truncation: Truncation = _WHOLE,
     chunk_logits: int = _CHUNK_LOGITS,
 ) -> TokenScores:
-    """`hidden` are the states that predict the chosen tokens, `head` the matrix from states to logits."""
-    rows = max(1, chunk_logits // head.shape[0])
-    logprobs, entropies = _ChosenLogprobs.apply(hidden, head, chosen, temperature, with_entropy, rows)
+    """`hidden` are the states that predict the chosen tokens, `head` the matrix from states to logits. Of the
+    distribution that tokens are drawn from: at the temperature, without those that the truncation leaves out.
+    """
+    rows = max(1, chunk_logits // head.shape[0] // (1 if truncation.nothing else _SORTING))
+    logprobs, entropies = _ChosenLogprobs.apply(hidden, head, chosen, temperature, with_entropy, truncation, rows)
     return TokenScores(logprobs, entropies if with_entropy else None)
 
 
@@ -48,24 +56,31 @@ class _ChosenLogprobs(torch.autograd.Function):
         chosen: torch.Tensor,
         temperature: float,
         with_entropy: bool,
+        truncation: Truncation,
         rows: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs = torch.empty(len(chosen), dtype=torch.float32, device=hidden.device)
         normalizers, entropies = torch.empty_like(logprobs), torch.zeros_like(logprobs)
+        edges, shares = torch.empty_like(logprobs), torch.empty_like(logprobs)
         score = _on(hidden.device, _score)
         for start in range(0, len(chosen), rows):
             part = slice(start, start + rows)
+            logits = linear(hidden[part], head)
+            kept = None
+            if not truncation.nothing:
+                kept = edges[part], shares[part] = truncation.edges(logits, temperature=temperature)
             logprobs[part], normalizers[part], entropies[part] = score(
-                linear(hidden[part], head), chosen[part], temperature, with_entropy
+                logits, chosen[part], temperature, with_entropy, kept
             )
-        ctx.save_for_backward(hidden, head, chosen, normalizers, entropies)
+        ctx.save_for_backward(hidden, head, chosen, normalizers, entropies, edges, shares)
+        ctx.truncated = not truncation.nothing
         ctx.temperature, ctx.with_entropy, ctx.rows = temperature, with_entropy, rows
         return logprobs, entropies
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_logprob: torch.Tensor, by_entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, head, chosen, normalizers, entropies = ctx.saved_tensors
+        hidden, head, chosen, normalizers, entropies, edges, shares = ctx.saved_tensors
         by_hidden = torch.empty_like(hidden)
         # Summed up in float32: each chunk adds to all of it.
         by_head = torch.zeros_like(head, dtype=torch.float32)
@@ -80,22 +95,30 @@ class _ChosenLogprobs(torch.autograd.Function):
                 by_logprob[part],
                 by_entropy[part] if ctx.with_entropy else None,
                 ctx.temperature,
+                (edges[part], shares[part]) if ctx.truncated else None,
             )
             by_hidden[part] = by_logits @ head
             _add_product(by_head, by_logits.T, hidden[part])
-        return by_hidden, by_head.to(head.dtype), None, None, None, None
+        return by_hidden, by_head.to(head.dtype), None, None, None, None, None
+
+
+Kept = tuple[torch.Tensor, torch.Tensor]
+"""Of each row, the edge of the tokens that are kept, and the share of those at it."""
 
 
 def _score(
-    logits: torch.Tensor, chosen: torch.Tensor, temperature: float, with_entropy: bool
+    logits: torch.Tensor, chosen: torch.Tensor, temperature: float, with_entropy: bool, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     scaled = logits.float() / temperature
-    normalizer = torch.logsumexp(scaled, dim=-1)
+    weights = None if kept is None else kept_weights(logits, chosen, *kept)
+    normalizer = torch.logsumexp(scaled if weights is None else scaled + weights.log(), dim=-1)
     logprobs = scaled.gather(-1, chosen[:, None])[:, 0] - normalizer
     if not with_entropy:
         return logprobs, normalizer, torch.zeros_like(normalizer)
-    entropy = normalizer - (torch.exp(scaled - normalizer[:, None]) * scaled).sum(dim=-1)
-    return logprobs, normalizer, entropy
+    probabilities = torch.exp(scaled - normalizer[:, None])
+    if weights is not None:
+        probabilities = probabilities * weights
+    return logprobs, normalizer, normalizer - (probabilities * scaled).sum(dim=-1)
 
 
 def _slopes(
@@ -106,10 +129,15 @@ def _slopes(
     by_logprob: torch.Tensor,
     by_entropy: torch.Tensor | None,
     temperature: float,
+    kept: Kept | None,
 ) -> torch.Tensor:
-    """By the logits: of log p(chosen) that is [token is chosen] - p, of the entropy -p (log p + entropy)."""
+    """By the logits: of log p(chosen) that is [token is chosen] - p, of the entropy -p (log p + entropy). Which tokens
+    are kept is taken as given.
+    """
     logprobs = logits.float() / temperature - normalizer[:, None]
     probabilities = torch.exp(logprobs)
+    if kept is not None:
+        probabilities = probabilities * kept_weights(logits, chosen, *kept)
     tokens = torch.arange(logits.shape[-1], device=logits.device)
     slope = by_logprob[:, None] * ((tokens == chosen[:, None]).float() - probabilities)
     if by_entropy is not None:

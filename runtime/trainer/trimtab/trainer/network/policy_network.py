@@ -11,10 +11,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from trimtab.api.sampling import Sampling
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
 from trimtab.trainer.network.chosen_logprobs import TokenScores, chosen_logprobs
+from trimtab.trainer.network.truncation import Truncation
 
 _PROBE_TOKENS = 8
 _PROBE_TOLERANCE = 1e-3
@@ -27,20 +29,22 @@ class UnsupportedModel(ValueError):
 class PolicyNetwork(nn.Module):
     """`causal_lm` keeps its own names: they are those of checkpoints and published weights."""
 
-    def __init__(self, causal_lm: PreTrainedModel, *, temperature: float, with_entropy: bool) -> None:
+    def __init__(self, causal_lm: PreTrainedModel, *, sampling: Sampling, with_entropy: bool) -> None:
+        """`sampling` is how tokens are drawn from it: probabilities are those of that distribution."""
         super().__init__()
         self.causal_lm = causal_lm
-        self._temperature = temperature
+        self._temperature = sampling.temperature
+        self._truncation = Truncation.of(sampling)
         self._with_entropy = with_entropy
         self._half_precision_on_gpu = False
 
     @classmethod
     def load(
-        cls, path: Path, *, temperature: float, with_entropy: bool = False, gradient_checkpointing: bool = False
+        cls, path: Path, *, sampling: Sampling, with_entropy: bool = False, gradient_checkpointing: bool = False
     ) -> PolicyNetwork:
         """In float32: master weights are never kept in less."""
         causal_lm = _loaded(path)
-        network = cls(causal_lm, temperature=temperature, with_entropy=with_entropy)
+        network = cls(causal_lm, sampling=sampling, with_entropy=with_entropy)
         _check_family(causal_lm)
         network._prove()
         if gradient_checkpointing:
@@ -65,6 +69,9 @@ class PolicyNetwork(nn.Module):
         return cast(torch.Tensor, self.causal_lm.lm_head.weight)
 
     def forward(self, batch: PackedBatch) -> TokenScores:
+        return self._scores(batch, self._truncation)
+
+    def _scores(self, batch: PackedBatch, truncation: Truncation) -> TokenScores:
         packing = Packing(torch.tensor(batch.lengths), self._half_precision_on_gpu)
         hidden = self.causal_lm.base_model(
             input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False, packing=packing
@@ -75,6 +82,7 @@ class PolicyNetwork(nn.Module):
             batch.chosen,
             temperature=self._temperature,
             with_entropy=self._with_entropy,
+            truncation=truncation,
         )
 
     @torch.no_grad()
@@ -87,7 +95,7 @@ class PolicyNetwork(nn.Module):
         expected = torch.log_softmax(logits, dim=-1).gather(-1, tokens[1:, None])[:, 0]
         self.causal_lm.set_attn_implementation(IMPLEMENTATION)
         zeros = torch.zeros(_PROBE_TOKENS - 1)
-        ours = self(
+        ours = self._scores(
             PackedBatch(
                 token_ids=tokens,
                 positions=torch.arange(_PROBE_TOKENS),
@@ -98,8 +106,10 @@ class PolicyNetwork(nn.Module):
                 versions=zeros.long(),
                 advantages=zeros,
                 sequences=zeros.long(),
-                trained=torch.tensor([_PROBE_TOKENS - 1]),
-            )
+                answer_lengths=torch.tensor([_PROBE_TOKENS - 1]),
+                episodes=(),
+            ),
+            Truncation(),
         ).logprobs
         if not torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
             raise UnsupportedModel(

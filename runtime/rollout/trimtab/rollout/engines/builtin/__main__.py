@@ -25,6 +25,11 @@ _STOP_TIMEOUT_S = 5.0
 
 @click.command()
 @click.option("--model-path", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option(
+    "--tokenizer-path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the tokenizer; otherwise the model's.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, required=True)
 @click.option(
@@ -53,6 +58,7 @@ _STOP_TIMEOUT_S = 5.0
 def main(
     *,
     model_path: Path,
+    tokenizer_path: Path | None,
     host: str,
     port: int,
     device: str,
@@ -79,7 +85,9 @@ def main(
     )
     scheduler = Scheduler(model, weight_version=weight_version, limits=limits, max_held=max_queued_requests)
     scheduler.start()
-    server = EngineServer(model, scheduler, model_path=model_path, seeds=random.SystemRandom())
+    server = EngineServer(
+        model, scheduler, model_path=model_path, tokenizer_path=tokenizer_path, seeds=random.SystemRandom()
+    )
     web.run_app(
         server.application(),
         host=host,

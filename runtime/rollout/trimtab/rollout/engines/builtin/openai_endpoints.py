@@ -28,6 +28,7 @@ class CompletionRequest(BaseModel):
     temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=-1, ge=-1)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     n: Literal[1] = 1
     seed: int | None = None
     stop: _NonEmpty | tuple[_NonEmpty, ...] = ()
@@ -46,6 +47,7 @@ class CompletionRequest(BaseModel):
                 temperature=self.temperature,
                 top_p=self.top_p,
                 top_k=self.top_k,
+                min_p=self.min_p,
                 stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
                 sampling_seed=self.seed,
             ),

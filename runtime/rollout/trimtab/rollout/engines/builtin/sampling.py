@@ -15,7 +15,7 @@ from torch.nn import functional
 from trimtab.rollout.engines.builtin.generation import SamplingParams
 
 _GREEDY_BELOW = 1e-5
-_UNTRUNCATED = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1)
+_UNTRUNCATED = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0)
 _BLOCK = 256
 _SEED_BITS = 64
 
@@ -40,7 +40,7 @@ def sample(
     scores = logits.float()
     if any(p.temperature != 1.0 for p in params):
         scores = scores / torch.tensor([p.temperature for p in params], device=logits.device)[:, None]
-    truncated = [row for row, p in enumerate(params) if p.top_k > 0 or p.top_p < 1.0]
+    truncated = [row for row, p in enumerate(params) if p.top_k > 0 or p.top_p < 1.0 or p.min_p > 0.0]
     if truncated:
         scores = scores.clone()
         scores[truncated] = _truncated(scores[truncated], [params[row] for row in truncated])
@@ -75,11 +75,15 @@ def _drawn(weights: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _truncated(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Keep the top-k and the smallest set of tokens whose probability reaches top-p."""
+    """Keep those of the top-k that are in the smallest set whose probability reaches top-p, and that have min-p of the
+    likeliest's. As in SGLang, each is a limit on the whole distribution, and not on what another has left of it.
+    """
     ordered, indices = scores.sort(dim=-1, descending=True)
     probabilities = ordered.softmax(dim=-1)
     ranks = torch.arange(scores.shape[-1], device=scores.device)[None, :]
     top_k = torch.tensor([p.top_k if p.top_k > 0 else scores.shape[-1] for p in params], device=scores.device)
     top_p = torch.tensor([p.top_p for p in params], device=scores.device)
+    min_p = torch.tensor([p.min_p for p in params], device=scores.device)
     kept = (ranks < top_k[:, None]) & (probabilities.cumsum(dim=-1) - probabilities < top_p[:, None])
+    kept &= probabilities >= min_p[:, None] * probabilities[:, :1]
     return torch.empty_like(scores).scatter_(-1, indices, ordered.masked_fill(~kept, -torch.inf))

@@ -30,6 +30,7 @@ class EngineServer:
         scheduler: Scheduler,
         *,
         model_path: Path,
+        tokenizer_path: Path | None = None,
         seeds: random.Random,
         linger_s: float = 2.0,
     ) -> None:
@@ -37,7 +38,7 @@ class EngineServer:
         self._scheduler = scheduler
         self._model_path = model_path
         self._linger_s = linger_s
-        codec = TextCodec.find(model_path)
+        codec = TextCodec.find(tokenizer_path or model_path)
         self._generating = GenerateEndpoint(model, scheduler, codec=codec, seeds=seeds)
         self._openai = OpenAIEndpoints(
             self._generating, codec=codec, served_model=str(model_path), max_length=model.architecture.max_length

@@ -30,6 +30,11 @@ _log = structlog.get_logger(__name__)
 
 @click.command()
 @click.option("--model-path", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option(
+    "--tokenizer-path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the tokenizer; otherwise the model's.",
+)
 @click.option("--port", type=int, required=True)
 @click.option(
     "--interpreter",
@@ -42,6 +47,7 @@ _log = structlog.get_logger(__name__)
 def main(
     *,
     model_path: Path,
+    tokenizer_path: Path | None,
     port: int,
     interpreter: Path,
     startup_timeout_seconds: float,
@@ -52,6 +58,7 @@ def main(
     run_pod(
         _main(
             model_path=model_path,
+            tokenizer_path=tokenizer_path,
             port=port,
             interpreter=interpreter,
             patience=Patience(startup_s=startup_timeout_seconds),
@@ -60,7 +67,15 @@ def main(
     )
 
 
-async def _main(*, model_path: Path, port: int, interpreter: Path, patience: Patience, extra: tuple[str, ...]) -> None:
+async def _main(
+    *,
+    model_path: Path,
+    tokenizer_path: Path | None,
+    port: int,
+    interpreter: Path,
+    patience: Patience,
+    extra: tuple[str, ...],
+) -> None:
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
@@ -72,6 +87,7 @@ async def _main(*, model_path: Path, port: int, interpreter: Path, patience: Pat
     command = server_command(
         interpreter=interpreter,
         model_path=model_path,
+        tokenizer_path=tokenizer_path,
         port=port,
         accelerator=found.accelerator,
         extra=extra,

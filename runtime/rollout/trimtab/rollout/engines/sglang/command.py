@@ -20,6 +20,7 @@ _LOADER_FOLDER = Path(__file__).parent / "inside_sglang"
 _OWNED = {
     "--model-path": "it follows from policies[].model.uri",
     "--model": "it follows from policies[].model.uri",
+    "--tokenizer-path": "it follows from policies[].model.tokenizer",
     "--host": "the engine listens on loopback",
     "--port": "the pod chooses it",
     "--weight-version": "the first weights are version 0",
@@ -65,6 +66,7 @@ def server_command(
     *,
     interpreter: Path,
     model_path: Path,
+    tokenizer_path: Path | None = None,
     port: int,
     accelerator: bool,
     extra: Sequence[str],
@@ -74,7 +76,9 @@ def server_command(
     refuse_owned(extra)
     arguments = (
         str(interpreter), "-m", "sglang.launch_server",
-        f"--model-path={model_path}", f"--host={HOST}", f"--port={port}", f"--weight-version={BASE_VERSION}",
+        f"--model-path={model_path}",
+        *(() if tokenizer_path is None else (f"--tokenizer-path={tokenizer_path}",)),
+        f"--host={HOST}", f"--port={port}", f"--weight-version={BASE_VERSION}",
         "--custom-weight-loader", *LOADERS, "--log-level-http=warning",
         *(() if accelerator else _ON_CPU),
         *extra,
