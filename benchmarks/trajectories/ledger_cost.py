@@ -61,7 +61,7 @@ def empty_ledger(*, batch_size: int, replay: ReplaySettings | None = None) -> Le
         {POLICY: 1},
         selection=fresh if replay is None else Replay(replay, fresh),
         group_size=GROUP_SIZE,
-        batch_size=batch_size,
+        batch_sizes={POLICY: batch_size},
         max_staleness=_MAX_STALENESS,
         window_steps=_WINDOW_STEPS,
     )

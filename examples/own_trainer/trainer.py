@@ -72,7 +72,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     await checkpoints.claim(publisher.epoch)
 
-    model = AutoModelForCausalLM.from_pretrained(pod.folder / policy.model.uri, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(pod.folder / policy.weights.uri, dtype=torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=policy.algorithm.optimizer.learning_rate, momentum=0.9)
     step = 0
     if (newest := await checkpoints.newest()) is not None:

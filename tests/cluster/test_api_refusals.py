@@ -68,14 +68,27 @@ def test_ten_thousand_pools_are_refused_by_name(kubectl: Kubectl, namespace: str
     assert "spec.pools: Too many: 10000: must have at most 128 items" in refused.stderr
 
 
+def test_a_pool_that_lacks_a_policy_is_refused_in_the_words_of_the_offline_check(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    uncovered = changed(job("uncovered"), {"spec.pools.1.engines": [{"policy": "solver", "replicas": 3}]})
+    (problem,) = problems(uncovered)
+    assert "pool spot has no engine for policy verifier" in problem.message
+    refused = kubectl("apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(uncovered), check=False)
+    assert refused.returncode != 0
+    assert f"{problem.field}: Invalid value" in refused.stderr
+    assert problem.message in refused.stderr
+
+
 def test_the_largest_job_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     """The limits are chosen so that a job at all of them still passes within the price the server allows for rules."""
     names = [f"policy-{number}" for number in range(32)]
+    engines = [{"policy": name, "replicas": 16} for name in names]
     largest = changed(
         job("largest"),
         {
             "spec.policies": [{"name": name, "model": {"uri": "/models/base"}} for name in names],
-            "spec.pools": [{"name": f"pool-{number}", "policies": names} for number in range(128)],
+            "spec.pools": [{"name": f"pool-{number}", "engines": engines} for number in range(128)],
             "spec.workflow.roles": [{"name": name, "policy": name} for name in names],
             "spec.data.mix": [{"policy": name, "streams": [{"policy": other} for other in names]} for name in names],
         },

@@ -29,8 +29,17 @@ def all_hold(expressions: Sequence[str], value: Any) -> bool:
 
 def holds(expression: str, value: Any) -> bool:
     """Whether `expression` is true of `value`, which must come from `typed`."""
+    return _evaluated(expression, value) is True
+
+
+def text(expression: str, value: Any) -> str:
+    """What `expression` says of `value`, which must come from `typed`."""
+    return str(_evaluated(expression, value))
+
+
+def _evaluated(expression: str, value: Any) -> Any:
     try:
-        return _compiled(expression).execute({"self": value}) is True
+        return _compiled(expression).execute({"self": value})
     except (ValueError, TypeError, RuntimeError) as error:
         raise RuleEvaluationError(str(error)) from error
 

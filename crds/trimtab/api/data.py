@@ -24,6 +24,7 @@ from trimtab.api.scalars import (
 )
 
 Label = Annotated[str, Field(min_length=1, max_length=64)]
+MAX_BATCH = 1_048_576
 
 
 class Greso(ApiModel):
@@ -175,8 +176,8 @@ class Data(ApiModel):
         int, Field(ge=1, le=1024), immutable("groupSize", why="groups in flight would break; create a new RLJob")
     ] = 8
     """Episodes per prompt. Advantages compare the episodes of one group, so 1 leaves nothing to compare."""
-    batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 256
-    """Episodes in one trainer step, over all ranks."""
+    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)] = 256
+    """Episodes in one trainer step, over all ranks. A policy may have its own batchSize."""
     max_staleness: Annotated[int, Field(ge=0, le=1024)] = 8
     """Versions by which the oldest trained token of a sample may lag behind the trainer. 0 is fully on-policy: rollout
     then waits for every step."""

@@ -1,4 +1,4 @@
-"""The inference engine of a rollout pool."""
+"""The inference engines of a rollout pool: how each is launched, how many a policy has, and endpoints elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pydantic import Field
 
 from trimtab.api.model import ApiModel
 from trimtab.api.rules import Rule, only_with
-from trimtab.api.scalars import Location, Resources, Seconds, SecretKey, Url
+from trimtab.api.scalars import Location, MemberName, PositiveSeconds, Resources, Seconds, SecretKey, Url
 
 EngineName = Literal["builtin", "sglang", "openai"]
+EngineArgs = Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=128)]
 
 
 class Engine(ApiModel):
@@ -37,7 +38,7 @@ class Engine(ApiModel):
     name: EngineName = "builtin"
     """builtin is ours (torch, CPU or GPU, small models); sglang is launched in the pod or reached by url;
     openai is any OpenAI-compatible endpoint, whose weights stay as they are."""
-    args: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=128)] | None = None
+    args: EngineArgs | None = None
     """Command-line arguments added to those Trimtab sets, such as `--tp-size=4` of sglang or `--device=cpu` of
     builtin."""
     interpreter: Location | None = None
@@ -55,3 +56,40 @@ class Engine(ApiModel):
     """Seconds an engine may take to load before its pod counts as failed."""
     request_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Seconds one generation may take; after that it is a failure, never an empty answer."""
+
+
+class Endpoint(ApiModel):
+    """A model behind somebody's API, which is asked with messages and answers with text. It serves frozen policies."""
+
+    name: Literal["openai", "anthropic"]
+    """The protocol: openai is POST /v1/chat/completions, anthropic is POST /v1/messages."""
+    url: Url
+    """Base of the endpoint, with or without the final /v1."""
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    """Model name the endpoint knows."""
+    api_key_secret: SecretKey | None = None
+    """Secret key with the endpoint's API key."""
+    request_timeout_seconds: PositiveSeconds = 300
+    """Seconds one answer may take; after that it is a failure, never an empty answer."""
+
+
+class PolicyEngines(ApiModel):
+    """What samples the tokens of one policy in a pod."""
+
+    rules = (
+        Rule(
+            "!has(self.endpoint) || (self.replicas == 1 && !has(self.args))",
+            "replicas and args apply only without endpoint: an endpoint is not launched here",
+            ".endpoint",
+        ),
+    )
+
+    policy: MemberName
+    """Name of the policy."""
+    replicas: Annotated[int, Field(ge=1, le=16)] = 1
+    """Engines of this policy in each pod. Requests are spread over them; those that share a beginning go to the same
+    one."""
+    args: EngineArgs | None = None
+    """Command-line arguments of these engines, added to those of `engine`."""
+    endpoint: Endpoint | None = None
+    """For a frozen policy: an endpoint to ask in place of an engine in the pod."""

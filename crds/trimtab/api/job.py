@@ -15,7 +15,7 @@ from trimtab.api.failure import FailurePolicy
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
-from trimtab.api.pool import JobPool
+from trimtab.api.pool import ENDPOINT_OF_LEARNER, MISSING_ENGINE, MISSING_MODEL, UNKNOWN_POLICY, JobPool
 from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
 from trimtab.api.workflow import Workflow
@@ -24,6 +24,15 @@ MAX_POLICIES = 32
 MAX_POOLS = 128
 
 _KNOWN_POLICY = "self.policies.exists(policy, policy.name == {name})"
+_SERVED = "pool.engines.exists(engines, engines.policy == policy.name)"
+_ON_ENDPOINT = "pool.engines.exists(engines, engines.policy == policy.name && has(engines.endpoint))"
+_COVERED = f"(pool.engines.size() == 0 || self.policies.all(policy, {_SERVED}))"
+# The first pool and the first policy that it lacks. Lists of names, not of pools: the server prices what they may hold.
+_LACKING = f"self.policies.map(policy, {_SERVED} ? '' : policy.name).filter(name, name != '')[0]"
+_UNCOVERED = (
+    f"self.pools.map(pool, {_COVERED} ? '' : 'pool ' + pool.name + ' has no engine for policy ' + {_LACKING})"
+    f".filter(told, told != '')[0] + '{MISSING_ENGINE}'"
+)
 
 
 def _name_fits(members: str) -> Rule:
@@ -40,16 +49,36 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            "self.pools.all(pool, !has(pool.policies) || pool.policies.all(name, "
-            + _KNOWN_POLICY.format(name="name")
-            + "))",
-            "pools[].policies must name policies of this job",
+            "self.pools.all(pool, pool.engines.all(engines, " + _KNOWN_POLICY.format(name="engines.policy") + "))",
+            UNKNOWN_POLICY,
             ".pools",
         ),
         Rule(
-            "self.policies.all(policy, self.pools.exists(pool, !has(pool.policies) || policy.name in pool.policies))",
-            "every policy needs a pool that serves it: add it to a pool's policies",
+            f"self.pools.all(pool, {_COVERED})",
+            "pools[].engines must have every policy of this job: an episode has all its roles in one pod",
             ".pools",
+            told=_UNCOVERED,
+        ),
+        Rule(
+            "self.pools.all(pool, pool.engines.all(engines, !has(engines.endpoint) || "
+            "self.policies.exists(policy, policy.name == engines.policy && policy.frozen)))",
+            ENDPOINT_OF_LEARNER,
+            ".pools",
+        ),
+        Rule(
+            f"self.policies.all(policy, has(policy.model) || self.pools.all(pool, {_ON_ENDPOINT}))",
+            MISSING_MODEL,
+            ".policies",
+        ),
+        Rule(
+            "self.policies.exists(policy, !policy.frozen)",
+            "at least one policy must learn: not all of them may be frozen",
+            ".policies",
+        ),
+        Rule(
+            "self.policies.all(policy, !has(policy.batchSize) || policy.batchSize % self.data.groupSize == 0)",
+            "policies[].batchSize must be a multiple of data.groupSize: a batch holds whole groups",
+            ".policies",
         ),
         Rule(
             "self.workflow.roles.all(role, " + _KNOWN_POLICY.format(name="role.policy") + ")",
@@ -66,7 +95,14 @@ class RLJobSpec(ApiModel):
             ".data.mix",
         ),
         Rule(
-            "self.policies.all(policy, policy.trainer.replicas <= self.data.batchSize)",
+            "self.policies.all(policy, !policy.frozen || self.data.mix.all(mix, mix.policy != policy.name && "
+            "mix.streams.all(stream, stream.policy != policy.name)))",
+            "data.mix must name policies that learn: a frozen one has neither a trainer nor samples",
+            ".data.mix",
+        ),
+        Rule(
+            "self.policies.all(policy, "
+            "policy.trainer.replicas <= (has(policy.batchSize) ? policy.batchSize : self.data.batchSize))",
             "batchSize must be at least trainer.replicas: every rank needs a sample",
             ".data.batchSize",
         ),
@@ -101,7 +137,7 @@ class RLJobSpec(ApiModel):
             "policies can be neither added, removed nor renamed: create a new RLJob",
         ),
     ]
-    """The models that learn, each with a trainer of its own and no barrier between them."""
+    """The models that learn, each with a trainer of its own and no barrier between them, and frozen ones."""
     pools: Annotated[tuple[JobPool, ...], ListMap(), Field(min_length=1, max_length=MAX_POOLS)]
     """The rollout fleets. They can be added and removed while the job runs."""
     autoscaling: Autoscaling = Autoscaling()
@@ -124,6 +160,16 @@ class RLJobSpec(ApiModel):
     """Who runs the job. The operator leaves jobs managed by others alone."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What happens when pods fail."""
+
+    @property
+    def learning(self) -> tuple[Policy, ...]:
+        """The policies that are trained."""
+        return tuple(policy for policy in self.policies if not policy.frozen)
+
+    def batch_size(self, policy: str) -> int:
+        """Episodes in one step of this policy's trainer."""
+        own = next((one.batch_size for one in self.policies if one.name == policy), None)
+        return self.data.batch_size if own is None else own
 
 
 class PolicyStatus(ApiModel):

@@ -1,13 +1,16 @@
-"""A policy: one model that learns, with its own trainer, version line, buffer and weight stream."""
+"""A policy: one model that learns, with its own trainer, version line, buffer and weight stream, or a frozen one."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from pydantic import Field
+
 from trimtab.api.algorithm import Algorithm
+from trimtab.api.data import MAX_BATCH
 from trimtab.api.model import ApiModel
 from trimtab.api.names import RESERVED_MEMBERS
-from trimtab.api.rules import Rule, immutable
+from trimtab.api.rules import Rule, immutable, only_with
 from trimtab.api.sampling import Sampling
 from trimtab.api.scalars import Location, MemberName, PositiveCount
 from trimtab.api.training import TrainerSettings
@@ -34,15 +37,36 @@ class Model(ApiModel):
 
 
 class Policy(ApiModel):
-    """One model that learns."""
+    """One model that learns, or that has a part in episodes and stays as it is."""
+
+    rules = (
+        Rule("self.frozen || has(self.model)", "model is required, except for a frozen policy on endpoints", ".model"),
+        Rule("has(self.model) == has(oldSelf.model)", "model is immutable: versions continue from it", ".model"),
+        only_with("batchSize", condition="!self.frozen", when="to policies that learn, not to a frozen one"),
+    )
 
     name: Annotated[MemberName, NOT_RESERVED]
     """Name of the policy, unique in the job; its Trainer is called `<job>-<name>`."""
-    model: Annotated[Model, immutable("model", why="versions continue from it; create a new RLJob for another model")]
-    """Weights the policy starts from."""
+    model: (
+        Annotated[Model, immutable("model", why="versions continue from it; create a new RLJob for another model")]
+        | None
+    ) = None
+    """Weights the policy starts from. A frozen policy that every pool has an endpoint for needs none."""
+    frozen: Annotated[bool, immutable("frozen", why="a trainer and its samples belong to it; create a new RLJob")] = (
+        False
+    )
+    """It stays as it is: it has no Trainer, no versions and no samples, and what it says is environment to others."""
+    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)] | None = None
+    """Episodes in one step of its trainer, over all ranks; absent, data.batchSize."""
     algorithm: Algorithm = Algorithm()
     """How it learns."""
     sampling: Sampling = Sampling()
     """How its tokens are drawn in training episodes."""
     trainer: TrainerSettings = TrainerSettings()
     """The processes that train it."""
+
+    @property
+    def weights(self) -> Model:
+        """The model of a policy that is trained or that an engine in a pod serves, where the rules ask for one."""
+        assert self.model is not None, f"policy {self.name} has no model"
+        return self.model

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trimtab.api.conditions import Conditions, LastError
-from trimtab.api.engine import Engine
+from trimtab.api.engine import Engine, PolicyEngines
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_CHILD_NAME
 from trimtab.api.policy import NOT_RESERVED
-from trimtab.api.rules import ListSet, Rule, immutable
+from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import (
     LABEL_PATTERN,
     Count,
@@ -32,6 +32,13 @@ CHILD_NAME_RULE = Rule(
     "pods are named after it",
     ".metadata.name",
 )
+# What an RLJob says of its pools, and the operator of a RolloutPool made by hand.
+MISSING_ENGINE = ": an episode has all its roles in one pod, so add the policy to the engines of the pool"
+UNKNOWN_POLICY = "pools[].engines must name policies of this job"
+ENDPOINT_OF_LEARNER = (
+    "pools[].engines[].endpoint is for frozen policies: no endpoint takes the weights of one that learns"
+)
+MISSING_MODEL = "policies[].model is required where a pool has no endpoint for the policy in its engines"
 
 
 class Cluster(ApiModel):
@@ -78,10 +85,14 @@ class PoolSettings(ApiModel):
             "maxUnavailable and maxSurge must not both be 0: no pod could ever be replaced",
             ".update",
         ),
+        Rule(
+            "(self.engine.name != 'openai' && !has(self.engine.url)) || "
+            "self.engines.all(engines, engines.replicas == 1 && !has(engines.args))",
+            "replicas and args of engines apply only where the pool launches the engine (no url, not openai)",
+            ".engines",
+        ),
     )
 
-    policies: Annotated[tuple[MemberName, ...], ListSet(), Field(min_length=1, max_length=32)] | None = None
-    """Policies the pool serves; absent, all of the job's."""
     replicas: Replicas = 1
     """Pods wanted. With autoscaling Auto the autoscaler owns the RolloutPool's value, and the job's is only where it
     starts."""
@@ -97,6 +108,9 @@ class PoolSettings(ApiModel):
     """Pools of higher priority fill first and drain last, whatever they cost."""
     engine: Engine = Engine()
     """What samples tokens."""
+    engines: Annotated[tuple[PolicyEngines, ...], ListMap("policy"), Field(max_length=32)] = ()
+    """Engines by policy, with every policy of the job: an episode has all its roles in one pod. Empty, each policy has
+    one."""
     max_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Episodes one pod may run at once; it adapts below this to the engine's load."""
     grace_period_seconds: Seconds = 300
@@ -104,7 +118,8 @@ class PoolSettings(ApiModel):
     resources: Resources = Resources()
     """Compute resources of the worker's container; the engine has its own."""
     template: PodTemplate | None = None
-    """Pod template, laid over what the operator generates; containers are named `worker` and `engine`."""
+    """Pod template, laid over what the operator generates; containers are named `worker` and `engine`, or
+    `engine-<policy>` for the engines of one policy."""
     cluster: Cluster | None = None
     """Where the pods run; absent, in the operator's cluster."""
     update: Update = Update()

@@ -11,12 +11,14 @@ from typing import Any
 
 from trimtab.api.autoscaling import Autoscaling
 from trimtab.api.job import RLJob, RLJobSpec
+from trimtab.api.policy import Policy
 from trimtab.api.pool import RolloutPool
 from trimtab.api.support import unsupported
 from trimtab.api.validation import Path, Problem, parse, problems
 
 _UNSUPPORTED = "this version does not do it: remove it"
 _ONLY_FOR_AUTOSCALING = ("scale_up", "scale_down")
+_ONLY_FOR_LEARNING = ("algorithm", "trainer")
 _STEPS = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
@@ -57,7 +59,9 @@ def scale_warnings(pool: RolloutPool, replicas: int, job: RLJob | None) -> list[
 
 
 def _idle_trainer(spec: RLJobSpec) -> Iterator[str]:
-    every, number = max((policy.trainer.publish.every_steps, n) for n, policy in enumerate(spec.policies))
+    every, number = max(
+        (policy.trainer.publish.every_steps, n) for n, policy in enumerate(spec.policies) if not policy.frozen
+    )
     if spec.data.max_staleness < every:
         yield (
             f"spec.data.maxStaleness: {spec.data.max_staleness} makes training synchronous: rollout waits for the "
@@ -67,6 +71,11 @@ def _idle_trainer(spec: RLJobSpec) -> Iterator[str]:
 
 
 def _without_effect(spec: RLJobSpec) -> Iterator[str]:
+    for number, policy in enumerate(spec.policies):
+        for name in _ONLY_FOR_LEARNING if policy.frozen else ():
+            field = Policy.model_fields[name]
+            if getattr(policy, name) != field.get_default(call_default_factory=True):
+                yield f"spec.policies[{number}].{field.alias}: has no effect on a frozen policy, which does not learn"
     if spec.autoscaling.mode != "Off":
         return
     for name in _ONLY_FOR_AUTOSCALING:

@@ -15,16 +15,19 @@ from pydantic_core import CoreSchema
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One CEL expression over `self`; `message` says what must hold, `field` names the culprit below the rule's own
-    path."""
+    path. `told` is a CEL expression of a text, for a message that names what it is about; where it cannot be evaluated,
+    `message` stands for it."""
 
     expression: str
     message: str
     field: str = ""
+    told: str = ""
 
     def wire(self) -> dict[str, str]:
         """The rule as an entry of x-kubernetes-validations."""
         entry = {"rule": self.expression, "message": self.message}
-        return entry | ({"fieldPath": self.field} if self.field else {})
+        entry |= {"fieldPath": self.field} if self.field else {}
+        return entry | ({"messageExpression": self.told} if self.told else {})
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core)

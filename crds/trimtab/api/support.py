@@ -35,11 +35,11 @@ _CLUSTER_JOB = (
 def unsupported(spec: RLJobSpec) -> list[str]:
     """Fields of the spec that ask for more than this version does, as Kubernetes writes paths."""
     found = list(_asked(spec, _JOB, above="spec"))
+    engines = {pool.engine.name for pool in spec.pools}
     for number, pool in enumerate(spec.pools):
         found += [f"spec.pools[{number}].engine.{field}" for field in _unsupported_in_engine(spec, pool)]
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
-        engines = {pool.engine.name for pool in spec.pools if policy.name in (pool.policies or (policy.name,))}
         found += [f"spec.policies[{number}].{field}" for field in _inexact_sampling(policy, engines)]
     return found
 
@@ -56,13 +56,15 @@ def without_meaning_here(spec: RLJobSpec) -> list[str]:
 def unsupported_in_policy(policy: Policy) -> list[str]:
     """The same for one policy, as paths below it."""
     # Greedy samples of a prompt are all the same and teach nothing.
-    return ["sampling.temperature"] if policy.sampling.temperature == 0 else []
+    return ["sampling.temperature"] if policy.sampling.temperature == 0 and not policy.frozen else []
 
 
 def _inexact_sampling(policy: Policy, engines: set[EngineName]) -> list[str]:
     """Settings that leave tokens out where an engine that serves the policy does not tell the logprobs of the rest."""
-    asked = [field for field in ("top_p", "top_k", "min_p") if _is_set(policy.sampling, field)]
+    if policy.frozen:
+        return []
     sampling = policy.sampling
+    asked = [field for field in ("top_p", "top_k", "min_p") if _is_set(sampling, field)]
     inexact: set[str] = set()
     if "openai" in engines:
         inexact |= set(asked)
@@ -81,7 +83,8 @@ def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:
     if engine.name == "sglang":
         if engine.api_key_secret is not None:
             found.append("apiKeySecret")
-        if engine.url is not None and len(pool.policies or spec.policies) > 1:
+        endpoints = sum(engines.endpoint is not None for engines in pool.engines)
+        if engine.url is not None and len(spec.policies) - endpoints > 1:
             # One server holds one set of weights; each policy would overwrite the other's.
             found.append("url")
     return found

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from trimtab.api.cel_rules import RuleEvaluationError, all_hold, holds, typed
+from trimtab.api.cel_rules import RuleEvaluationError, all_hold, holds, text, typed
 from trimtab.api.crd import KINDS, Resource
 from trimtab.api.model import API_VERSION, GROUP, ObjectMeta
 from trimtab.api.schema import Schema, fill_defaults, structural_schema
@@ -251,7 +251,9 @@ def _rule_problems(value: Any, schema: Schema, path: Path) -> Iterator[Problem]:
         at = (*path, *rule.get("fieldPath", "").split(".")[1:])
         try:
             if not holds(rule["rule"], subject):
-                yield Problem(at, rule["message"])
+                yield Problem(
+                    at, text(rule["messageExpression"], subject) if "messageExpression" in rule else rule["message"]
+                )
         except RuleEvaluationError as error:
             yield Problem(at, f"rule {rule['rule']!r} cannot be evaluated: {error}")
 

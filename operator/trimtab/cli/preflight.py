@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
-from trimtab.api.policy import Policy
+from trimtab.api.policy import Model, Policy
 from trimtab.api.prompts import PromptInput
 from trimtab.api.workflow import Workflow
 from trimtab.dataflow.prompts.prompt import checked_content
@@ -31,7 +31,8 @@ def problems(job: RLJob, folder: Path) -> list[str]:
     """Each with the field, the file and the line or the fix. `folder` is what relative paths are relative to."""
     found: list[str] = []
     for policy in job.spec.policies:
-        found += _model(policy, folder)
+        if policy.model is not None:
+            found += _model(policy, policy.model, folder)
     for source in job.spec.data.prompts:
         found += _prompts(f"spec.data.prompts[{source.name}]", source, folder)
     for benchmark in job.spec.evaluation.benchmarks if job.spec.evaluation is not None else ():
@@ -39,16 +40,16 @@ def problems(job: RLJob, folder: Path) -> list[str]:
     return [*found, *_workflow(job.spec.workflow, folder)]
 
 
-def _model(policy: Policy, folder: Path) -> Iterator[str]:
-    field, place = f"spec.policies[{policy.name}].model.uri", folder / policy.model.uri
+def _model(policy: Policy, model: Model, folder: Path) -> Iterator[str]:
+    field, place = f"spec.policies[{policy.name}].model.uri", folder / model.uri
     ours = template_command(policy.trainer.template, container="trainer") is None
     if why := unreadable(place):
         yield f"{field}: {why}"
     elif ours and not (place / "config.json").is_file():
         yield f"{field}: {place} holds no config.json, so it is no model in transformers format"
-    elif policy.model.tokenizer is None and not _has_tokenizer(place):
+    elif model.tokenizer is None and not _has_tokenizer(place):
         yield f"{field}: {place} holds no tokenizer, such as a tokenizer.json; save the model's tokenizer into it"
-    if policy.model.tokenizer is not None and not _has_tokenizer(own := folder / policy.model.tokenizer):
+    if model.tokenizer is not None and not _has_tokenizer(own := folder / model.tokenizer):
         of = f"spec.policies[{policy.name}].model.tokenizer"
         yield f"{of}: {unreadable(own) or f'{own} holds no tokenizer, such as a tokenizer.json'}"
 

@@ -112,6 +112,11 @@ def _check_supported(job: RLJob) -> None:
 
 def _check_secrets(job: RLJob) -> None:
     named = {f"pools[{pool.name}].engine.apiKeySecret": pool.engine.api_key_secret for pool in job.spec.pools}
+    for pool in job.spec.pools:
+        for engines in pool.engines:
+            if engines.endpoint is not None:
+                field = f"pools[{pool.name}].engines[{engines.policy}].endpoint.apiKeySecret"
+                named[field] = engines.endpoint.api_key_secret
     if (agent := job.spec.autoscaling.maintainer.agent) is not None:
         named["autoscaling.maintainer.agent.apiKeySecret"] = agent.api_key_secret
     missing = []

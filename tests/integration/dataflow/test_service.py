@@ -30,7 +30,8 @@ BOUND = (STALENESS + 1) * BATCH
 
 
 async def audited(sim: Simulation) -> AuditReport:
-    report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
+    sizes = {policy.name: sim.job.spec.batch_size(policy.name) for policy in sim.job.spec.learning}
+    report = await audit(sim.bus, sim.topology, data=sim.job.spec.data, batch_sizes=sizes)
     assert report.violations == []
     return report
 
@@ -239,6 +240,38 @@ async def test_two_policies_go_at_their_own_pace(nats_settings: NatsSettings, tm
         assert await sim.train(steps=range(2, 9), policy="judge", attempt=1, seen={}) == 6
         assert await ahead == 6
         assert (await audited(sim)).steps == {"solver": 6, "judge": 6}
+
+
+async def test_each_policy_has_batches_of_its_own_size_and_neither_waits_for_the_other(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    policies = [{"name": "solver"}, {"name": "judge", "batchSize": BATCH // 2}]
+    async with (
+        simulation(nats_settings, tmp_path, policies=policies, maxSteps=8) as sim,
+        running(sim.work(policies=("solver", "judge"))),
+        sim.service(),
+    ):
+        seen: dict[str, dict[int, set[str]]] = {"solver": {}, "judge": {}}
+        solver = asyncio.create_task(sim.train(steps=range(9), policy="solver", seen=seen["solver"]))
+        assert await sim.train(steps=range(9), policy="judge", seen=seen["judge"]) == 8
+        done = await sim.ask(8, policy="judge", trained=True)
+        assert isinstance(done, LeaseRefused)
+        assert await solver == 8, "it goes on when the other has finished"
+        assert {len(rows) for rows in seen["solver"].values()} == {BATCH}
+        assert {len(rows) for rows in seen["judge"].values()} == {BATCH // 2}
+        assert (await audited(sim)).steps == {"solver": 8, "judge": 8}
+
+
+async def test_a_frozen_policy_is_waited_for_by_nobody(nats_settings: NatsSettings, tmp_path: Path) -> None:
+    """No row of it ever comes."""
+    policies = [{"name": "solver"}, {"name": "judge", "frozen": True, "model": {"uri": "model"}}]
+    async with (
+        simulation(nats_settings, tmp_path, policies=policies, maxSteps=4) as sim,
+        running(sim.work(policies=("solver",))),
+        sim.service(),
+    ):
+        assert await sim.train(steps=range(6), seen={}) == 4
+        assert (await audited(sim)).steps == {"solver": 4}
 
 
 async def test_headers_that_cannot_be_read_stop_neither_the_service_nor_its_recovery(

@@ -47,7 +47,6 @@ def pool(name: str, *, desired: int, **changes: Any) -> PoolState:
         "min_replicas": 1,
         "max_replicas": 12,
         "devices_per_replica": 1,
-        "policies": ("main",),
         "samples_per_second": 0.55,
         "start_up_seconds": 120.0,
     }

@@ -49,8 +49,22 @@ _TRAINER = {
     },
     "checkpoint": {"everySteps": 20, "keep": 5, "uri": "s3://checkpoints/run"},
 }
+_ASKED = {
+    "policy": "judge",
+    "endpoint": {
+        "name": "anthropic",
+        "url": "https://api.anthropic.com",
+        "model": "claude-opus-4-6",
+        "apiKeySecret": _SECRET,
+        "requestTimeoutSeconds": 60,
+    },
+}
 _POOL = {
-    "policies": ["solver"],
+    "engines": [
+        {"policy": "solver", "replicas": 3, "args": ["--mem-fraction-static=0.8"]},
+        {"policy": "verifier"},
+        _ASKED,
+    ],
     "replicas": 4,
     "minReplicas": 1,
     "maxReplicas": 16,
@@ -86,7 +100,11 @@ def complete_job() -> Manifest:
                 "entrypoint": "team.workflows:SolverVerifier",
                 "args": {"retries": 2},
                 "source": {"configMap": {"name": "workflow-code"}},
-                "roles": [{"name": "proposer", "policy": "solver"}, {"name": "judge", "policy": "verifier"}],
+                "roles": [
+                    {"name": "proposer", "policy": "solver"},
+                    {"name": "verifier", "policy": "verifier"},
+                    {"name": "judge", "policy": "judge"},
+                ],
                 "episodeTimeoutSeconds": 120,
             },
             "spec.data": {
@@ -130,12 +148,15 @@ def complete_job() -> Manifest:
                 "shards": 2,
                 "template": _TEMPLATE,
             },
+            "spec.policies": [*job()["spec"]["policies"], {"name": "judge", "frozen": True}],
             "spec.policies.0.algorithm": _ALGORITHM,
+            "spec.policies.0.batchSize": 256,
             "spec.policies.0.sampling": _SAMPLING,
             "spec.policies.0.trainer": _TRAINER,
             "spec.policies.0.model": _MODEL,
             "spec.policies.1.algorithm": {"name": "m2po", "m2Threshold": 0.01},
             "spec.pools.1": {"name": "spot", **_POOL},
+            "spec.pools.0.engines": [{"policy": "solver"}, {"policy": "verifier"}, _ASKED],
             "spec.pools.0.engine": {"name": "openai", "url": "https://llm/v1", "model": "m", "apiKeySecret": _SECRET},
             "spec.autoscaling": {
                 "mode": "Auto",

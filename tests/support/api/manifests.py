@@ -24,7 +24,7 @@ def job(name: str = "arithmetic") -> Manifest:
                 {"name": "solver", "model": {"uri": "/models/solver"}},
                 {"name": "verifier", "model": {"uri": "/models/verifier"}},
             ],
-            "pools": [{"name": "home", "replicas": 2}, {"name": "spot", "policies": ["solver"]}],
+            "pools": [{"name": "home", "replicas": 2}, {"name": "spot"}],
         },
     )
 
@@ -78,6 +78,8 @@ def _trainer(case: str, field: str, changes: dict[str, Any]) -> Bad:
 
 
 _TWO_SELECTIONS = {"selection": {"entrypoint": "a:B"}, "replay": {"ratio": 0.5}}
+_SERVED = {"policy": "solver"}
+_ASKED = {"policy": "verifier", "endpoint": {"name": "openai", "url": "https://llm", "model": "m"}}
 _SECRET = {"name": "keys", "key": "token"}
 
 BAD_MANIFESTS = [
@@ -136,9 +138,13 @@ BAD_MANIFESTS = [
     ),
     _pool("pool-url-form", "spec.engine.url", {"spec.engine": {"name": "sglang", "url": "sglang:30000"}}),
     # Names and references.
-    _job("twice-a-policy", "spec.policies[1]", {"spec.policies.1.name": "solver", "spec.pools.1.policies": ["solver"]}),
+    _job("twice-a-policy", "spec.policies[1]", {"spec.policies.1.name": "solver"}),
     _job("twice-a-pool", "spec.pools[1]", {"spec.pools.1.name": "home"}),
-    _job("twice-in-a-set", "spec.pools[1].policies[1]", {"spec.pools.1.policies": ["solver", "solver"]}),
+    _job(
+        "engines-twice",
+        "spec.pools[1].engines[2]",
+        {"spec.pools.1.engines": [{"policy": "solver"}, {"policy": "verifier"}, {"policy": "solver"}]},
+    ),
     _job(
         "reserved-policy",
         "spec.policies[0].name",
@@ -147,8 +153,30 @@ BAD_MANIFESTS = [
     _job("model-elsewhere", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "s3://models/solver"}),
     _job("tokenizer-elsewhere", "model.tokenizer", {"spec.policies.0.model.tokenizer": "s3://models/words"}),
     _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
-    _job("unknown-policy", "spec.pools", {"spec.pools.1.policies": ["slover"]}),
-    _job("unserved-policy", "spec.pools", {"spec.pools": [{"name": "home", "policies": ["solver"]}]}),
+    _job(
+        "unknown-policy",
+        "spec.pools",
+        {"spec.pools.1.engines": [{"policy": "solver"}, {"policy": "verifier"}, {"policy": "critic"}]},
+    ),
+    _job("unserved-policy", "spec.pools", {"spec.pools.1.engines": [{"policy": "solver", "replicas": 3}]}),
+    _job("no-engines", "spec.pools[1].engines[0].replicas", {"spec.pools.1.engines": [{"policy": "a", "replicas": 0}]}),
+    _job("endpoint-of-a-learner", "spec.pools", {"spec.pools.1.engines": [_SERVED, {**_SERVED, **_ASKED}]}),
+    _job("frozen-without-a-model", "spec.policies", {"spec.policies.1": {"name": "verifier", "frozen": True}}),
+    _job("learner-without-a-model", "spec.policies[1].model", {"spec.policies.1": {"name": "verifier"}}),
+    _job("all-frozen", "spec.policies", {"spec.policies.0.frozen": True, "spec.policies.1.frozen": True}),
+    _job(
+        "frozen-stream",
+        "spec.data.mix",
+        {
+            "spec.policies.1.frozen": True,
+            "spec.data.mix": [{"policy": "solver", "streams": [{"policy": "verifier"}]}],
+        },
+    ),
+    _job(
+        "frozen-batch",
+        "spec.policies[1].batchSize",
+        {"spec.policies.1.frozen": True, "spec.policies.1.batchSize": 8},
+    ),
     _job("policy-without-role", "spec.workflow.roles", {"spec.workflow.roles": [{"name": "a", "policy": "solver"}]}),
     _job(
         "published-too-rarely",
@@ -178,7 +206,13 @@ BAD_MANIFESTS = [
     _trainer("trainer-long-name", "metadata.name", {"metadata.name": "t" * 50}),
     # Fields that must agree.
     _job("split-group", "spec.data.batchSize", {"spec.data.groupSize": 7}),
+    _job("split-group-of-a-policy", "spec.policies", {"spec.policies.1.batchSize": 12}),
     _job("idle-ranks", "spec.data.batchSize", {"spec.policies.0.trainer.replicas": 512}),
+    _job(
+        "idle-ranks-of-a-policy",
+        "spec.data.batchSize",
+        {"spec.policies.0.trainer.replicas": 9, "spec.policies.0.batchSize": 8},
+    ),
     _job("tau", "spec.autoscaling.tauLow", {"spec.autoscaling.tauLow": 0.2}),
     _job("fleet-bounds", "spec.autoscaling.minReplicas", {"spec.autoscaling": {"minReplicas": 9, "maxReplicas": 8}}),
     _job("auto-without-bound", "spec.autoscaling.maxReplicas", {"spec.autoscaling.mode": "Auto"}),
@@ -224,6 +258,17 @@ BAD_MANIFESTS = [
         "openai-args",
         "spec.pools[0].engine.args",
         {"spec.pools.0.engine": {"name": "openai", "url": "https://llm", "model": "m", "args": ["--tp-size=2"]}},
+    ),
+    _pool(
+        "engines-elsewhere",
+        "spec.engines",
+        {"spec.engine": {"name": "sglang", "url": "http://e"}, "spec.engines": [{"policy": "solver", "replicas": 2}]},
+    ),
+    _pool("two-endpoints", "spec.engines[0].endpoint", {"spec.engines": [{**_SERVED, **_ASKED, "replicas": 2}]}),
+    _pool(
+        "unknown-endpoint",
+        "spec.engines[0].endpoint.name",
+        {"spec.engines": [{**_SERVED, "endpoint": {"name": "google", "url": "https://llm", "model": "m"}}]},
     ),
     _pool("key-without-url", "spec.engine.apiKeySecret", {"spec.engine": {"name": "sglang", "apiKeySecret": _SECRET}}),
     _pool(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.groups import Allotment, Group, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, Witness
@@ -108,13 +110,14 @@ def ledger(
     witness: Witness | None = None,
     selection: Selection | None = None,
     batch_size: int = BATCH,
+    batch_sizes: Mapping[str, int] | None = None,
 ) -> Ledger:
     policies = policies or {"solver": 1}
     return Ledger(
         policies,
         selection=selection or Fresh({policy: {policy: 1.0} for policy in policies}, seed=0),
         group_size=GROUP,
-        batch_size=batch_size,
+        batch_sizes=batch_sizes or dict.fromkeys(policies, batch_size),
         max_staleness=max_staleness,
         window_steps=WINDOW,
         has_filters=has_filters,

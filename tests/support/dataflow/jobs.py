@@ -9,8 +9,15 @@ from trimtab.api.job import RLJob, RLJobSpec
 from trimtab.api.validation import parse
 
 
-def job(name: str = "job", *, policies: int = 1, trainer: dict[str, Any] | None = None, **fields: Any) -> RLJob:
-    names = ["solver", "judge"][:policies]
+def job(
+    name: str = "job",
+    *,
+    policies: int | list[dict[str, Any]] = 1,
+    trainer: dict[str, Any] | None = None,
+    **fields: Any,
+) -> RLJob:
+    """`policies` is how many, or what they are."""
+    listed = policies if isinstance(policies, list) else [{"name": one} for one in ["solver", "judge"][:policies]]
     manifest = {
         "apiVersion": "rl.trimtab.dev/v1alpha1",
         "kind": "RLJob",
@@ -25,8 +32,12 @@ def job(name: str = "job", *, policies: int = 1, trainer: dict[str, Any] | None 
             },
             "autoscaling": {"windowSteps": WINDOW},
             "policies": [
-                {"name": policy, "model": {"uri": "model"}, **({"trainer": trainer} if trainer else {})}
-                for policy in names
+                {
+                    **({} if policy.get("frozen") else {"model": {"uri": "model"}}),
+                    **({"trainer": trainer} if trainer else {}),
+                    **policy,
+                }
+                for policy in listed
             ],
             "pools": [{"name": "local", "replicas": 1}],
             "maxSteps": 1000,

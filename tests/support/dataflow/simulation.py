@@ -302,7 +302,6 @@ async def simulation(
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)
-    assert isinstance(policies, int)
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
         yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)

@@ -33,7 +33,7 @@ def test_pools_in_other_clusters_are_supported() -> None:
     [
         ({"spec.policies.0.sampling.temperature": 0}, "spec.policies[0].sampling.temperature"),
         (
-            {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}, "spec.pools.1.policies": None},
+            {"spec.pools.1.engine": {"name": "sglang", "url": "http://gpu:30000"}},
             "spec.pools[1].engine.url",
         ),
         ({"spec.data.shards": 2}, "spec.data.shards"),
@@ -87,8 +87,10 @@ def test_tokens_are_left_out_where_the_engine_s_logprobs_say_so(
 
 def test_a_key_for_sglang_is_not_passed_over_in_silence() -> None:
     engine = {"name": "sglang", "url": "http://gpu:30000", "apiKeySecret": {"name": "engine", "key": "token"}}
-    found = _unsupported({"spec.pools.1.engine": engine, "spec.pools.1.policies": ["solver"]})
-    assert found == ["spec.pools[1].engine.apiKeySecret"]
+    endpoint = {"name": "openai", "url": "https://llm", "model": "m"}
+    engines = [{"policy": "solver"}, {"policy": "verifier", "endpoint": endpoint}]
+    frozen = {"spec.policies.1.frozen": True, "spec.pools.1.engines": engines}
+    assert _unsupported({"spec.pools.1.engine": engine, **frozen}) == ["spec.pools[1].engine.apiKeySecret"]
 
 
 def test_every_name_in_the_list_is_a_field_of_the_api() -> None:

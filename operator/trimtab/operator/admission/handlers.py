@@ -23,7 +23,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError
 from trimtab.kube.resources import RLJOBS, ROLLOUT_POOLS, TRAINERS, Object, Resource
 from trimtab.operator.admission.configuration import REVIEW
-from trimtab.operator.admission.judgement import Judgement, is_scaled, judge, judge_scale
+from trimtab.operator.admission.judgement import Judgement, changes_spec, judge, judge_scale
 
 _LOGIN_LIFETIME = datetime.timedelta(minutes=5)
 _LOOKUP_S = 2.0
@@ -73,7 +73,7 @@ def _validate(registry: kopf.OperatorRegistry, resource: Resource, on_review: On
     async def validate(*, memo: kopf.Memo, warnings: list[str], **given: Any) -> None:
         new, old = dict(given["new"]), None if given["old"] is None else dict(given["old"])
         try:
-            judgement = judge(new, old=old, job=await _job_of(memo.client, new) if is_scaled(new, old=old) else None)
+            judgement = judge(new, old=old, job=await _job_of(memo.client, new) if changes_spec(new, old=old) else None)
         except Exception:  # noqa: BLE001 - a fault of ours keeps no one from writing; the reconciler judges again
             _log.exception("admission_faulted", kind=resource.kind)
             on_review(resource.kind, "faulted")
@@ -113,7 +113,7 @@ def _answer(judgement: Judgement, warnings: list[str]) -> None:
 
 
 async def _job_of(client: KubeClient, item: Object) -> RLJob | None:
-    """Of a pool; only for a warning, so what cannot be had is done without."""
+    """Of a pool. What cannot be had is done without: the reconciler judges again."""
     name = ((item.get("spec") or {}).get("jobRef") or {}).get("name")
     if item.get("kind") != ROLLOUT_POOLS.kind or not name:
         return None

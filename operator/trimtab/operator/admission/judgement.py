@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.api import labels
+from trimtab.api.coverage import cannot_serve
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.review import review, scale_warnings
@@ -24,12 +26,12 @@ class Judgement:
 
 
 def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
-    """`job` is that of a pool that is scaled, as far as it is known.
+    """`job` is that of a RolloutPool, as far as it is known.
 
     A write that leaves the spec as it is says nothing new, and one to an object that goes must not be held up: a bad
     object that came in while the webhook was down gets its status, loses its finalizer and can be deleted.
     """
-    if new["metadata"].get("deletionTimestamp") or (old is not None and old.get("spec") == new.get("spec")):
+    if new["metadata"].get("deletionTimestamp") or not changes_spec(new, old=old):
         return Judgement()
     if (overlong := overlong_spec(new.get("spec"))) is not None:
         return Judgement(refusal=overlong)
@@ -40,9 +42,17 @@ def judge(new: Object, *, old: Object | None, job: RLJob | None) -> Judgement:
         return Judgement(refusal=_listed(problems), warnings=reviewed.warnings)
     resource = parse(written)
     warnings = list(reviewed.warnings)
+    if isinstance(resource, RolloutPool) and job is not None:
+        why = cannot_serve(job.spec, resource.spec, name=_pool_name(new))
+        if why is not None:
+            return Judgement(refusal=f"spec.engines: {why}", warnings=tuple(warnings))
     if isinstance(resource, RolloutPool) and is_scaled(new, old=old):
         warnings += scale_warnings(resource, resource.spec.replicas, job)
     return Judgement(refusal=refusal_of(resource.spec), warnings=tuple(warnings))
+
+
+def changes_spec(new: Object, *, old: Object | None) -> bool:
+    return old is None or old.get("spec") != new.get("spec")
 
 
 def is_scaled(new: Object, *, old: Object | None) -> bool:
@@ -56,6 +66,11 @@ def is_scaled(new: Object, *, old: Object | None) -> bool:
 def judge_scale(pool: RolloutPool, replicas: int, *, job: RLJob | None) -> Judgement:
     """`kubectl scale` is never refused."""
     return Judgement(warnings=tuple(scale_warnings(pool, replicas, job)))
+
+
+def _pool_name(item: Object) -> str:
+    metadata = item["metadata"]
+    return str((metadata.get("labels") or {}).get(labels.POOL) or metadata.get("name") or "")
 
 
 def _as_written(item: Object) -> Object:

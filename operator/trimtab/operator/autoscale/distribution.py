@@ -1,4 +1,4 @@
-"""From capacity to replicas: pools fill best-first and drain worst-first, within their own bounds, and several policies
+"""From capacity to replicas: pools fill best-first and drain worst-first, within their own bounds, and all policies
 share them. The neediest decides growth; nothing goes that any of them needs.
 """
 
@@ -23,7 +23,7 @@ class Want:
     policy: str
     branch: Branch
     capacity: float
-    """The least that will do, over the pools that serve the policy."""
+    """The least that will do, over all pools."""
     reason: str
     """One CamelCase word."""
     message: str
@@ -41,17 +41,16 @@ def distributed(wants: Sequence[Want], *, fleet: Fleet, weights: Weights) -> dic
     targets = fleet.sizes
 
     def missing(want: Want) -> float:
-        return want.capacity - fleet.capacity(targets, weights, policy=want.policy)
+        return want.capacity - fleet.capacity(targets, weights)
 
     for want in sorted(wants, key=lambda want: (-missing(want), want.policy)):
         for pool in best_first(fleet, weights):
-            if pool.serves(want.policy) and missing(want) > _EPSILON * want.capacity:
+            if missing(want) > _EPSILON * want.capacity:
                 more = math.ceil(missing(want) / weights[pool.name] - _EPSILON)
                 targets[pool.name] = _at_most(pool, targets[pool.name] + more)
     if wants and targets == fleet.sizes:
         for pool in reversed(best_first(fleet, weights)):
-            concerned = [want for want in wants if pool.serves(want.policy)]
-            spare = min((-missing(want) for want in concerned), default=0.0)
+            spare = min((-missing(want) for want in wants), default=0.0)
             fewer = math.floor(max(0.0, spare) / weights[pool.name] + _EPSILON)
             targets[pool.name] = max(min(pool.least, targets[pool.name]), targets[pool.name] - fewer)
     return targets

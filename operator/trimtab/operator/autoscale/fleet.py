@@ -31,11 +31,6 @@ class Pool:
     priority: int = 0
     startup_s: float | None = None
     """Seconds from creation to readiness of its pods, the median; None before there has been any."""
-    policies: frozenset[str] | None = None
-    """Those it serves; None for all."""
-
-    def serves(self, policy: str) -> bool:
-        return self.policies is None or policy in self.policies
 
     @property
     def least(self) -> int:
@@ -62,16 +57,13 @@ class Fleet:
     def total(self) -> int:
         return sum(pool.desired for pool in self.pools)
 
-    def serving(self, policy: str) -> tuple[Pool, ...]:
-        return tuple(pool for pool in self.pools if pool.serves(policy))
+    def capacity(self, replicas: Mapping[str, float], weights: Weights) -> float:
+        """What so many replicas of the pools produce. Each pool serves every policy, so it is the same for all."""
+        return sum(replicas.get(pool.name, 0) * weights[pool.name] for pool in self.pools)
 
-    def capacity(self, replicas: Mapping[str, float], weights: Weights, *, policy: str) -> float:
-        """What so many replicas of the pools that serve a policy produce."""
-        return sum(replicas.get(pool.name, 0) * weights[pool.name] for pool in self.serving(policy))
-
-    def startup_s(self, policy: str) -> float:
+    def startup_s(self) -> float:
         """How long new capacity takes to arrive; 0 where that is not known."""
-        return max((pool.startup_s or 0.0 for pool in self.serving(policy) if not pool.paused), default=0.0)
+        return max((pool.startup_s or 0.0 for pool in self.pools if not pool.paused), default=0.0)
 
 
 def device_weights(fleet: Fleet) -> dict[str, float]:

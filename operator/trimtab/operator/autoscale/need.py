@@ -86,7 +86,7 @@ class _Reading:
 def _reading(window: Window, *, fleet: Fleet, weights: Weights, load: float) -> _Reading:
     own = window.load
     today = min(_MOST_SCALED, max(1 / _MOST_SCALED, load / own)) if own > 0 and load > 0 else 1.0
-    return _Reading(window=window, capacity=fleet.capacity(window.ready, weights, policy=window.policy), today=today)
+    return _Reading(window=window, capacity=fleet.capacity(window.ready, weights), today=today)
 
 
 def _outlived(before: _Reading, latest: _Reading) -> bool:

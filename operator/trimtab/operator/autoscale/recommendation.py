@@ -90,7 +90,7 @@ def _want(
         return Want(
             policy=policy,
             branch=Branch.HOLD,
-            capacity=fleet.capacity(fleet.sizes, weights, policy=policy),
+            capacity=fleet.capacity(fleet.sizes, weights),
             reason=unknown.reason,
             message=f"{unknown.message}, so nothing shrinks",
         )
@@ -103,7 +103,7 @@ def _decisive(wants: Sequence[Want], *, fleet: Fleet, weights: Weights, targets:
     """The want that explains the targets: the neediest when the fleet grows; else one of which nothing is known; else
     the one with least to spare.
     """
-    have = {want.policy: fleet.capacity(fleet.sizes, weights, policy=want.policy) for want in wants}
+    have = {want.policy: fleet.capacity(fleet.sizes, weights) for want in wants}
 
     def pressure(want: Want) -> float:
         return want.capacity / max(1e-9, have[want.policy])

@@ -12,7 +12,7 @@ from trimtab.operator.autoscale.fleet import Fleet
 
 def three_zone(report: BalanceReport, *, fleet: Fleet, config: Autoscaling) -> Want:
     """Counted in devices, as in the paper."""
-    per_replica = {pool.name: pool.devices for pool in fleet.serving(report.policy)}
+    per_replica = {pool.name: pool.devices for pool in fleet.pools}
     devices = sum(per_replica.get(instance.pool, 1) for instance in report.instances if instance.state is State.READY)
     accepted, consumed = report.accepted.samples, report.consumed.samples - report.replayed
     branch, target = three_zones(
@@ -33,7 +33,7 @@ def three_zone(report: BalanceReport, *, fleet: Fleet, config: Autoscaling) -> W
             why = f"{waits}, below tauLow {percent(config.tau_low)}, and takes {consumed} of {accepted} samples"
         case Branch.HOLD:
             reason, why = "WithinBand", f"{waits}, which asks for no change"
-    have = float(sum(pool.desired * pool.devices for pool in fleet.serving(report.policy)))
+    have = float(sum(pool.desired * pool.devices for pool in fleet.pools))
     return Want(
         policy=report.policy,
         branch=branch,

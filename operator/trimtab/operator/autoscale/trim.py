@@ -96,13 +96,11 @@ def trim(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: A
 
 def _outlook(windows: Sequence[Window], *, fleet: Fleet, weights: Weights, config: Autoscaling) -> Outlook:
     latest = windows[-1]
-    startup_s = fleet.startup_s(latest.policy)
+    startup_s = fleet.startup_s()
     return Outlook(
         latest=latest,
-        have=fleet.capacity(fleet.sizes, weights, policy=latest.policy),
-        replica=min(
-            (weights[pool.name] for pool in fleet.serving(latest.policy) if pool.desired > pool.least), default=0.0
-        ),
+        have=fleet.capacity(fleet.sizes, weights),
+        replica=min((weights[pool.name] for pool in fleet.pools if pool.desired > pool.least), default=0.0),
         need=need_of(windows, fleet=fleet, weights=weights, tau_low=config.tau_low, tau_high=config.tau_high),
         growth=growth_ahead(windows, startup_s=startup_s),
         steps_ahead=latest.steps * (1 + startup_s / latest.seconds),

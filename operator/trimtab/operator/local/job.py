@@ -121,7 +121,7 @@ class LocalJob:
             watch = JobWatch(
                 bus,
                 self.topology,
-                [policy.name for policy in self.job.spec.policies],
+                [policy.name for policy in self.job.spec.learning],
                 listener=None if self._audience is None else self._audience.on_message,
             )
             watching = asyncio.create_task(watch.run())

@@ -12,7 +12,6 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import JobPool, RolloutPool
 from trimtab.api.scalars import MAX_REPLICAS
 from trimtab.operator.plan.children import made_by, own_replicas, uncovered_replicas
-from trimtab.operator.plan.job_pods import served_policies
 from trimtab.operator.plan.reachability import is_lost, is_usable
 
 
@@ -35,8 +34,7 @@ def planned_covers(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> d
     covers: dict[str, dict[str, int]] = {}
     for name, missing in sorted(active.items()):
         need = uncovered_replicas(missing) if is_lost(missing, now=now) else 0
-        fitting = [pool for _, pool in able if _match(job, missing, pool) is not None]
-        for pool in sorted(fitting, key=lambda pool: _preference(job, missing, pool)):
+        for pool in sorted((pool for _, pool in able), key=_preference):
             taken = min(need, room[pool.metadata.name])
             if taken > 0:
                 covers.setdefault(pool.metadata.name, {})[name] = taken
@@ -51,21 +49,9 @@ def _room(job: RLJob, asked: JobPool, pool: RolloutPool) -> int:
     return most - own_replicas(job, asked, pool)
 
 
-def _match(job: RLJob, missing: RolloutPool, pool: RolloutPool) -> int | None:
-    """How well the pool serves what the lost one served: 0 the same policies, 1 more, 2 some of them; None for none."""
-    wanted = {policy.name for policy in served_policies(job, missing)}
-    served = {policy.name for policy in served_policies(job, pool)}
-    if served == wanted:
-        return 0
-    if served >= wanted:
-        return 1
-    return 2 if served & wanted else None
-
-
-def _preference(job: RLJob, missing: RolloutPool, pool: RolloutPool) -> tuple[int, int, float, bool, str]:
+def _preference(pool: RolloutPool) -> tuple[int, float, bool, str]:
     cost = pool.spec.cost_per_hour
     return (
-        _match(job, missing, pool) or 0,
         -pool.spec.priority,
         float("inf") if cost is None else cost,
         pool.spec.cluster is not None,

@@ -93,7 +93,7 @@ def _end(job: RLJob, observed: Observed) -> Statement | None:
         if pod.misconfigured:
             return _failed(MISCONFIGURED, f"{pod.name}: {pod.message}")
     trainers = {trainer.spec.policy: trainer for trainer in observed.trainers}
-    ends = [outcome(trainers[policy.name]) for policy in job.spec.policies if policy.name in trainers]
+    ends = [outcome(trainers[policy.name]) for policy in job.spec.learning if policy.name in trainers]
     for trainer in observed.trainers:
         if outcome(trainer) == FAILED and trainer.status is not None:
             said = find(trainer.status.conditions, ConditionType.READY)
@@ -106,7 +106,7 @@ def _end(job: RLJob, observed: Observed) -> Statement | None:
     trained = bool(report.policies) or (job.status is not None and job.status.step > 0)
     if why := hopeless(job, report.given_up, any_completed=report.any_completed or trained):
         return _failed("GroupsFailed", why)
-    if len(ends) == len(job.spec.policies) and all(end == COMPLETED for end in ends):
+    if len(ends) == len(job.spec.learning) and all(end == COMPLETED for end in ends):
         return Statement(
             type=ConditionType.SUCCEEDED, holds=True, reason="PoliciesTrained", message="every policy is trained"
         )
@@ -130,7 +130,7 @@ def _children(job: RLJob, observed: Observed, *, now: float) -> list[Action]:
         wanted.add(made.metadata.name)
         if not _same(pools.get(made.metadata.name), made):
             actions.append(PutPool(made))
-    for policy in job.spec.policies:
+    for policy in job.spec.learning:
         trainer = trainer_of(job, policy)
         if not _same(trainers.get(trainer.metadata.name), trainer):
             actions.append(PutTrainer(trainer))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from trimtab.api import labels, names
 from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
-from trimtab.api.pool import PoolSettings, RolloutPool
+from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
+from trimtab.operator.plan.engines import engine_containers, engine_secrets, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
 
 _DATAFLOW_GRACE_S = 10.0
@@ -46,6 +47,7 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
             "max_steps": True,
             "target_reward": True,
             "autoscaling": {"window_steps"},
+            "policies": {"__all__": {"name", "frozen", "batch_size"}},
         },
     )
     return [replace(pod, revision=_revision_of(pod, reads=reads))]
@@ -119,22 +121,19 @@ def rollout_pods(job: RLJob, pool: RolloutPool, ordinals: Iterable[int], *, revi
 def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
     """Of all pods of the pool."""
     first = _rollout_pod(job, pool, names.rollout_pod_name(pool.metadata.name, 0))
-    served = served_policies(job, pool)
     reads = [
         job.spec.workflow.model_dump(mode="json"),
-        [policy.model_dump(mode="json", include={"name", "model", "sampling"}) for policy in served],
+        [
+            policy.model_dump(mode="json", include={"name", "model", "sampling", "frozen"})
+            for policy in job.spec.policies
+        ],
         # Of algorithms workers need to know whether to tell what turns earned.
-        [policy.algorithm.credit.type for policy in served],
+        [policy.algorithm.credit.type for policy in job.spec.policies],
         pool.spec.model_dump(
             mode="json", exclude={"replicas", "min_replicas", "max_replicas", "suspend", "update", "cluster"}
         ),
     ]
     return _revision_of(first, reads=reads)
-
-
-def served_policies(job: RLJob, pool: RolloutPool) -> list[Policy]:
-    wanted = pool.spec.policies
-    return [policy for policy in job.spec.policies if wanted is None or policy.name in wanted]
 
 
 def pool_label(pool: RolloutPool) -> str:
@@ -144,76 +143,27 @@ def pool_label(pool: RolloutPool) -> str:
 
 def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
     settings = pool.spec
-    policies = served_policies(job, pool)
     worker = ContainerPlan(
         name="worker",
         command=("python", "-m", "trimtab.rollout"),
         environment=_identity(job, role="rollout", pod=name)
         | {
             "TRIMTAB_POD__POOL": pool_label(pool),
-            "TRIMTAB_ENGINES": _engine_urls(settings, policies),
+            "TRIMTAB_ENGINES": engine_urls(settings, job.spec.policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
         },
-        secrets={}
-        if settings.engine.api_key_secret is None
-        else {"TRIMTAB_ENGINE__API_KEY": settings.engine.api_key_secret},
+        secrets=engine_secrets(settings),
         resources=settings.resources,
     )
     return PodPlan(
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*_engine_containers(settings, policies), worker),
+        containers=(*engine_containers(settings, job.spec.policies), worker),
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,
         template=settings.template or {},
     )
-
-
-def _engine_containers(pool: PoolSettings, policies: Sequence[Policy]) -> list[ContainerPlan]:
-    """None where the manifest names a server that runs already."""
-    if pool.engine.url is not None:
-        return []
-    return [
-        ContainerPlan(
-            name=f"engine-{policy.name}",
-            command=_launched(pool, policy),
-            sidecar=True,
-            ports=(_port(policy),),
-            resources=pool.engine.resources,
-        )
-        for policy in policies
-    ]
-
-
-def _engine_urls(pool: PoolSettings, policies: Sequence[Policy]) -> str:
-    """As the worker reads them: policy=url pairs with commas between them."""
-    return ",".join(f"{policy.name}={pool.engine.url or f'http://127.0.0.1:$({_port(policy)})'}" for policy in policies)
-
-
-def _launched(pool: PoolSettings, policy: Policy) -> tuple[str, ...]:
-    engine = pool.engine
-    model = policy.model
-    tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
-    serve = (f"--model-path={_beside_the_manifest(model.uri)}", *tokenizer, f"--port=$({_port(policy)})")
-    if engine.name == "builtin":
-        # The last word is ours.
-        return ("python", "-m", "trimtab.rollout.engines.builtin", *(engine.args or ()), *serve)
-    return (
-        "python", "-m", "trimtab.rollout.engines.sglang", *serve,
-        f"--startup-timeout-seconds={engine.startup_timeout_seconds}",
-        *(() if engine.interpreter is None else (f"--interpreter={_beside_the_manifest(engine.interpreter)}",)),
-        "--", *(engine.args or ()),
-    )  # fmt: skip
-
-
-def _beside_the_manifest(path: str) -> str:
-    """Relative paths in a manifest are relative to its folder."""
-    return path if path.startswith("/") else f"$(JOB_FOLDER)/{path}"
-
-
-def _port(policy: Policy) -> str:
-    return f"ENGINE_PORT_{policy.name.upper().replace('-', '_')}"
 
 
 def _revision_of(pod: PodPlan, *, reads: object) -> str:

@@ -14,12 +14,13 @@ from statistics import median
 
 from trimtab.api import labels, names
 from trimtab.api.conditions import ConditionType
+from trimtab.api.coverage import cannot_serve
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus, Update
 from trimtab.api.scalars import count_of
 from trimtab.operator.conditions import Statement, updated, without
 from trimtab.operator.plan.actions import PodAction, RemovePod, StartPod, StopPod
-from trimtab.operator.plan.job_pods import rollout_pods, rollout_revision
+from trimtab.operator.plan.job_pods import pool_label, rollout_pods, rollout_revision
 from trimtab.operator.plan.last_error import error_to_tell
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -78,6 +79,8 @@ def _rest_reason(job: RLJob | None, pool: RolloutPool) -> tuple[str, str] | None
         return "JobNotFound", f"there is no RLJob {pool.spec.job_ref.name} in this namespace"
     if pool.spec.suspend:
         return "Suspended", "spec.suspend is true"
+    if why := cannot_serve(job.spec, pool.spec, name=pool_label(pool)):
+        return "RolesNotServed", why
     return rest_reason(job)
 
 

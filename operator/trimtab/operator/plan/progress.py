@@ -51,7 +51,7 @@ def policy_statuses(job: RLJob, before: RLJobStatus, report: JobReport) -> tuple
     """A policy of which nothing is heard just now keeps what was known of it."""
     known = {policy.name: policy for policy in before.policies}
     statuses = []
-    for policy in job.spec.policies:
+    for policy in job.spec.learning:
         heard = report.policies.get(policy.name)
         if heard is None:
             statuses.append(known.get(policy.name, PolicyStatus(name=policy.name)))

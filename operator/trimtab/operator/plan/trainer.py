@@ -74,8 +74,8 @@ def _decide(
         # The last pods stay as long as the job, for their logs.
         leave = _clear if job.metadata.deletion_timestamp is not None else _stop
         return _Decision(reason=ended, message=said.message if said else "", actions=leave(pods, reason="it has ended"))
-    if all(policy.name != trainer.spec.policy for policy in job.spec.policies):
-        return _Decision(reason="PolicyNotFound", message=f"the job has no policy {trainer.spec.policy}")
+    if all(policy.name != trainer.spec.policy for policy in job.spec.learning):
+        return _Decision(reason="PolicyNotFound", message=f"the job has no policy {trainer.spec.policy} that learns")
     rest = ("Suspended", "spec.suspend is true") if trainer.spec.suspend else rest_reason(job)
     if rest is not None:
         return _Decision(reason=rest[0], message=rest[1], actions=_clear(pods, reason=rest[1]))

@@ -41,7 +41,9 @@ def job_policy(
     """For all pods of the job."""
     metadata = job["metadata"]
     store = object_store.endpoint_url or "https://s3.amazonaws.com"
-    engines = [pool.engine.url for pool in typed.spec.pools if pool.engine.url is not None]
+    pools = typed.spec.pools
+    engines = [pool.engine.url for pool in pools if pool.engine.url is not None]
+    engines += [one.endpoint.url for pool in pools for one in pool.engines if one.endpoint is not None]
     dialled = [_dialled(address, settings) for address in dict.fromkeys((*nats.servers, store, *engines))]
     dns = [{"port": port, "protocol": protocol} for port in settings.dns_ports for protocol in ("UDP", "TCP")]
     return _policy(

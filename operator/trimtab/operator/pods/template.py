@@ -1,17 +1,20 @@
 """The manifest's pod template, put into the shape of the pod we make and laid over it.
 
-People name containers `worker`, `engine`, `trainer` and `dataflow`, and need not know that engines are sidecars, one
-for each policy. Containers of their own that name no image run ours, as ours do; what prepares the pod has ended before
-an engine starts. One piece is laid over another as kubectl's strategic merge patch does it: mappings field by field,
-lists of named things element by element, null removes, everything else replaces.
+People name containers `worker`, `engine`, `trainer` and `dataflow`, and need not know that engines are sidecars, one or
+more for each policy; `engine-<policy>` are those of one. Containers of their own that name no image run ours, as ours
+do; what prepares the pod has ended before an engine starts. One piece is laid over another as kubectl's strategic merge
+patch does it: mappings field by field, lists of named things element by element, null removes, everything else
+replaces.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ENGINE = "engine"
+_FURTHER = re.compile(r"^engine-[0-9]+-")
 _LISTS = ("initContainers", "containers")
 # The patchMergeKey of the pod API, by the name of the field that holds the list.
 _KEYS = {
@@ -38,11 +41,9 @@ def laid_out(template: Mapping[str, Any], *, sidecars: Sequence[str]) -> dict[st
     init: list[Mapping[str, Any]] = list(spec.get("initContainers") or ())
     for entry in spec.get("containers") or ():
         name = entry.get("name")
-        if name == _ENGINE:
-            init += [{**entry, "name": sidecar} for sidecar in sidecars]
-        elif name in sidecars:
-            init.append(entry)
-        else:
+        meant = [sidecar for sidecar in sidecars if name in (_ENGINE, sidecar, _FURTHER.sub(_ENGINE + "-", sidecar))]
+        init += [{**entry, "name": sidecar} for sidecar in meant]
+        if not meant:
             containers.append(entry)
     spec |= {"containers": containers, "initContainers": init}
     return {"metadata": dict(template.get("metadata") or {}), "spec": spec}

@@ -92,5 +92,5 @@ def _longest_grace_s(job: RLJob | None) -> float:
     if job is None:
         return _UNKNOWN_GRACE_S
     graces = [pool.grace_period_seconds for pool in job.spec.pools]
-    graces += [policy.trainer.grace_period_seconds for policy in job.spec.policies]
+    graces += [policy.trainer.grace_period_seconds for policy in job.spec.learning]
     return float(max(graces))

@@ -96,7 +96,7 @@ def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[Obser
     key = key_of(item)
     talking = dataflow if cluster.mint is None else [observed_pod(pod) for pod in cluster.pods.under(key)]
     if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in talking):
-        policies = tuple(policy.name for policy in job.spec.policies)
+        policies = tuple(policy.name for policy in job.spec.learning)
         cluster.watches.follow(
             JobIdentity(key, item["metadata"]["uid"]),
             policies=policies,

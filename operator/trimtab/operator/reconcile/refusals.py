@@ -22,7 +22,7 @@ def relative_paths(spec: RLJobSpec) -> list[str]:
     """Fields with such a path, as Kubernetes writes them, each with the path."""
     found: list[str] = []
     for number, policy in enumerate(spec.policies):
-        found += _relative(f"spec.policies[{number}].model.uri", policy.model.uri)
+        found += _relative(f"spec.policies[{number}].model.uri", policy.model.uri if policy.model else None)
     for number, source in enumerate(spec.data.prompts):
         found += _prompts(f"spec.data.prompts[{number}]", source)
     for number, benchmark in enumerate(spec.evaluation.benchmarks if spec.evaluation else ()):

@@ -145,7 +145,7 @@ def _reports(job: RLJob, observed: Observed) -> ReportHistory:
     done = {trainer.spec.policy for trainer in observed.trainers if outcome(trainer) == COMPLETED}
     return {
         policy.name: observed.report.balance.get(policy.name, ())
-        for policy in job.spec.policies
+        for policy in job.spec.learning
         if policy.name not in done
     }
 
@@ -184,7 +184,6 @@ def _pool(job: RLJob, pool: RolloutPool) -> Pool:
         cost=spec.cost_per_hour,
         priority=spec.priority,
         startup_s=status.startup_seconds if status else None,
-        policies=None if spec.policies is None else frozenset(spec.policies),
     )
 
 

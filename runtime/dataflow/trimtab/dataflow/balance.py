@@ -58,9 +58,9 @@ def running_samples(ledger: Ledger, job: RLJob, policy: str) -> int:
     return max(0, ledger.running_groups(policy)) * job.spec.data.group_size
 
 
-def room_samples(job: RLJob) -> int:
+def room_samples(job: RLJob, policy: str) -> int:
     """The most that may wait or be in the making: the staleness bound."""
-    return (job.spec.data.max_staleness + 1) * job.spec.data.batch_size
+    return (job.spec.data.max_staleness + 1) * job.spec.batch_size(policy)
 
 
 def step_progress(
@@ -151,7 +151,7 @@ def balance_report(
         replayed=replayed,
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
         buffered=buffered_samples(ledger, job, policy),
-        room=room_samples(job),
+        room=room_samples(job, policy),
         instances=instances,
         branch=branch,
         current=len(instances),

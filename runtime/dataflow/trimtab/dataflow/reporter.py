@@ -108,7 +108,7 @@ class Reporter:
             gauges.watch(
                 policy,
                 bound=job.spec.data.max_staleness,
-                room=room_samples(job),
+                room=room_samples(job, policy),
                 buffered=partial(buffered_samples, books.ledger, job, policy),
                 running=partial(running_samples, books.ledger, job, policy),
             )

@@ -89,13 +89,13 @@ async def run_dataflow(
         data.filter,
         load=loader("data.filter.custom"),
     )
-    policies = [policy.name for policy in job.spec.policies]
+    policies = [policy.name for policy in job.spec.learning]
     selection = make_selection(data, policies=policies, load=loader("data.selection"))
     ledger = Ledger(
         groups_per_task(job),
         selection=selection,
         group_size=data.group_size,
-        batch_size=data.batch_size,
+        batch_sizes={policy: job.spec.batch_size(policy) for policy in policies},
         max_staleness=data.max_staleness,
         window_steps=job.spec.autoscaling.window_steps,
         seed=data.seed,
@@ -141,7 +141,7 @@ async def run_dataflow(
         async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
             # Before batches are served: whatever a request breaks ends the process, which then recovers.
             loops.create_task(books.broken())
-            for policy in job.spec.policies:
+            for policy in job.spec.learning:
                 responder = await serve(
                     bus,
                     topology.batch_subject(policy.name),
@@ -226,8 +226,8 @@ class PolicyWithoutRole(ValueError):
 
 
 def groups_per_task(job: RLJob) -> dict[str, int]:
-    """By policy, how many groups each task gives: one for each role it speaks in."""
-    policies = [policy.name for policy in job.spec.policies]
+    """By policy that learns, how many groups each task gives: one for each role it speaks in."""
+    policies = [policy.name for policy in job.spec.learning]
     roles = [role.policy for role in job.spec.workflow.roles] or policies
     for policy in policies:
         if policy not in roles:

@@ -218,7 +218,7 @@ def _train(
 def _learner(policy: Policy, *, folder: Path, device: torch.device) -> Learner:
     """Of the model that the manifest names. Raises JobMisconfigured when it cannot be had."""
     field, reference = f"policies[{policy.name}]", policy.algorithm.kl.reference
-    model_path, reference_path = folder / policy.model.uri, None if reference is None else folder / reference
+    model_path, reference_path = folder / policy.weights.uri, None if reference is None else folder / reference
     for of, path in (("model.uri", model_path), ("algorithm.kl.reference", reference_path)):
         if path is not None and (why := unreadable(path)):
             raise JobMisconfigured(f"{field}.{of}: {why}")

@@ -46,28 +46,19 @@ def test_faster_pools_need_fewer_replicas() -> None:
     assert distributed(wants(solver=16.0), fleet=BOTH, weights={"cheap": 4.0, "dear": 2.0}) == {"cheap": 3, "dear": 2}
 
 
-SHARED = fleet(
-    home(2, name="both"),
-    home(2, name="solvers", policies=frozenset({"solver"})),
-    home(2, name="critics", policies=frozenset({"critic"})),
-)
-EVEN = {"both": 1.0, "solvers": 1.0, "critics": 1.0}
-
-
-def test_growth_goes_to_a_pool_that_serves_who_starves() -> None:
-    full = fleet(home(2, name="both", max_replicas=2), *SHARED.pools[1:])
-    assert distributed(wants(solver=4, critic=6), fleet=full, weights=EVEN) == {"both": 2, "solvers": 2, "critics": 4}
+def test_the_neediest_policy_decides_growth() -> None:
+    assert distributed(wants(solver=4, critic=6), fleet=BOTH, weights=ONE) == {"cheap": 4, "dear": 2}
 
 
 def test_nothing_goes_that_one_of_them_needs() -> None:
-    assert distributed(wants(solver=2, critic=4), fleet=SHARED, weights=EVEN) == {"both": 2, "solvers": 0, "critics": 2}
-    assert distributed(wants(solver=1, critic=1), fleet=SHARED, weights=EVEN) == {"both": 1, "solvers": 0, "critics": 0}
+    assert distributed(wants(solver=2, critic=4), fleet=BOTH, weights=ONE) == {"cheap": 2, "dear": 2}
+    assert sum(distributed(wants(solver=1, critic=3), fleet=BOTH, weights=ONE).values()) == 3
 
 
 def test_a_grower_and_a_shrinker_only_grow() -> None:
-    placed = distributed(wants(solver=1, critic=6), fleet=SHARED, weights=EVEN)
-    assert sum(placed.values()) == 8
-    assert all(placed[name] >= size for name, size in SHARED.sizes.items())
+    placed = distributed(wants(solver=1, critic=6), fleet=BOTH, weights=ONE)
+    assert sum(placed.values()) == 6
+    assert all(placed[name] >= size for name, size in BOTH.sizes.items())
 
 
 def test_no_wants_change_nothing() -> None:

@@ -72,21 +72,6 @@ def test_with_autoscaling_it_is_the_autoscalers_business() -> None:
     assert planned_covers(of, pools_of(of, lost=["far"]), now=LATER) == {}
 
 
-def test_who_serves_the_same_policies_comes_first() -> None:
-    policy = {"model": {"uri": "/m"}}
-    of = job_with(
-        _pool("all", 1),
-        _pool("same", 1, policies=["solver"], maxReplicas=2),
-        _pool("other", 1, policies=["critic"]),
-        _far("far", 3, policies=["solver"]),
-        policies=[{"name": "solver", **policy}, {"name": "critic", **policy}],
-    )
-    assert planned_covers(of, pools_of(of, lost=["far"]), now=LATER) == {
-        "job-same": {"job-far": 1},
-        "job-all": {"job-far": 2},
-    }
-
-
 def test_pools_that_rest_or_leave_or_were_made_by_hand_do_not_cover() -> None:
     of = job_with(_pool("home", 1), _far("far", 3))
     home, far = pools_of(of, lost=["far"])

@@ -14,7 +14,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.api.trainer import Trainer
 from trimtab.operator.conditions import Statement, find, updated
-from trimtab.operator.plan.actions import PutPool
+from trimtab.operator.plan.actions import PutPool, PutTrainer
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -113,6 +113,16 @@ def test_it_has_succeeded_when_every_policy_is_trained() -> None:
     assert done.status.completion_time is not None
     assert said(plan_job(done, whole, now=51.0).actions) == ["stop dataflow-0"]
     assert summary(after(done, Observed(), now=99.0)) == summary(done), "the end is final"
+
+
+def test_a_frozen_policy_has_no_trainer_and_no_part_in_the_end_or_the_status() -> None:
+    frozen = job(policies=[{"name": "solver"}, {"name": "judge", "frozen": True, "model": {"uri": "model"}}])
+    made = [action for action in plan_job(frozen, Observed(), now=0.0).actions if isinstance(action, PutTrainer)]
+    assert [action.trainer.spec.policy for action in made] == ["solver"]
+    done = after(frozen, Observed(trainers=[ended(trainer(frozen), COMPLETED)], pods=[dataflow(frozen)]), now=50.0)
+    assert summary(done)[:2] == ("True", "PoliciesTrained")
+    assert done.status is not None
+    assert [policy.name for policy in done.status.policies] == ["solver"]
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,8 @@ def test_ranks_are_a_group_that_knows_its_attempt() -> None:
 
 
 def test_a_rollout_pod_has_a_worker_and_an_engine_for_each_policy_as_sidecar() -> None:
-    desired = job("sums", policies=2, pools=[{"name": "both"}, {"name": "one", "policies": ["judge"]}])
-    both, one = desired.spec.pools
-    (pod,) = pool_pods(desired, both, replicas=1)
+    desired = job("sums", policies=2, pools=[{"name": "both"}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
     assert [(container.name, container.sidecar) for container in pod.containers] == [
         ("engine-solver", True),
         ("engine-judge", True),
@@ -97,10 +96,56 @@ def test_a_rollout_pod_has_a_worker_and_an_engine_for_each_policy_as_sidecar() -
     assert pod.containers[0].ports == ("ENGINE_PORT_SOLVER",)
     urls = "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER),judge=http://127.0.0.1:$(ENGINE_PORT_JUDGE)"
     assert pod.containers[2].environment["TRIMTAB_ENGINES"] == urls
-    pods = pool_pods(desired, one, replicas=3)
-    assert [pod.name for pod in pods] == [f"sums-one-rollout-{number}" for number in range(3)]
-    assert [container.name for container in pods[0].containers] == ["engine-judge", "worker"]
-    assert pods[0].containers[1].environment["TRIMTAB_POD__POOL"] == "one"
+    pods = pool_pods(desired, desired.spec.pools[0], replicas=3)
+    assert [pod.name for pod in pods] == [f"sums-both-rollout-{number}" for number in range(3)]
+    assert pods[0].containers[2].environment["TRIMTAB_POD__POOL"] == "both"
+
+
+def test_a_policy_has_as_many_engines_in_a_pod_as_the_pool_says() -> None:
+    engines = [{"policy": "solver", "replicas": 3, "args": ["--device=cpu"]}, {"policy": "judge"}]
+    desired = job("sums", policies=2, pools=[{"name": "wide", "engine": {"args": ["--log"]}, "engines": engines}])
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    names = ["engine-solver", "engine-2-solver", "engine-3-solver", "engine-judge", "worker"]
+    assert [container.name for container in pod.containers] == names
+    ports = [container.ports for container in pod.containers[:-1]]
+    assert ports == [
+        ("ENGINE_PORT_SOLVER",),
+        ("ENGINE_PORT_2_SOLVER",),
+        ("ENGINE_PORT_3_SOLVER",),
+        ("ENGINE_PORT_JUDGE",),
+    ]
+    third, judge, worker = pod.containers[2:]
+    assert third.command[3:5] == ("--log", "--device=cpu")
+    assert third.command[-1] == "--port=$(ENGINE_PORT_3_SOLVER)"
+    assert "--device=cpu" not in judge.command
+    assert worker.environment["TRIMTAB_ENGINES"].split(",") == [
+        "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER)",
+        "solver=http://127.0.0.1:$(ENGINE_PORT_2_SOLVER)",
+        "solver=http://127.0.0.1:$(ENGINE_PORT_3_SOLVER)",
+        "judge=http://127.0.0.1:$(ENGINE_PORT_JUDGE)",
+    ]
+
+
+def test_a_frozen_policy_on_an_endpoint_has_no_engine_in_the_pod_and_its_key_is_a_secret() -> None:
+    endpoint = {"name": "anthropic", "url": "https://llm", "model": "m", "apiKeySecret": {"name": "keys", "key": "k"}}
+    desired = job(
+        "sums",
+        policies=[{"name": "solver"}, {"name": "the-judge", "frozen": True}],
+        pools=[{"name": "one", "engines": [{"policy": "solver"}, {"policy": "the-judge", "endpoint": endpoint}]}],
+    )
+    (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
+    assert [container.name for container in pod.containers] == ["engine-solver", "worker"]
+    worker = pod.containers[-1]
+    assert worker.environment["TRIMTAB_ENGINES"] == "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER)"
+    assert worker.secrets == {"TRIMTAB_ENDPOINT_KEYS__THE_JUDGE": SecretKey(name="keys", key="k")}
+
+
+def test_the_dataflow_is_replaced_when_a_batch_size_has_changed() -> None:
+    def revision(**policy: Any) -> str:
+        return dataflow_pods(job("sums", policies=[{"name": "solver", **policy}]))[0].revision
+
+    assert revision() != revision(batchSize=8)
+    assert revision() == revision(sampling={"maxTokens": 7})
 
 
 def test_sglang_is_launched_with_the_manifests_interpreter_and_arguments() -> None:

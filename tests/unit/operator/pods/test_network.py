@@ -81,3 +81,13 @@ def test_ranks_meet_ranks_of_their_own_trainer_only() -> None:
     assert spec["podSelector"] == own
     assert spec["ingress"] == [{"from": [{"podSelector": own}]}]
     assert spec["egress"] == [{"to": [{"podSelector": own}]}]
+
+
+def test_the_way_to_the_endpoint_of_a_frozen_policy_is_open() -> None:
+    endpoint = {"name": "anthropic", "url": "https://llm.models.svc:8443", "model": "m"}
+    policies = [{"name": "solver", "model": {"uri": "/m"}}, {"name": "judge", "frozen": True}]
+    engines = [{"policy": "solver"}, {"policy": "judge", "endpoint": endpoint}]
+    rules = _egress(
+        endpoint="https://store.data.svc:8333", policies=policies, pools=[{"name": "a", "engines": engines}]
+    )
+    assert rules[-1] == _namespace("models", 8443)

@@ -116,6 +116,28 @@ def test_a_container_without_an_image_prepares_the_pod_in_ours_before_an_engine_
     assert engine["name"] == "engine-solver"
 
 
+def test_a_template_speaks_of_all_engines_or_of_those_of_one_policy() -> None:
+    template = {
+        "spec": {
+            "containers": [
+                {"name": "engine", "env": [{"name": "ALL", "value": "1"}]},
+                {"name": "engine-solver", "env": [{"name": "SOLVERS", "value": "1"}]},
+            ]
+        }
+    }
+    engines = [{"policy": "solver", "replicas": 2}, {"policy": "judge"}]
+    desired = job(policies=2, pools=[{"name": "local", "template": template, "engines": engines}])
+    pod = render_pod(
+        rollout_pod(desired, pool_of(desired, desired.spec.pools[0], None), 0), _site("RolloutPool", "job-local")
+    )
+    shown = {engine["name"]: _env(engine) for engine in pod["spec"]["initContainers"]}
+    assert list(shown) == ["engine-solver", "engine-2-solver", "engine-judge"]
+    assert all("ALL" in env for env in shown.values())
+    assert [name for name, env in shown.items() if "SOLVERS" in env] == ["engine-solver", "engine-2-solver"]
+    ports = [engine["ports"][0]["containerPort"] for engine in pod["spec"]["initContainers"]]
+    assert len(set(ports)) == 3
+
+
 def test_one_rank_meets_itself_on_loopback_and_several_by_the_name_of_the_first() -> None:
     alone = _rank()
     assert _env(alone["spec"]["containers"][0])["TRIMTAB_HOST_SHARED"] == "127.0.0.1"

@@ -35,8 +35,6 @@ class PoolState:
     min_replicas: int
     max_replicas: int | None
     devices_per_replica: int
-    policies: tuple[str, ...]
-    """Those it serves."""
     samples_per_second: float | None = None
     """Of one ready replica, measured."""
     cost_per_hour: float | None = None
@@ -137,7 +135,7 @@ def case_of(
         tau_low=config.tau_low,
         tau_high=config.tau_high,
         reports=reports,
-        pools=_pools(job, fleet, history),
+        pools=_pools(fleet, history),
         instances=_instances(reports, troubles),
         limits=_limits(config, fleet, history, now=now),
         recommended=formula,
@@ -145,9 +143,8 @@ def case_of(
     )
 
 
-def _pools(job: RLJob, fleet: Fleet, history: History) -> tuple[PoolState, ...]:
+def _pools(fleet: Fleet, history: History) -> tuple[PoolState, ...]:
     speeds = usual_speeds([window for windows in history.windows.values() for window in windows])
-    every = tuple(policy.name for policy in job.spec.policies)
     return tuple(
         PoolState(
             name=pool.name,
@@ -156,7 +153,6 @@ def _pools(job: RLJob, fleet: Fleet, history: History) -> tuple[PoolState, ...]:
             min_replicas=pool.least,
             max_replicas=pool.most,
             devices_per_replica=pool.devices,
-            policies=every if pool.policies is None else tuple(sorted(pool.policies)),
             samples_per_second=speeds.get(pool.name),
             cost_per_hour=pool.cost,
             start_up_seconds=pool.startup_s,

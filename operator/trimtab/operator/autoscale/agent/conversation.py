@@ -47,8 +47,8 @@ You decide how many replicas each pool should have and, when a pool shrinks, whi
 - A formula has made a recommendation, which read_report shows. Follow it unless you see a good reason not to, such as
   a trend over several windows, replicas on their way, a noisy window, or instances that count but do not produce.
 - Replicas take start_up_seconds until they produce. Those that are wanted and not ready yet are already on their way.
-- Grow the pools that give the most samples per cost; shrink those that give the least. A pool helps only the policies
-  that it serves.
+- Grow the pools that give the most samples per cost; shrink those that give the least. Every pool serves
+  every policy.
 - Instances that are suspect, not ready or persistently slow go first.
 - Bounds, rate limits and the cool-down are enforced after you. Proposing more than they allow gains nothing.
 - Without a recent report, do not shrink.

@@ -111,7 +111,6 @@ def _pool(pool: PoolState) -> dict[str, Any]:
         "min_replicas": pool.min_replicas,
         "max_replicas": pool.max_replicas,
         "devices_per_replica": pool.devices_per_replica,
-        "policies": [shown_name(policy) for policy in pool.policies],
         "samples_per_second_per_replica": _figure(pool.samples_per_second),
         "cost_per_hour_per_replica": _figure(pool.cost_per_hour),
         "start_up_seconds": _figure(pool.start_up_seconds),

@@ -32,6 +32,7 @@ async def audit(
     topology: JobTopology,
     *,
     data: Data | None = None,
+    batch_sizes: Mapping[str, int] | None = None,
     ledger: str | None = None,
     trajectories: str | None = None,
 ) -> AuditReport:
@@ -40,14 +41,15 @@ async def audit(
     `ledger` and `trajectories` name mirrors to read in place of the job's own streams, which may have been
     trimmed.
     """
-    return judged(await read_streams(bus, topology, ledger=ledger, trajectories=trajectories), data=data)
+    streams = await read_streams(bus, topology, ledger=ledger, trajectories=trajectories)
+    return judged(streams, data=data, batch_sizes=batch_sizes)
 
 
-def judged(streams: Streams, *, data: Data | None = None) -> AuditReport:
+def judged(streams: Streams, *, data: Data | None = None, batch_sizes: Mapping[str, int] | None = None) -> AuditReport:
     lines = lines_of(streams.records)
     groups = trained_on(streams.headers)
     return AuditReport(
-        violations=violations(streams, data=data),
+        violations=violations(streams, data=data, batch_sizes=batch_sizes),
         trained={
             policy: sum(
                 groups[group_id].trained_episodes

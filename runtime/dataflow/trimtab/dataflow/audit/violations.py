@@ -30,17 +30,21 @@ from trimtab.dataflow.ledger.records import (
 from trimtab.dataflow.ledger.task_ids import task_id
 
 
-def violations(streams: Streams, *, data: Data | None = None) -> list[str]:
-    """One sentence each; empty when all is well. Staleness and admission only when `data` says what was promised."""
+def violations(
+    streams: Streams, *, data: Data | None = None, batch_sizes: Mapping[str, int] | None = None
+) -> list[str]:
+    """One sentence each; empty when all is well. Staleness and admission only when `data` says what was promised, with
+    `batch_sizes` for the policies that have their own.
+    """
     groups = trained_on(streams.headers)
     in_order = data is None or (not data.mix and data.selection is None)
     return [
         *streams.unreadable,
         *_misnumbered(streams.records),
-        *_wrong_steps(streams.records, groups, data=data),
+        *_wrong_steps(streams.records, groups, data=data, batch_sizes=batch_sizes or {}),
         *_lost_tasks(streams, groups),
         *(passed_over(streams) if in_order else ()),
-        *([] if data is None else _admitted_too_much(streams.records, groups, data)),
+        *([] if data is None else _admitted_too_much(streams.records, groups, data, batch_sizes or {})),
     ]
 
 
@@ -66,9 +70,12 @@ def _misnumbered(records: Sequence[Record]) -> Iterable[str]:
         follow(lines, record)
 
 
-def _wrong_steps(records: Sequence[Record], groups: Groups, *, data: Data | None) -> Iterable[str]:
+def _wrong_steps(
+    records: Sequence[Record], groups: Groups, *, data: Data | None, batch_sizes: Mapping[str, int]
+) -> Iterable[str]:
     lines: Lines = defaultdict(Line)
-    wanted = None if data is None else data.batch_size // data.group_size
+    # Where nothing says what was promised, all steps of a policy are as large as its first.
+    firsts: dict[str, int] = {}
     for record in records:
         if isinstance(record, GroupsFiltered):
             yield from _wrong_verdicts(lines, record)
@@ -77,8 +84,9 @@ def _wrong_steps(records: Sequence[Record], groups: Groups, *, data: Data | None
         if isinstance(record, StepGranted):
             yield from _wrong_grant(lines, record, groups, data=data)
             size = lines[record.policy].step_groups + len(record.groups) + len(record.replayed)
-            if record.last and wanted is None:
-                wanted = size
+            wanted = firsts.setdefault(record.policy, size) if record.last else size
+            if data is not None:
+                wanted = batch_sizes.get(record.policy, data.batch_size) // data.group_size
             if record.last and size != wanted:
                 yield f"{record.policy}: step {record.step} has {size} groups, not {wanted}"
         follow(lines, record)
@@ -163,7 +171,9 @@ def _lost_tasks(streams: Streams, groups: Groups) -> Iterable[str]:
             yield f"{where} lost all but {len(group.episodes)} episodes, and its task is not queued"
 
 
-def _admitted_too_much(records: Sequence[Record], groups: Groups, data: Data) -> Iterable[str]:
+def _admitted_too_much(
+    records: Sequence[Record], groups: Groups, data: Data, batch_sizes: Mapping[str, int]
+) -> Iterable[str]:
     """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest. Where
     filters leave groups out, as many more are asked for as are expected to be, and a mix asks for what the neediest
     stream of a trainer needs.
@@ -177,7 +187,7 @@ def _admitted_too_much(records: Sequence[Record], groups: Groups, data: Data) ->
             asked = (record.first + record.count) * data.group_size
             for policy, line in lines.items():
                 given_up = (ended[policy] + len(line.dropped) + len(line.filtered)) * data.group_size
-                bound = (data.max_staleness + line.trained + 1) * data.batch_size
+                bound = (data.max_staleness + line.trained + 1) * batch_sizes.get(policy, data.batch_size)
                 if not line.finished and asked - given_up > bound:
                     yield f"{policy}: {asked - given_up} episodes asked for at version {line.trained}, bound {bound}"
         follow(lines, record)

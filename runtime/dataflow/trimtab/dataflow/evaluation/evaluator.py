@@ -240,6 +240,6 @@ def is_owed(ledger: Ledger, spec: RLJobSpec) -> bool:
     publishable = [
         ledger.trainers[policy.name].trained_steps // policy.trainer.publish.every_steps
         * policy.trainer.publish.every_steps
-        for policy in spec.policies
+        for policy in spec.learning
     ]  # fmt: skip
     return is_due(max(publishable), last_lead=ledger.evaluation.last_lead, settings=spec.evaluation)

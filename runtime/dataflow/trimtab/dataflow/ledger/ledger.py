@@ -61,18 +61,22 @@ class Ledger:
         *,
         selection: Selection,
         group_size: int,
-        batch_size: int,
+        batch_sizes: Mapping[str, int],
         max_staleness: int,
         window_steps: int,
         seed: int = 0,
         has_filters: bool = False,
         witness: Witness | None = None,
     ) -> None:
-        """`groups_per_task` has every policy with the number of its roles: each task gives a group for each role. With
-        `has_filters`, groups wait for the word of the filters before they count as buffered.
+        """`groups_per_task` has every policy that learns with the number of its roles: each task gives a group for each
+        role. `batch_sizes` are episodes in a step of each. With `has_filters`, groups wait for the word of the filters
+        before they count as buffered.
         """
         self.streams = {name: StreamBooks(name, groups_per_task=count) for name, count in groups_per_task.items()}
-        self.trainers = {name: TrainerBooks(name, window_steps=window_steps) for name in groups_per_task}
+        self.trainers = {
+            name: TrainerBooks(name, groups_per_step=batch_sizes[name] // group_size, window_steps=window_steps)
+            for name in groups_per_task
+        }
         self.evaluation = EvaluationBooks(groups_per_task)
         self.issued = 0
         self.next_position = 0
@@ -83,7 +87,6 @@ class Ledger:
         """Those of the newest record: all earlier ones were on the queue before it was written."""
         self.last_sequence = 0
         """Of the trajectories that have arrived."""
-        self.groups_per_step = batch_size // group_size
         self._selection = selection
         self.group_size = group_size
         self._max_staleness = max_staleness
@@ -248,8 +251,9 @@ class Ledger:
 
     def capacity_tasks(self, needed: Callable[[int], int] = lambda missing: missing) -> int:
         """Tasks that may be issued now. Every task is work for every policy, so the tightest that still learns decides;
-        one that has finished no longer counts, or it would stop the others. `needed` says how many groups it takes to
-        fill so many places, where a filter will leave some out.
+        one that has finished no longer counts, or it would stop the others. Nothing is made that one of them could only
+        give up: a policy with half the batch takes two steps where another takes one. `needed` says how many groups it
+        takes to fill so many places, where a filter will leave some out.
         """
         return min(
             (self._capacity(trainer, needed) for trainer in self.trainers.values() if trainer.finished is None),
@@ -327,12 +331,13 @@ class Ledger:
         """A sample is compared with the version that trains it, and one of another policy with that policy's newest."""
         versions = {name: other.trained_steps for name, other in self.trainers.items()}
         versions[trainer.policy] = trainer.next_step
-        portion = -(-self.groups_per_step // portions)
+        batch = trainer.groups_per_step
+        portion = -(-batch // portions)
         return StepOffer(
             books=trainer,
-            batch=self.groups_per_step,
+            batch=batch,
             # A batch that was made smaller in the midst of a step may be full already.
-            places=max(0, min(portion, self.groups_per_step - trainer.filled)),
+            places=max(0, min(portion, batch - trainer.filled)),
             seed=self._seed,
             max_staleness=self._max_staleness,
             versions=versions,

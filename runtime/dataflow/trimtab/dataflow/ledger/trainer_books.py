@@ -17,8 +17,9 @@ Portions = tuple[tuple[Allotment, ...], ...]
 class TrainerBooks:
     """Changed by the ledger alone."""
 
-    def __init__(self, policy: str, *, window_steps: int) -> None:
+    def __init__(self, policy: str, *, groups_per_step: int, window_steps: int) -> None:
         self.policy = policy
+        self.groups_per_step = groups_per_step
         self.buffers: dict[str, Buffer] = {}
         """By the stream they come from."""
         self.labels: dict[str, frozenset[str]] = {}

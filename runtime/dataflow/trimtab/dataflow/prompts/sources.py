@@ -108,7 +108,7 @@ def _is_part(path: PurePosixPath, suffix: str) -> bool:
 def _token_limit(job: RLJob, *, folder: Path) -> TokenLimit | None:
     if job.spec.data.max_prompt_tokens is None:
         return None
-    models = [policy.model for policy in job.spec.policies]
+    models = [policy.model for policy in job.spec.policies if policy.model is not None]
     return TokenLimit(
         (folder / (model.tokenizer or model.uri) for model in models), max_tokens=job.spec.data.max_prompt_tokens
     )

@@ -35,7 +35,6 @@ def test_the_report_shows_balance_pools_limits_and_formula() -> None:
         "min_replicas": 1,
         "max_replicas": 12,
         "devices_per_replica": 1,
-        "policies": ["main"],
         "samples_per_second_per_replica": 0.55,
         "cost_per_hour_per_replica": 0.4,
         "start_up_seconds": 120.0,
