@@ -24,11 +24,11 @@ async def test_a_task_is_not_run_before_the_version_that_it_asks_for_is_served(j
     worker = job.worker(SingleTurn(), {"solver": role(sampler)}, lines={"solver": solver}, max_tasks=4)
     async with working(worker):
         await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=20.0)
-        solver.gate.settle(at(1))
+        solver.served.settle(at(1))
         await eventually(lambda: worker.in_flight == 1, timeout_s=10.0)
         asked = len(sampler.asked)
         assert asked == 2 * GROUP_SIZE
-        solver.gate.settle(at(2))
+        solver.served.settle(at(2))
         sampler.version = 2
         await eventually(lambda: worker.completed == 3 * GROUP_SIZE, timeout_s=20.0)
     # It was kept all the while: no delivery was spent on waiting.
@@ -60,7 +60,7 @@ async def test_a_worker_that_lags_behind_takes_fewer_tasks(job: Job, roles: Mapp
         await eventually(lambda: held.begun == 2 * GROUP_SIZE, timeout_s=20.0)
         assert (await job.deliveries())[1] == 2
         assert worker.in_flight == 2
-        solver.gate.settle(at(5))
+        solver.served.settle(at(5))
         await eventually(lambda: held.begun == 4 * GROUP_SIZE, timeout_s=20.0)
         assert (await job.deliveries())[1] == 4
         held.open.set()
@@ -97,5 +97,5 @@ async def test_a_worker_whose_samples_would_be_too_old_takes_none_says_so_once_a
             await eventually(lambda: looks >= seen + 5, timeout_s=20.0)
             assert warnings() == [3]
             assert await job.deliveries() == (0, 0)
-            solver.gate.settle(at(6))
+            solver.served.settle(at(6))
             await eventually(lambda: worker.completed == 3 * GROUP_SIZE, timeout_s=20.0)

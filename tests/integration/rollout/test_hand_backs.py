@@ -71,7 +71,7 @@ async def test_weights_that_are_late_by_several_leases(job: Job, roles: Mapping[
 
     async with working(worker):
         await eventually(lambda: delivered_often(job), timeout_s=30.0)
-        solver.gate.settle(at(2))
+        solver.served.settle(at(2))
         await eventually(lambda: worker.completed == GROUP_SIZE, timeout_s=20.0)
     assert worker.failures == {"workflow-error": 1}
     await assert_scored_once(job)

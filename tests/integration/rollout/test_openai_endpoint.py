@@ -30,7 +30,8 @@ from trimtab.rollout.engines.contract import (
     Generated,
     SamplingSettings,
 )
-from trimtab.rollout.engines.openai import EngineUnauthorized, OpenAIClient
+from trimtab.rollout.engines.endpoint import EngineNotFound, EngineUnauthorized
+from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.workflows.team import Tokenizer
 
 PROMPT = [1, 10, 2, 10, 3, 11]
@@ -176,7 +177,7 @@ def answers(status: int, text: str = "no", **headers: str) -> Handler:
         (403, EngineUnauthorized, "engine-unauthorized"),
         (429, EngineOverloaded, "engine-overloaded"),
         (400, EngineRefused, "engine-refused"),
-        (404, EngineRefused, "engine-refused"),
+        (404, EngineNotFound, "engine-not-found"),
         (500, EngineUnavailable, "engine-unavailable"),
         (503, EngineUnavailable, "engine-unavailable"),
         (408, EngineUnavailable, "engine-unavailable"),

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tests.support.polling import within
@@ -181,11 +182,18 @@ def at(version: int) -> Position:
     return Position(epoch=1, version=version)
 
 
-def line(*, served: int, announced: int) -> VersionLine:
+@dataclass(frozen=True, kw_only=True)
+class GatedLine(VersionLine):
+    """That of one engine, whose gate tests move."""
+
+    served: VersionGate
+
+
+def line(*, served: int, announced: int) -> GatedLine:
     """A policy whose engine serves one version while its trainer has announced another."""
     announcements = Announcements(clock=time.monotonic)
     announcements.note(announced)
-    return VersionLine(gate=VersionGate(at(served)), announcements=announcements)
+    return GatedLine(served=VersionGate(at(served)), announcements=announcements)
 
 
 @asynccontextmanager

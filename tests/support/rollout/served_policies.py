@@ -24,6 +24,7 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.version_gate import BASE, label_of
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus, TurnTimings
+from trimtab.rollout.worker.served_engines import ServedEngines, served_engines
 from trimtab.rollout.worker.served_policy import PodResources, ServedPolicy, refreshed_policy
 from trimtab.rollout.workflows.team import Role
 from trimtab.weights.baseline import SafetensorsFile
@@ -36,6 +37,7 @@ SIGNER = Signer.generate()
 RULES = UpkeepRules(
     anchor_every=100, fold_every=None, collection=CollectionRules(keep_versions=50, lease_ttl_s=600.0, grace_s=600.0)
 )
+POLICY = Policy.model_validate({"name": "solver", "model": {"uri": "0"}})
 POOL = JobPool.model_validate({"name": "p", "engine": {"requestTimeoutSeconds": 30}})
 
 
@@ -78,10 +80,9 @@ class WeightsOfJob:
         file = SafetensorsFile((model or self.models / str(version % 3)) / "model.safetensors")
         await publisher.publish(version, publisher.capture(file), deadline_s=D)
 
-    @asynccontextmanager
-    async def worker_policy(self, url: str, *, name: str = "w0") -> AsyncIterator[ServedPolicy[EngineClient]]:
-        """As a worker that starts sits down at an engine; its scratch is what an earlier one of this name left."""
-        place = PodResources(
+    def resources(self, name: str) -> PodResources:
+        """Of a worker of this name; its scratch is what an earlier one left."""
+        return PodResources(
             member=name,
             pool=POOL,
             folder=self.models,
@@ -96,11 +97,24 @@ class WeightsOfJob:
             # On a busy machine too, nobody swaps without a turn.
             turn_timings=TurnTimings(patience_s=600.0, deadline_s=D),
         )
-        policy = Policy.model_validate({"name": "solver", "model": {"uri": "0"}})
+
+    @asynccontextmanager
+    async def worker_policy(self, url: str, *, name: str = "w0") -> AsyncIterator[ServedPolicy[EngineClient]]:
+        """As a worker that starts sits down at an engine."""
         async with AsyncExitStack() as stack:
-            served_policy = await refreshed_policy(policy, url, place, stack)
+            served_policy = await refreshed_policy(POLICY, url, self.resources(name), stack)
             async with beside(served_policy.refresh.run()):
                 yield served_policy
+
+    @asynccontextmanager
+    async def worker_engines(self, *urls: str, name: str = "w0") -> AsyncIterator[ServedEngines]:
+        """The same for a pod with several engines of the policy."""
+        async with AsyncExitStack() as stack:
+            engines = await served_engines(POLICY, urls, self.resources(name), stack)
+            assert engines is not None
+            for seat in engines.seats:
+                await stack.enter_async_context(beside(seat.refresh.run()))
+            yield engines
 
 
 @asynccontextmanager
@@ -129,5 +143,7 @@ async def reset(process: EngineProcess, models: Path) -> None:
         await engine.update_weights_from_disk(models / "0", weight_version=label_of(BASE), timeout_s=D)
 
 
-def roles_of(served_policy: ServedPolicy[EngineClient], *, max_new_tokens: int = 40) -> Mapping[str, Role]:
+def roles_of(
+    served_policy: ServedPolicy[EngineClient] | ServedEngines, *, max_new_tokens: int = 40
+) -> Mapping[str, Role]:
     return {"solver": replace(served_policy.role("solver"), sampling=SamplingSettings(max_new_tokens=max_new_tokens))}

@@ -13,9 +13,10 @@ from traceback import FrameSummary
 from typing import NoReturn
 
 import structlog
+from pydantic import Field, SecretStr
 
 from trimtab.api.job import RLJob
-from trimtab.api.pool import JobPool
+from trimtab.api.pool import MISSING_ENGINE, JobPool
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.members import beat
@@ -33,7 +34,6 @@ from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
-from trimtab.rollout.engines.contract import SamplingEngine
 from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus
@@ -42,7 +42,8 @@ from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
 from trimtab.rollout.worker.metrics import RolloutMetrics, Throughput
 from trimtab.rollout.worker.quarantine import Quarantine
-from trimtab.rollout.worker.served_policy import PodResources, ServedPolicy, fixed_policy, refreshed_policy
+from trimtab.rollout.worker.served_engines import ServedEngines, served_engines
+from trimtab.rollout.worker.served_policy import PodResources
 from trimtab.rollout.worker.watchdog import LoopWatchdog
 from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment, contained_task
@@ -50,7 +51,7 @@ from trimtab.rollout.workflows.loader import load_workflow
 from trimtab.rollout.workflows.source_location import WorkflowSource
 
 _log = structlog.get_logger(__name__)
-ServedPolicies = dict[str, ServedPolicy[SamplingEngine]]
+ServedPolicies = dict[str, ServedEngines]
 _HEARTBEAT_S = 3.0
 _DECLARE_DEADLINE_S = 30.0
 # No step of ours takes the event loop for this long.
@@ -58,15 +59,21 @@ _LOOP_BLOCKED_S = 2.0
 
 
 class RolloutPodSettings(JobPodSettings):
-    """`engines` gives each policy's engine, as policy=url pairs with commas between them; `engine` is for all."""
+    """`engines` gives each policy's engines, as policy=url pairs with commas between them; `engine` is for all, and
+    `endpoint_keys` are those of policies that are asked elsewhere."""
 
     engines: str
     engine: EngineSettings = EngineSettings()
+    endpoint_keys: dict[str, SecretStr] = Field(default_factory=dict)
     scratch: Path
 
-    def engine_urls(self) -> dict[str, str]:
-        pairs = (pair.partition("=") for pair in self.engines.split(",") if pair)
-        return {policy: url for policy, _, url in pairs}
+    def engine_urls(self) -> dict[str, list[str]]:
+        urls: dict[str, list[str]] = {}
+        for pair in self.engines.split(","):
+            policy, _, url = pair.partition("=")
+            if url:
+                urls.setdefault(policy, []).append(url)
+        return urls
 
 
 def trusted_keys(settings: RolloutPodSettings) -> Verifier:
@@ -77,14 +84,6 @@ def trusted_keys(settings: RolloutPodSettings) -> Verifier:
 
 def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
-
-
-def served_policy(policy: str, served: ServedPolicies, *, pool: str) -> ServedPolicy[SamplingEngine]:
-    if policy not in served:
-        raise JobMisconfigured(
-            f"a role needs policy {policy}, for which pool {pool} has no engine: see pools[].policies"
-        )
-    return served[policy]
 
 
 def end_hung(where: str, *, limit_s: float, is_new: bool) -> NoReturn:
@@ -116,6 +115,7 @@ async def _main(settings: RolloutPodSettings) -> None:
             folder=pod.folder,
             scratch=settings.scratch,
             api_key=settings.engine.api_key,
+            endpoint_keys=settings.endpoint_keys,
             store=store,
             trusted=trusted_keys(settings),
             pointers=KeyValue(pod.bus, pod.topology.weights),
@@ -125,10 +125,11 @@ async def _main(settings: RolloutPodSettings) -> None:
         )
         served: ServedPolicies = {}
         for policy in pod.job.spec.policies:
-            url = settings.engine_urls().get(policy.name)
-            if url is not None:
-                start = fixed_policy if pool.engine.name == "openai" else refreshed_policy
-                served[policy.name] = await start(policy, url, resources, stack)
+            engines = await served_engines(policy, settings.engine_urls().get(policy.name, ()), resources, stack)
+            if engines is None:
+                # An episode without one of its roles would leave the others waiting for its rows for ever.
+                raise JobMisconfigured(f"pool {pool.name} has no engine for policy {policy.name}{MISSING_ENGINE}")
+            served[policy.name] = engines
         await _serve(pod, pool, served, members, containment, metrics)
     if containment.left_behind:
         # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
@@ -144,12 +145,14 @@ async def _serve(
     metrics: RolloutMetrics,
 ) -> None:
     spec = pod.job.spec
+    # A frozen policy has no version that could be too old, and none to tell of.
+    lines = {name: policy.line for name, policy in served.items() if not policy.policy.frozen}
     named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in served}
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
     workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
     runner = GroupRunner(
         workflow,
-        {name: served_policy(policy, served, pool=pool.name).role(name) for name, policy in named.items()},
+        {name: served[policy].role(name) for name, policy in named.items()},
         origin,
         containment,
         metrics,
@@ -159,7 +162,7 @@ async def _serve(
     concurrency = Concurrency(
         ceiling=max(1, pool.max_concurrency // spec.data.group_size), requests_per_task=spec.data.group_size
     )
-    freshness = Freshness({name: policy.line for name, policy in served.items()}, max_staleness=spec.data.max_staleness)
+    freshness = Freshness(lines, max_staleness=spec.data.max_staleness)
     server = TaskServer(
         pod.bus,
         pod.topology,
@@ -182,12 +185,12 @@ async def _serve(
         grace_s=pool.grace_period_seconds,
         clock=time.monotonic,
     )
-    metrics.watch(worker, {name: policy.line for name, policy in served.items()})
+    metrics.watch(worker, lines)
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
     def heartbeat() -> MemberHeartbeat:
-        ready = all(policy.refresh.ready.is_set() for policy in served.values())
+        ready = all(policy.is_ready for policy in served.values())
         tokens = sum(policy.sampler.sampled_tokens for policy in served.values())
         rates = throughput.since_last(samples=worker.completed, tokens=tokens)
         return MemberHeartbeat(
@@ -197,7 +200,7 @@ async def _serve(
             pool=pool.name,
             engine=pool.engine.name,
             state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
-            versions={name: policy.gate.version for name, policy in served.items()},
+            versions={name: line.version for name, line in lines.items()},
             in_flight=worker.in_flight,
             mean_in_flight=worker.occupancy.since_last(),
             capacity=concurrency.ceiling,
@@ -212,7 +215,7 @@ async def _serve(
 
     pod.probes.add_check(
         "weights",
-        lambda: None if all(policy.refresh.ready.is_set() for policy in served.values()) else "engine not ready",
+        lambda: None if all(policy.is_ready for policy in served.values()) else "engine not ready",
     )
 
     def hung(calls: Sequence[FrameSummary]) -> None:
@@ -228,11 +231,10 @@ async def _serve(
         clock=time.monotonic,
     )
     async with asyncio.TaskGroup() as loops:
-        background = [loops.create_task(policy.refresh.run()) for policy in served.values()]
-        for name, policy in served.items():
-            load = LoadWatch(
-                name, policy.engine, policy.sampler, policy.gate, concurrency, in_flight=lambda: worker.load
-            )
+        seats = {name: seat for policy in served.values() for name, seat in policy.named_seats().items()}
+        background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
+        for name, seat in seats.items():
+            load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.load)
             background.append(loops.create_task(load.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(served, pod.stopping)
@@ -246,7 +248,7 @@ async def _until_ready(served: ServedPolicies, stopping: asyncio.Event) -> None:
     """Take no task before the engines serve: it would only wait here instead of going to a worker that is ready."""
     stop = asyncio.create_task(stopping.wait())
     for policy in served.values():
-        ready = asyncio.create_task(policy.refresh.ready.wait())
+        ready = asyncio.create_task(policy.ready())
         await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
     stop.cancel()

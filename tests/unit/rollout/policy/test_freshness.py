@@ -81,22 +81,23 @@ def test_a_restarted_trainer_that_goes_back_does_not_disturb_the_rhythm(clock: C
 
 
 def test_the_policy_that_is_furthest_behind_decides(clock: Clock) -> None:
+    critic = VersionGate(at(1))
     lines = {
-        "solver": VersionLine(gate=VersionGate(at(6)), announcements=announced(clock, (1.0, 7))),
-        "critic": VersionLine(gate=VersionGate(at(1)), announcements=announced(clock, (1.0, 5))),
-        "back": VersionLine(gate=VersionGate(at(9)), announcements=announced(clock, (1.0, 4))),
+        "solver": VersionLine(served=VersionGate(at(6)), announcements=announced(clock, (1.0, 7))),
+        "critic": VersionLine(served=critic, announcements=announced(clock, (1.0, 5))),
+        "back": VersionLine(served=VersionGate(at(9)), announcements=announced(clock, (1.0, 4))),
     }
     freshness = Freshness(lines, max_staleness=5)
     assert freshness.lag == 4
     assert freshness.allowance(12) == 8
-    lines["critic"].gate.settle(at(5))
+    critic.settle(at(5))
     assert freshness.lag == 1
     assert freshness.allowance(12) == 12
 
 
 def test_groups_that_take_many_versions_make_for_fewer_tasks(clock: Clock) -> None:
-    fast = VersionLine(gate=VersionGate(at(3)), announcements=announced(clock, (1.0, 2), (2.0, 3)))
-    slow = VersionLine(gate=VersionGate(at(3)), announcements=announced(clock, (0.0, 2), (0.5, 3)))
+    fast = VersionLine(served=VersionGate(at(3)), announcements=announced(clock, (1.0, 2), (2.0, 3)))
+    slow = VersionLine(served=VersionGate(at(3)), announcements=announced(clock, (0.0, 2), (0.5, 3)))
     freshness = Freshness({"fast": fast, "slow": slow}, max_staleness=3)
     assert freshness.versions_per_group == 0.0
     assert freshness.allowance(8) == 8
@@ -106,7 +107,7 @@ def test_groups_that_take_many_versions_make_for_fewer_tasks(clock: Clock) -> No
 
 
 def test_a_minimum_is_asked_only_of_policies_that_are_served_here(clock: Clock) -> None:
-    line = VersionLine(gate=VersionGate(at(3)), announcements=announced(clock, (0.0, 3)))
+    line = VersionLine(served=VersionGate(at(3)), announcements=announced(clock, (0.0, 3)))
     freshness = Freshness({"solver": line}, max_staleness=1)
     assert freshness.too_old_for({}) == {}
     assert freshness.too_old_for({"solver": 3, "elsewhere": 99}) == {}

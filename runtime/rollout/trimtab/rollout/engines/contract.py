@@ -11,6 +11,9 @@ PauseMode = Literal["abort", "retract", "in_place"]
 
 Finish = Literal["stop", "length", "abort"]
 
+FIXED_VERSION = "0"
+"""What the weights of an endpoint are called, which never change: those of the model that the job begins with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:

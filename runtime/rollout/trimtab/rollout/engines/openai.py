@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-import aiohttp
 import structlog
 from pydantic import SecretStr
 
-from trimtab.fabric.tls import TlsUnusable
-from trimtab.rollout.engines.client import EngineSession
-from trimtab.rollout.engines.contract import (
-    EngineError,
-    EngineLoad,
-    EngineOverloaded,
-    EngineRefused,
-    EngineTimeout,
-    EngineUnavailable,
-    Generated,
-    SamplingSettings,
-)
+from trimtab.rollout.engines.contract import EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession, EngineUnauthorized
 from trimtab.rollout.engines.openai_responses import read_completion
 from trimtab.rollout.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
-_MAX_TEXT = 500
-_PROBE_TIMEOUT_S = 10.0
-# An endpoint that asks for more patience than this is asked again all the same.
-_MAX_RETRY_AFTER_S = 60.0
 # Extensions of vLLM and SGLang that make an answer exact. Others ignore them, or refuse them by name.
 _EXACT = ("return_token_ids", "return_tokens_as_token_ids")
 
 
-class EngineUnauthorized(EngineRefused):
-    """The endpoint does not accept our key."""
+class Call(Protocol):
+    """A request to an endpoint."""
 
-    kind = "engine-unauthorized"
+    async def __call__(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float
+    ) -> dict[str, Any]: ...
 
 
-class OpenAIClient(EngineSession):
-    """One endpoint and one of its models. `url` is its base, with or without the final /v1."""
+async def check_model(call: Call, model: str, *, field: str) -> None:
+    """Raises an EngineError unless the endpoint answers, takes our key and has the model."""
+    answer = await call("GET", "/models", None, timeout_s=PROBE_TIMEOUT_S)
+    cards = answer.get("data")
+    names = [card.get("id") for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    if model not in names:
+        known = ", ".join(map(str, names[:10])) or "none"
+        raise EngineRefused(f"{field}.model: the endpoint does not have {model!r}; it has {known}")
+
+
+class OpenAIClient(EndpointSession):
+    """One endpoint and one of its models, asked with token ids."""
 
     def __init__(
         self,
@@ -53,15 +49,11 @@ class OpenAIClient(EngineSession):
         request_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__()
-        self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
+        super().__init__(url, api_key=api_key, field="engine", clock=clock)
         self._model = model
-        self._api_key = api_key
         self._tokenizer = tokenizer
         self._request_timeout_s = request_timeout_s
-        self._clock = clock
         self._exact = dict.fromkeys(_EXACT, True)
-        self._quiet_until = clock()
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
@@ -98,18 +90,9 @@ class OpenAIClient(EngineSession):
             else:
                 return read_completion(answer, self._tokenizer)
 
-    async def load(self, *, timeout_s: float) -> EngineLoad:
-        """An endpoint does not say. What it turns away is all there is to go by."""
-        return EngineLoad(running=0, waiting=0, token_usage=0.0)
-
     async def check(self) -> None:
         """Raises an EngineError unless the endpoint answers, takes our key and has the model."""
-        answer = await self._call("GET", "/models", None, timeout_s=_PROBE_TIMEOUT_S)
-        cards = answer.get("data")
-        names = [card.get("id") for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
-        if self._model not in names:
-            known = ", ".join(map(str, names[:10])) or "none"
-            raise EngineRefused(f"engine.model: the endpoint does not have {self._model!r}; it has {known}")
+        await check_model(self._call, self._model, field="engine")
 
     def _forgo_extension(self, asked: dict[str, bool], refused: EngineRefused) -> None:
         """Ask without an extension that was refused by name, from now on; raise what is about anything else."""
@@ -120,52 +103,3 @@ class OpenAIClient(EngineSession):
         for field in named:
             if self._exact.pop(field, None):
                 _log.info("endpoint_lacks_extension", field=field, why=str(refused))
-
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None, *, timeout_s: float) -> dict[str, Any]:
-        await self._wait_as_told()
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session.request(
-                    method, self._url + path, json=body, headers=self._headers(), ssl=self._trust(self._url)
-                ) as response,
-            ):
-                if response.status >= 400:
-                    self._note_retry_after(response)
-                    raise self._refusal(path, response.status, await response.text())
-                answer = await response.json(content_type=None)
-        except TimeoutError:
-            raise EngineTimeout(f"/v1{path} did not answer within {timeout_s:.3g} s") from None
-        except (aiohttp.ClientError, TlsUnusable) as error:
-            raise EngineUnavailable(f"/v1{path}: {self._without_key(str(error)) or type(error).__name__}") from None
-        except ValueError as error:
-            raise EngineError(f"/v1{path} did not answer with JSON: {type(error).__name__}") from None
-        if not isinstance(answer, dict):
-            raise EngineError(f"/v1{path} answered with a {type(answer).__name__}")
-        return answer
-
-    def _headers(self) -> dict[str, str]:
-        return {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key.get_secret_value()}"}
-
-    async def _wait_as_told(self) -> None:
-        """All requests keep to a Retry-After that one of them was given: it is about the key, not the request."""
-        await asyncio.sleep(max(0.0, self._quiet_until - self._clock()))
-
-    def _note_retry_after(self, response: aiohttp.ClientResponse) -> None:
-        """In seconds. As a date it is ignored: the clocks of two machines would have to agree."""
-        told = response.headers.get("Retry-After", "")
-        if response.status in (429, 503) and told.isdecimal():
-            wait_s = min(float(told), _MAX_RETRY_AFTER_S)
-            self._quiet_until = max(self._quiet_until, self._clock() + wait_s)
-
-    def _refusal(self, path: str, status: int, text: str) -> EngineError:
-        if status in (401, 403):
-            # What such an answer says may quote a part of the key.
-            return EngineUnauthorized(f"/v1{path}: {status}, the endpoint refuses the key: see engine.apiKeySecret")
-        why = f"/v1{path}: {status} {self._without_key(text)[:_MAX_TEXT]}"
-        if status == 429:
-            return EngineOverloaded(why)
-        return EngineUnavailable(why) if status >= 500 or status == 408 else EngineRefused(why)
-
-    def _without_key(self, text: str) -> str:
-        return text if self._api_key is None else text.replace(self._api_key.get_secret_value(), "***")

@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated
+from trimtab.rollout.engines.contract import FIXED_VERSION, EngineError, EngineRefused, Generated
 from trimtab.rollout.tokenizer import Tokenizer
 
-FIXED_VERSION = "0"
-"""The weights of such an endpoint are never updated: they are those of the model that the job begins with."""
 _ID_PREFIX = "token_id:"
 _BROKEN_CHARACTER = "\ufffd"
 _BYTES_PREFIX = "bytes:"

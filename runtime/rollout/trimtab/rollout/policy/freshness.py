@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-from trimtab.rollout.policy.version_gate import VersionGate
+from typing import Protocol
 
 # The latest ten samples make up nine tenths of an average.
 _WEIGHT = 0.2
@@ -54,21 +53,28 @@ class Announcements:
         return max(self._mean.value, self._clock() - self._last)
 
 
+class Serving(Protocol):
+    """One engine's gate, or all engines of a policy."""
+
+    @property
+    def version(self) -> int: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class VersionLine:
-    """One policy: what its engine serves, and what its trainer has announced."""
+    """One policy: what its engines serve, and what its trainer has announced."""
 
-    gate: VersionGate
+    served: Serving
     announcements: Announcements
 
     @property
     def version(self) -> int:
-        return self.gate.version
+        return self.served.version
 
     @property
     def lag(self) -> int:
         # After a trainer's restart the engine may serve a version that is to be announced again.
-        return max(0, self.announcements.newest - self.gate.version)
+        return max(0, self.announcements.newest - self.version)
 
 
 class Freshness:
@@ -106,9 +112,9 @@ class Freshness:
     def too_old_for(self, minimum_versions: Mapping[str, int]) -> dict[str, int]:
         """Of the policies that are served here, those with weights older than the minimum, and their versions."""
         return {
-            policy: line.gate.version
+            policy: line.version
             for policy, line in self._lines.items()
-            if line.gate.version < minimum_versions.get(policy, 0)
+            if line.version < minimum_versions.get(policy, 0)
         }
 
 

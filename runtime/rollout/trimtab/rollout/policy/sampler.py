@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -26,6 +27,7 @@ from trimtab.rollout.engines.contract import (
     SamplingEngine,
     SamplingSettings,
 )
+from trimtab.rollout.policy.spread import PrefixHomes, chosen
 from trimtab.rollout.policy.version_gate import VersionGate, label_of
 from trimtab.weights.store.position import Position
 
@@ -60,21 +62,11 @@ class _Draft:
         del self.token_ids[length:], self.logprobs[length:], self.versions[length:]
 
 
-class PolicySampler:
-    """One policy on one engine."""
+class Completing(ABC):
+    """Asks for parts of a completion until it is whole."""
 
-    def __init__(self, engine: SamplingEngine, gate: VersionGate, *, backoff: FullJitter = _BACKOFF) -> None:
-        self._engine = engine
-        self._gate = gate
+    def __init__(self, *, backoff: FullJitter = _BACKOFF) -> None:
         self._backoff = backoff
-        self.lost = asyncio.Event()
-        """The engine is gone, or answered with weights that it should not have."""
-        self.accounts_for_tokens = False
-        """Whether the engine's latest answer named the weights of each token: only such an engine may be given others
-        while requests run.
-        """
-        self.overloads = 0
-        """Requests that found the engine's queue full."""
         self.sampled_tokens = 0
 
     async def complete(
@@ -121,30 +113,120 @@ class PolicySampler:
         """An answer that can be trusted, with the version of each token."""
         failures = 0
         while True:
-            delay = self._backoff.delay_s(failures)
-            try:
-                async with self._gate.request() as crossing:
-                    newest = label_of(crossing.possible[-1])
-                    part = await self._engine.generate(
-                        input_ids, settings, request_id=request_id, weight_version=newest
-                    )
-            except EngineOverloaded as error:
-                self.overloads += 1
-                _log.info("generation_repeated", request=request_id, error=str(error), delay_s=delay)
-            except EngineUnavailable as error:
-                _log.warning("generation_repeated", request=request_id, error=str(error), delay_s=delay)
-                self.lost.set()
-            else:
-                self.accounts_for_tokens = part.weight_runs is not None
-                versions = token_versions(part, crossing.possible)
-                if versions is not None:
-                    return part, versions
-                _log.warning(
-                    "answer_discarded", request=request_id, weights=part.weight_version, tokens=len(part.token_ids)
-                )
-                self.lost.set()
-            await asyncio.sleep(delay)
+            delay_s = self._backoff.delay_s(failures)
+            answer = await self._attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(delay_s)
             failures += 1
+
+    @abstractmethod
+    async def _attempt(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+    ) -> tuple[Generated, list[int]] | None:
+        """One request to one engine; None to ask again after `delay_s`."""
+
+
+class PolicySampler(Completing):
+    """One policy on one engine."""
+
+    def __init__(self, engine: SamplingEngine, gate: VersionGate, *, backoff: FullJitter = _BACKOFF) -> None:
+        super().__init__(backoff=backoff)
+        self._engine = engine
+        self.gate = gate
+        self.lost = asyncio.Event()
+        """The engine is gone, or answered with weights that it should not have. Whoever looks after it clears this."""
+        self.away = False
+        """It was lost, and has not been seen to serve since."""
+        self.accounts_for_tokens = False
+        """Whether the engine's latest answer named the weights of each token: only such an engine may be given others
+        while requests run.
+        """
+        self.overloads = 0
+        """Requests that found the engine's queue full."""
+
+    def lose(self) -> None:
+        self.away = True
+        self.lost.set()
+
+    def find(self) -> None:
+        """It serves what it should."""
+        self.away = False
+
+    async def attempt(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+    ) -> tuple[Generated, list[int]] | None:
+        """One request; None when its answer is missing or cannot be trusted. `delay_s` is how long the asker waits
+        then.
+        """
+        try:
+            async with self.gate.request() as crossing:
+                newest = label_of(crossing.possible[-1])
+                part = await self._engine.generate(input_ids, settings, request_id=request_id, weight_version=newest)
+        except EngineOverloaded as error:
+            self.overloads += 1
+            _log.info("generation_repeated", request=request_id, error=str(error), delay_s=delay_s)
+            return None
+        except EngineUnavailable as error:
+            _log.warning("generation_repeated", request=request_id, error=str(error), delay_s=delay_s)
+            self.lose()
+            return None
+        self.accounts_for_tokens = part.weight_runs is not None
+        versions = token_versions(part, crossing.possible)
+        if versions is None:
+            _log.warning(
+                "answer_discarded", request=request_id, weights=part.weight_version, tokens=len(part.token_ids)
+            )
+            self.lose()
+            return None
+        self.find()
+        return part, versions
+
+    async def _attempt(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+    ) -> tuple[Generated, list[int]] | None:
+        return await self.attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+
+
+class SpreadSampler(Completing):
+    """One policy on several engines, each with weights of its own. A request goes to one of them; what an engine leaves
+    undone, another may finish, and every token has the version of the engine that sampled it.
+    """
+
+    def __init__(self, engines: Sequence[PolicySampler], *, backoff: FullJitter = _BACKOFF) -> None:
+        super().__init__(backoff=backoff)
+        self._engines = engines
+        self._homes = PrefixHomes()
+        self._under_way = [0] * len(engines)
+        self._sent = [0] * len(engines)
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Requests ever given to each engine."""
+        return tuple(self._sent)
+
+    async def _attempt(
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+    ) -> tuple[Generated, list[int]] | None:
+        if len(self._engines) == 1:
+            self._sent[0] += 1
+            return await self._engines[0].attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+        place = chosen(
+            home=self._homes.home(input_ids),
+            loads=self._under_way,
+            sent=self._sent,
+            usable=[not engine.away and engine.gate.is_open for engine in self._engines],
+        )
+        self._sent[place] += 1
+        self._under_way[place] += 1
+        self._homes.note(input_ids, place)
+        try:
+            answer = await self._engines[place].attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+        finally:
+            self._under_way[place] -= 1
+        if answer is not None:
+            self._homes.note([*input_ids, *answer[0].token_ids], place)
+        return answer
 
 
 def _rest(settings: SamplingSettings, *, tokens_so_far: int, attempt: int) -> SamplingSettings:

@@ -68,6 +68,10 @@ class VersionGate:
         return self._incoming is not None or not self._open.is_set()
 
     @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    @property
     def in_flight(self) -> int:
         return len(self._under_way)
 

@@ -7,13 +7,13 @@ no tasks once their samples would be too old to train on.
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.rollout.engines.contract import EngineError
-from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.refresh.pointers import newer_pointers
 
@@ -21,12 +21,16 @@ _log = structlog.get_logger(__name__)
 _RETRY = FullJitter(base_s=1.0, cap_s=30.0)
 
 
+class Endpoint(Protocol):
+    """Something elsewhere that says whether it can be used."""
+
+    async def check(self) -> None: ...
+
+
 class FixedWeights:
     """One policy on one endpoint, which serves version 0 for ever."""
 
-    def __init__(
-        self, endpoint: OpenAIClient, pointers: KeyValue, announcements: Announcements, *, policy: str
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, pointers: KeyValue, announcements: Announcements, *, policy: str) -> None:
         self._endpoint = endpoint
         self._pointers = pointers
         self._announcements = announcements

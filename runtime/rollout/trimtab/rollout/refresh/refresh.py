@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -22,18 +21,17 @@ from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import EngineError, EngineRefused, WeightUpdate
-from trimtab.rollout.engines.sparse_file import SparseCarrier
 from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.policy.sampler import PolicySampler
-from trimtab.rollout.policy.version_gate import BASE, VersionGate, label_of, position_of
+from trimtab.rollout.policy.version_gate import BASE, VersionGate, position_of
+from trimtab.rollout.refresh.host_copy import HostCopy
 from trimtab.rollout.refresh.pointers import newer_pointers
 from trimtab.rollout.refresh.swap import SWAP_DEADLINE_S, Give, SwapKind, SwapMetrics, WeightSwap
 from trimtab.rollout.refresh.turns import SwapTurns
-from trimtab.weights.puller import PULL_FAILURES, WeightPuller
+from trimtab.weights.puller import PULL_FAILURES
 from trimtab.weights.store.position import Position
 
 _log = structlog.get_logger(__name__)
-_PULL_DEADLINE_S = 600.0
 _ASK_DEADLINE_S = 30.0
 _BACKOFF = FullJitter(base_s=0.2, cap_s=5.0)
 _LEASE_EVERY_S = 120.0
@@ -49,9 +47,8 @@ class RefreshTarget:
     gate: VersionGate
     sampler: PolicySampler
     announcements: Announcements
-    puller: WeightPuller
-    sparse: SparseCarrier | None
-    """None where the engine takes whole weights only."""
+    copy: HostCopy
+    """Shared with the policy's other engines in the pod."""
 
 
 class WeightRefresh:
@@ -71,7 +68,7 @@ class WeightRefresh:
         self._policy = target.policy
         self._engine = target.engine
         self._gate = target.gate
-        self._puller = target.puller
+        self._copy = target.copy
         self._pointers = pointers
         self._turns = turns
         self._metrics = metrics
@@ -137,11 +134,12 @@ class WeightRefresh:
             if served != BASE:
                 await self._give_whole(self._target.base_model, BASE, began=began)
         elif served is None or served < Position(wanted.epoch, wanted.version):
-            held, packed = await self._hold(wanted, base=served)
-            # The swap of an engine that serves nothing of use needs no turn.
-            async with self._turns.turn() if self.ready.is_set() and served is not None else nullcontext():
-                if not (packed and await self._give_sparse(held, began=began)):
-                    await self._give_whole(self._puller.folder, held, began=began)
+            async with self._copy.turn():
+                held, packed = await self._copy.hold(wanted, base=served)
+                # The swap of an engine that serves nothing of use needs no turn in the pool.
+                async with self._turns.turn() if self.ready.is_set() and served is not None else nullcontext():
+                    if not (packed and await self._give_sparse(held, began=began)):
+                        await self._give_whole(self._copy.folder, held, began=began)
             await self._renew_lease()
 
     async def _serving(self) -> Position | None:
@@ -156,6 +154,7 @@ class WeightRefresh:
             self._gate.settle(position)
             self._gate.open()
             self._served = position
+            self._target.sampler.find()
         else:
             self._gate.close()
         return self._served
@@ -169,30 +168,10 @@ class WeightRefresh:
         _log.info("engine_asked", policy=self._policy, weights=info.weight_version)
         return position_of(info.weight_version)
 
-    async def _hold(self, wanted: WeightPointer, *, base: Position | None) -> tuple[Position, bool]:
-        """Bring the host copy to the version that is wanted, or a later one, while the engine serves. Says what it has
-        then, and whether the changes are packed: they can be only if the engine serves exactly their base.
-        """
-        held = self._puller.held
-        if held is not None and held >= Position(wanted.epoch, wanted.version):
-            return held, False  # the engine is behind its own copy, which needs no store
-        update = await self._puller.prepare(wanted, deadline_s=_PULL_DEADLINE_S)
-        packed = False
-        if update is not None:
-            with update:
-                changed = update.journal.header.base
-                if self._target.sparse is not None and base == Position(changed.epoch, changed.version):
-                    pack = partial(self._target.sparse.pack, update, base_label=label_of(base))
-                    packed = await asyncio.to_thread(pack)
-                await asyncio.to_thread(update.commit)
-        held = self._puller.held
-        assert held is not None, "a pull without a copy builds one"
-        return held, packed
-
     async def _give_sparse(self, position: Position, *, began: float) -> bool:
         """False if the engine does not take it and serves what it did."""
-        assert self._target.sparse is not None, "nothing is packed without a carrier"
-        carrier = self._target.sparse
+        carrier = self._copy.carrier
+        assert carrier is not None, "nothing is packed without a carrier"
 
         async def give(label: str) -> WeightUpdate:
             return await carrier.give(self._engine, weight_version=label, timeout_s=SWAP_DEADLINE_S)
@@ -216,6 +195,7 @@ class WeightRefresh:
         swap = self._swap.under_running_requests if keeps_running else self._swap.between_requests
         pause_s = await swap(position, give)
         self._served = position
+        self._target.sampler.find()
         refresh_s = self._clock() - began
         self._metrics.swapped(policy=self._policy, kind=kind, refresh_s=refresh_s, pause_s=pause_s)
         _log.info(
@@ -236,6 +216,6 @@ class WeightRefresh:
 
     async def _renew_lease(self) -> None:
         try:
-            await self._puller.renew_lease(deadline_s=_LEASE_EVERY_S)
+            await self._copy.renew_lease(deadline_s=_LEASE_EVERY_S)
         except ObjectStoreError as error:
             _log.warning("lease_not_renewed", policy=self._policy, error=str(error))

@@ -125,7 +125,7 @@ class LoadWatch:
         except EngineError as error:
             _log.info("load_unknown", engine=self._name, error=str(error))
             if isinstance(error, EngineUnavailable):
-                self._sampler.lost.set()
+                self._sampler.lose()
             return
         if self._gate.swapping:
             return  # what waits in a pause does not wait for want of room

@@ -96,6 +96,7 @@ class GroupRunner:
         return [
             self._without_tokens(task, role, index, run, outcome=failed, started=now, finished=now)
             for role in self._roles.values()
+            if not role.frozen
             for index in range(task.group_size)
         ]
 
@@ -195,14 +196,14 @@ def _decisive(failures: Sequence[BaseException]) -> EpisodeFailed:
     return next((failure for failure in typed if isinstance(failure, TaskRefused)), typed[0])
 
 
-def _forests(episode: object, roles: Iterable[str]) -> dict[str, Forest]:
-    """By role, what it has to learn."""
+def _forests(episode: object, roles: Mapping[str, Role]) -> dict[str, Forest]:
+    """By role, what it has to learn; of frozen ones nothing."""
     if not isinstance(episode, Episode):
         raise WorkflowError(f"run() returned a {type(episode).__name__}; return an Episode")
     scored: dict[str, list[ScoredConversation]] = {role: [] for role in roles}
     for one in episode.scored:
         scored[one.conversation.role.name].append(one)
-    return {role: forest_of(role, own) for role, own in scored.items()}
+    return {name: forest_of(name, own) for name, own in scored.items() if not roles[name].frozen}
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,15 +1,19 @@
-"""One policy in a rollout pod: its engine, what samples from it, and what keeps its weights fresh if anything can."""
+"""One policy on one engine of a rollout pod, or on an endpoint elsewhere: what samples from it, and what keeps its
+weights fresh if anything can.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import SecretStr
 
+from trimtab.api.engine import Endpoint
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 from trimtab.fabric.backoff import FullJitter
@@ -19,17 +23,22 @@ from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.sampling import sampling_fields
+from trimtab.rollout.engines.anthropic import AnthropicClient
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import SamplingEngine, SamplingSettings
+from trimtab.rollout.engines.messages import MESSAGES
 from trimtab.rollout.engines.openai import OpenAIClient
+from trimtab.rollout.engines.openai_chat import OpenAIChatClient
 from trimtab.rollout.engines.sparse_file import SparseFile
 from trimtab.rollout.policy.freshness import Announcements, VersionLine
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import VersionGate
 from trimtab.rollout.refresh.fixed import FixedWeights
+from trimtab.rollout.refresh.host_copy import HostCopy
 from trimtab.rollout.refresh.refresh import RefreshTarget, WeightRefresh
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import TURN_TIMINGS, PoolCensus, SwapTurns, TurnTimings
+from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.team import Role, Tokenizer
 from trimtab.weights.puller import WeightPuller
 
@@ -49,6 +58,9 @@ class PodResources:
     """The job's, which models are found from."""
     scratch: Path
     api_key: SecretStr | None
+    """Of the pool's engine, where that is an endpoint."""
+    endpoint_keys: Mapping[str, SecretStr] = field(default_factory=dict)
+    """By policy, of endpoints in place of an engine; dashes are underscores."""
     store: ObjectStore
     trusted: Verifier
     pointers: KeyValue
@@ -70,28 +82,31 @@ class ServedPolicy(Generic[Engine]):
         self.sampler = PolicySampler(engine, self.gate)
         self.refresh: WeightRefresh | FixedWeights
 
-    def role(self, name: str) -> Role:
+    def role(self, name: str, *, sampler: Sampler | None = None) -> Role:
+        """`sampler` is what spreads requests over several engines, where there are."""
         return Role(
             name=name,
             policy=self.policy.name,
             tokenizer=self.tokenizer,
-            sampler=self.sampler,
+            sampler=sampler or self.sampler,
+            frozen=self.policy.frozen,
             sampling=SamplingSettings(**sampling_fields(self.policy.sampling)),
             credits_turns=self.policy.algorithm.credit.type == "Turn",
-            context_tokens=self.policy.model.max_context_tokens,
+            context_tokens=None if self.policy.model is None else self.policy.model.max_context_tokens,
         )
 
     @property
     def line(self) -> VersionLine:
-        return VersionLine(gate=self.gate, announcements=self.announcements)
+        return VersionLine(served=self.gate, announcements=self.announcements)
 
 
 async def refreshed_policy(
-    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack
+    policy: Policy, url: str, resources: PodResources, stack: AsyncExitStack, *, copy: HostCopy | None = None
 ) -> ServedPolicy[EngineClient]:
-    """On an engine of ours, or one that speaks its protocol."""
+    """On an engine of ours, or one that speaks its protocol. `copy` is what the policy's other engines are given from,
+    where there are any.
+    """
     settings = resources.pool.engine
-    scratch = resources.scratch / policy.name
     engine = EngineClient(
         url,
         request_timeout_s=settings.request_timeout_seconds,
@@ -99,27 +114,16 @@ async def refreshed_policy(
         whole_logprobs=settings.name == "sglang",
     )
     await stack.enter_async_context(engine)
-    puller = WeightPuller(
-        resources.store,
-        policy.name,
-        resources.trusted,
-        folder=scratch / "copy",
-        spool=scratch / "spool",
-        member=resources.member,
-    )
-    await puller.open()
-    stack.push_async_callback(puller.close)
     served = ServedPolicy(policy, engine, read_tokenizer(policy, folder=resources.folder))
     served.refresh = WeightRefresh(
         RefreshTarget(
             policy=policy.name,
-            base_model=resources.folder / policy.model.uri,
+            base_model=resources.folder / policy.weights.uri,
             engine=engine,
             gate=served.gate,
             sampler=served.sampler,
             announcements=served.announcements,
-            puller=puller,
-            sparse=_sparse_carrier(settings.name)(scratch / "sparse.safetensors"),
+            copy=copy or await host_copy(policy, resources, stack),
         ),
         resources.pointers,
         SwapTurns(
@@ -137,6 +141,21 @@ async def refreshed_policy(
         clock=time.monotonic,
     )
     return served
+
+
+async def host_copy(policy: Policy, resources: PodResources, stack: AsyncExitStack) -> HostCopy:
+    scratch = resources.scratch / policy.name
+    puller = WeightPuller(
+        resources.store,
+        policy.name,
+        resources.trusted,
+        folder=scratch / "copy",
+        spool=scratch / "spool",
+        member=resources.member,
+    )
+    await puller.open()
+    stack.push_async_callback(puller.close)
+    return HostCopy(puller, _sparse_carrier(resources.pool.engine.name)(scratch / "sparse.safetensors"))
 
 
 async def fixed_policy(
@@ -160,11 +179,31 @@ async def fixed_policy(
     return served
 
 
+async def endpoint_policy(
+    policy: Policy, settings: Endpoint, resources: PodResources, stack: AsyncExitStack
+) -> ServedPolicy[AnthropicClient | OpenAIChatClient]:
+    """A frozen policy on an endpoint that is asked with messages."""
+    make = AnthropicClient if settings.name == "anthropic" else OpenAIChatClient
+    endpoint = make(
+        settings.url,
+        model=settings.model,
+        api_key=resources.endpoint_keys.get(policy.name.replace("-", "_")),
+        field=f"pools[{resources.pool.name}].engines[{policy.name}].endpoint",
+        request_timeout_s=settings.request_timeout_seconds,
+        clock=time.monotonic,
+    )
+    await stack.enter_async_context(endpoint)
+    served = ServedPolicy(policy, endpoint, MESSAGES)
+    served.refresh = FixedWeights(endpoint, resources.pointers, served.announcements, policy=policy.name)
+    return served
+
+
 def read_tokenizer(policy: Policy, *, folder: Path) -> Tokenizer:
     """The tokenizer that lies with the policy's model, unless it has one of its own. Raises JobMisconfigured when it
     cannot be had."""
-    named = "uri" if policy.model.tokenizer is None else "tokenizer"
-    field, path = f"policies[{policy.name}].model.{named}", folder / (policy.model.tokenizer or policy.model.uri)
+    model = policy.weights
+    named = "uri" if model.tokenizer is None else "tokenizer"
+    field, path = f"policies[{policy.name}].model.{named}", folder / (model.tokenizer or model.uri)
     if why := unreadable(path):
         raise JobMisconfigured(f"{field}: {why}")
     # The library raises anything for files that it cannot use.

@@ -35,6 +35,8 @@ class Role:
     tokenizer: Tokenizer
     sampler: Sampler
     sampling: SamplingSettings
+    frozen: bool = False
+    """Its policy does not learn: what it says need not be scored, and is never sent."""
     credits_turns: bool = False
     """Whether its policy learns by turns, and is told what each of them earned."""
     context_tokens: int | None = None
