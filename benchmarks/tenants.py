@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
-from benchmarks.tenancy.attacker import Attacker
+from benchmarks.tenancy.attacker import Attacker, under_attack
 from benchmarks.tenancy.object_waits import ObjectWaits
 from benchmarks.tenancy.site import GOOD, TwoTeams, two_teams
 from trimtab.api.job import RLJob
@@ -38,12 +38,11 @@ class _Measured:
     """Seconds until the operator had seen a change of another object."""
 
 
-async def _turn(waits: ObjectWaits, seconds: float, attacker: Attacker | None) -> list[float]:
-    async with asyncio.TaskGroup() as turn:
-        measuring = turn.create_task(waits.measure(seconds))
-        if attacker is not None:
-            turn.create_task(attacker.attack(seconds))
-    return measuring.result()
+def _turn(waits: ObjectWaits, seconds: float, attacker: Attacker | None) -> list[float]:
+    if attacker is None:
+        return asyncio.run(waits.measure(seconds))
+    with under_attack(attacker, seconds):
+        return asyncio.run(waits.measure(seconds))
 
 
 async def _audited(teams: TwoTeams) -> AuditReport:
@@ -73,7 +72,7 @@ def main(seconds: float) -> None:
             order = (None, attacker) if turn % 2 == 0 else (attacker, None)
             for who in order:
                 before, began = teams.steps, time.monotonic()
-                waited = asyncio.run(_turn(waits, turn_s, who))
+                waited = _turn(waits, turn_s, who)
                 rate = (teams.steps - before) / (time.monotonic() - began)
                 (measured.alone if who is None else measured.attacked).append(rate)
                 (measured.waits_alone if who is None else measured.waits_attacked).extend(waited)
