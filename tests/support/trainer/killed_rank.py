@@ -116,7 +116,7 @@ def prepare(job_file: Path) -> None:
     disable_progress_bar()
     _parse_once()
     job = read_job(job_file)
-    AutoModelForCausalLM.from_pretrained(job_file.parent / job.spec.policies[0].model.uri, dtype=torch.float32)
+    AutoModelForCausalLM.from_pretrained(job_file.parent / job.spec.policies[0].weights.uri, dtype=torch.float32)
     (block,) = StateLayout.of({"x": ("F32", (1 << 12,))}).blocks
     before = np.zeros(block.size, dtype=np.uint8)
     for every in (1, 50):

@@ -44,7 +44,7 @@ def run(curator: Curator, selection: Selection) -> Ran:
         {"solver": 1},
         selection=selection,
         group_size=GROUP,
-        batch_size=PLACES * GROUP,
+        batch_sizes={"solver": PLACES * GROUP},
         max_staleness=1,
         window_steps=3,
         has_filters=True,

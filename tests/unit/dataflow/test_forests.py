@@ -97,7 +97,7 @@ def test_every_token_that_counts_is_trained_in_one_row_of_one_rank(seed: int, ta
         dict.fromkeys(ROLES, 1),
         selection=Fresh({name: {name: 1.0} for name in ROLES}, seed=0),
         group_size=GROUP,
-        batch_size=GROUP,
+        batch_sizes=dict.fromkeys(ROLES, GROUP),
         max_staleness=1 << 20,
         window_steps=3,
     )

@@ -85,7 +85,7 @@ class Learner:
     @property
     def row_limits(self) -> RowLimits:
         """Longer rows and other tokens would be an error of the model, or memory for something it was not made for."""
-        config, asked = self.network.causal_lm.config, self._policy.model.max_context_tokens
+        config, asked = self.network.causal_lm.config, self._policy.weights.max_context_tokens
         return RowLimits(vocabulary=config.vocab_size, longest=asked or config.max_position_embeddings)
 
     @property
@@ -261,7 +261,7 @@ def _check_supported(policy: Policy) -> None:
 
 
 def _check_context(policy: Policy, *, longest: int) -> None:
-    asked = policy.model.max_context_tokens
+    asked = policy.weights.max_context_tokens
     if asked is not None and asked > longest:
         raise UnsupportedModel(
             f"policies[{policy.name}].model.maxContextTokens: {asked} is more than the {longest} of the model's"

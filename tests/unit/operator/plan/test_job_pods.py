@@ -52,7 +52,7 @@ def test_a_model_with_an_absolute_path_is_not_looked_for_beside_the_manifest() -
     desired = job("sums")
     (policy,) = desired.spec.policies
     for uri, place in (("/models/tiny", "/models/tiny"), ("tiny", "$(JOB_FOLDER)/tiny")):
-        model = policy.model.model_copy(update={"uri": uri})
+        model = policy.weights.model_copy(update={"uri": uri})
         policies = (policy.model_copy(update={"model": model}),)
         changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
         (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
@@ -63,7 +63,7 @@ def test_a_model_with_an_absolute_path_is_not_looked_for_beside_the_manifest() -
 def test_an_engine_has_the_tokenizer_that_the_manifest_names(engine: str) -> None:
     desired = job("sums", pools=[{"name": "home", "engine": {"name": engine}}])
     (policy,) = desired.spec.policies
-    model = policy.model.model_copy(update={"tokenizer": "words"})
+    model = policy.weights.model_copy(update={"tokenizer": "words"})
     policies = (policy.model_copy(update={"model": model}),)
     changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
     (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)

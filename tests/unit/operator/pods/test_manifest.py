@@ -83,7 +83,7 @@ def test_relative_paths_are_refused_by_name_and_absolute_ones_are_not() -> None:
     assert "spec.data.prompts[0].jsonl.uri (prompts.jsonl)" in refused
     desired = job(data={"prompts": [{"name": "train", "jsonl": {"uri": "s3://bucket/p.jsonl"}}]})
     (policy,) = desired.spec.policies
-    model = policy.model.model_copy(update={"uri": "/models/m"})
+    model = policy.weights.model_copy(update={"uri": "/models/m"})
     assert refusal_of(_changed(desired, policies=(policy.model_copy(update={"model": model}),)).spec) is None
 
 
