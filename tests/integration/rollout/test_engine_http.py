@@ -336,7 +336,7 @@ async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None
         ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"input_ids": [1], "sampling_params": {"top_p": 0}}, "sampling_params.top_p"),
         ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
-        ({"input_ids": [1], "sampling_params": {"min_p": 0.5}}, "sampling_params.min_p"),
+        ({"input_ids": [1], "sampling_params": {"min_p": 1.5}}, "sampling_params.min_p"),
         ({"input_ids": [1], "sampling_params": {"stop": ""}}, "sampling_params.stop.0"),
         ({"input_ids": [[1], 2]}, "one list of tokens, or a list of such lists"),
         ({"input_ids": [[1], []]}, "must not be empty"),

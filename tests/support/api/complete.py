@@ -127,7 +127,8 @@ def complete_job() -> Manifest:
                         "targetEasy": 0.1,
                         "targetHard": 0.2,
                         "step": 0.02,
-                        "floor": 0.05,
+                        "floorEasy": 0.1,
+                        "floorHard": 0.2,
                         "margin": 1.5,
                     }
                 },
@@ -138,10 +139,14 @@ def complete_job() -> Manifest:
                     "custom": _PLUGIN,
                 },
                 "replay": {"ratio": 0.25, "size": 500, "maxAge": 4, "maxUses": 3},
+                "routeColumn": "kind",
                 "mix": [
                     {
                         "policy": "verifier",
-                        "streams": [{"policy": "solver", "weight": 0.3}, {"policy": "verifier", "weight": 0.7}],
+                        "streams": [
+                            {"policy": "solver", "weight": 0.3, "labels": ["sums"]},
+                            {"policy": "verifier", "weight": 0.7},
+                        ],
                     }
                 ],
                 "tasks": {"maxDeliveries": 3, "leaseSeconds": 30},

@@ -180,6 +180,18 @@ def test_a_child_reads_the_same_settings_with_its_secrets_in_files(tmp_path: Pat
     assert sorted(secret_values(settings)) == [SECRET, SECRET + "\n2"]
 
 
+def test_secrets_by_name_are_secrets_too() -> None:
+    """The log redaction has to know them, and a child to read them."""
+
+    class Own(BaseModel):
+        keys: dict[str, SecretStr] = {}
+
+    settings = load_settings({"TRIMTAB_KEYS__JUDGE": SECRET}, Own)
+    assert secret_values(settings) == (SECRET,)
+    assert environment_for(settings) == {"TRIMTAB_KEYS__JUDGE": SECRET}
+    assert load_settings(environment_for(Own()), Own) == Own()
+
+
 def test_neither_repr_nor_a_validation_error_shows_a_secret() -> None:
     settings = load_settings(ENVIRON | {"TRIMTAB_NATS__PASSWORD": SECRET}, Settings)
     assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()

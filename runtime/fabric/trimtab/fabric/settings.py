@@ -310,6 +310,8 @@ def _leaves(settings: BaseModel, above: tuple[str, ...] = ()) -> Iterator[tuple[
         value = getattr(settings, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, (*above, name))
+        elif isinstance(value, dict) and all(isinstance(secret, SecretStr) for secret in value.values()):
+            yield from (((*above, name, key), secret) for key, secret in value.items())
         elif value is not None:
             yield (*above, name), value
 

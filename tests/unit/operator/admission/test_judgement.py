@@ -8,7 +8,7 @@ from tests.support.api.manifests import changed, job, pool, trainer
 from trimtab.api.job import RLJob
 from trimtab.operator.admission.judgement import Judgement, judge
 
-BAD = {"spec.policies.0.sampling": {"topK": 3, "topP": 0.5}}
+BAD = {"spec.policies.0.sampling": {"temperature": 0}, "spec.data.shards": 2}
 
 
 def seen(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def test_every_problem_is_named_with_its_field_at_once() -> None:
     judgement = judge(seen(changed(job(), BAD)), old=None, job=None)
     assert judgement.refusal is not None
     assert [line.split(":")[0] for line in judgement.refusal.splitlines()] == [
-        "spec.policies[0].sampling.topP",
-        "spec.policies[0].sampling.topK",
+        "spec.data.shards",
+        "spec.policies[0].sampling.temperature",
     ]
 
 
