@@ -41,6 +41,8 @@ def unsupported(spec: RLJobSpec) -> list[str]:
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
         found += [f"spec.policies[{number}].{field}" for field in _inexact_sampling(policy, engines)]
+        if _is_set(policy.sampling, "min_p") and "anthropic" in _endpoints(spec, policy):
+            found.append(f"spec.policies[{number}].sampling.minP")
     return found
 
 
@@ -75,6 +77,12 @@ def _inexact_sampling(policy: Policy, engines: set[EngineName]) -> list[str]:
             # With min-p SGLang cuts top-p off what top-k has left, or off all of it: that depends on its backend.
             inexact |= {"min_p"} & set(asked)
     return [f"sampling.{to_camel(field)}" for field in asked if field in inexact]
+
+
+def _endpoints(spec: RLJobSpec, policy: Policy) -> set[str]:
+    """Protocols of the endpoints that a frozen policy is asked at."""
+    engines = (one for pool in spec.pools for one in pool.engines if one.policy == policy.name)
+    return {one.endpoint.name for one in engines if one.endpoint is not None}
 
 
 def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:

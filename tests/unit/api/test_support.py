@@ -93,6 +93,14 @@ def test_a_key_for_sglang_is_not_passed_over_in_silence() -> None:
     assert _unsupported({"spec.pools.1.engine": engine, **frozen}) == ["spec.pools[1].engine.apiKeySecret"]
 
 
+def test_what_an_endpoint_cannot_be_told_is_not_passed_over_in_silence() -> None:
+    for name, fields in (("anthropic", ["spec.policies[1].sampling.minP"]), ("openai", [])):
+        endpoint = {"name": name, "url": "https://llm", "model": "m"}
+        engines = [{"policy": "solver"}, {"policy": "verifier", "endpoint": endpoint}]
+        changes = {"spec.policies.1.frozen": True, "spec.policies.1.sampling": {"minP": 0.1}}
+        assert _unsupported({**changes, "spec.pools.1.engines": engines}) == fields
+
+
 def test_every_name_in_the_list_is_a_field_of_the_api() -> None:
     """A renamed field would raise AttributeError on a manifest that sets everything."""
     parsed = parse(complete_job())

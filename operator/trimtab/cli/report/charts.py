@@ -46,16 +46,12 @@ def _reward_parts(story: Story) -> Chart | None:
                 (float(step.step + 1), step.reward_parts[part]) for step in policy.steps if part in step.reward_parts
             ]
             series.append(Series(name=_whose(story, name, part), points=points, color=len(series)))
-    if not series:
-        return None
-    low, high = _extent(series, at_least=(0.0, 1.0))
-    return Chart(
+    return _scores(
+        series,
         key="reward-parts",
         title="Parts of the reward",
         note="What the workflow says that the reward is made of: means over the batch of each trainer step.",
-        series=series,
-        x=_step_axis(series, name="trainer step"),
-        y=Axis(low=low, high=high, text=_short, ticks=round_ticks),
+        over="trainer step",
     )
 
 
@@ -65,15 +61,26 @@ def _evaluation(story: Story) -> Chart | None:
         for benchmark, scores in policy.scores.items():
             points = [(float(score.version), score.score) for score in scores if score.score is not None]
             found.append(Series(name=_whose(story, name, benchmark), points=points, color=len(found)))
-    if not found:
-        return None
-    low, high = _extent(found, at_least=(0.0, 1.0))
-    return Chart(
+    return _scores(
+        found,
         key="evaluation",
         title="Evaluation",
         note="Mean reward on held-out prompts, which are never trained on.",
-        series=found,
-        x=_step_axis(found, name="weight version"),
+        over="weight version",
+    )
+
+
+def _scores(series: list[Series], *, key: str, title: str, note: str, over: str) -> Chart | None:
+    """Numbers that are mostly between 0 and 1."""
+    if not series:
+        return None
+    low, high = _extent(series, at_least=(0.0, 1.0))
+    return Chart(
+        key=key,
+        title=title,
+        note=note,
+        series=series,
+        x=_step_axis(series, name=over),
         y=Axis(low=low, high=high, text=_short, ticks=round_ticks),
     )
 

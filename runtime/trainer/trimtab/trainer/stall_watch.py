@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StallWatch:
-    """Writes the stacks of all threads once for each time that nobody called `moved` for `limit_s`."""
+    """Writes the stacks of all threads once whenever `moved` was not called for `limit_s`."""
 
     def __init__(self, *, limit_s: float, clock: Callable[[], float], out: IO[str] | None = None) -> None:
         self._limit_s = limit_s

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
-
-from pydantic import SecretStr
 
 from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated, SamplingSettings
 from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession, EngineNotFound
@@ -17,21 +15,7 @@ _WHOLE = ("end_turn", "stop_sequence")
 
 
 class AnthropicClient(EndpointSession):
-    """One endpoint and one of its models. It draws without a seed, and tells neither tokens nor logprobs."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        api_key: SecretStr | None,
-        field: str,
-        request_timeout_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(url, api_key=api_key, field=field, clock=clock)
-        self._model = model
-        self._request_timeout_s = request_timeout_s
+    """It draws without a seed, and tells neither tokens nor logprobs."""
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str

@@ -41,10 +41,23 @@ class EngineNotFound(EngineRefused):
 
 
 class EndpointSession(EngineSession):
-    """`url` is the endpoint's base, with or without the final /v1; `field` is what the manifest calls it."""
+    """One endpoint and one of its models. `url` is the endpoint's base, with or without the final /v1; `field` is what
+    the manifest calls it.
+    """
 
-    def __init__(self, url: str, *, api_key: SecretStr | None, field: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: SecretStr | None,
+        field: str,
+        request_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
         super().__init__()
+        self._model = model
+        self._request_timeout_s = request_timeout_s
         self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = api_key
         self._field = field

@@ -37,7 +37,7 @@ async def check_model(call: Call, model: str, *, field: str) -> None:
 
 
 class OpenAIClient(EndpointSession):
-    """One endpoint and one of its models, asked with token ids."""
+    """Asked with token ids."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class OpenAIClient(EndpointSession):
         request_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(url, api_key=api_key, field="engine", clock=clock)
-        self._model = model
+        super().__init__(
+            url, model=model, api_key=api_key, field="engine", request_timeout_s=request_timeout_s, clock=clock
+        )
         self._tokenizer = tokenizer
-        self._request_timeout_s = request_timeout_s
         self._exact = dict.fromkeys(_EXACT, True)
 
     async def generate(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from pydantic import SecretStr
 
 from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated, SamplingSettings
 from trimtab.rollout.engines.endpoint import EndpointSession, EngineUnauthorized
@@ -17,22 +15,9 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 class OpenAIChatClient(EndpointSession):
-    """One endpoint and one of its models, asked with messages."""
+    """Asked with messages."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        api_key: SecretStr | None,
-        field: str,
-        request_timeout_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(url, api_key=api_key, field=field, clock=clock)
-        self._model = model
-        self._request_timeout_s = request_timeout_s
-        self._limit = _LIMITS[0]
+    _limit = _LIMITS[0]
 
     async def generate(
         self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
@@ -45,6 +30,8 @@ class OpenAIChatClient(EndpointSession):
             body["top_p"] = settings.top_p
         if settings.top_k > 0:
             body["top_k"] = settings.top_k
+        if settings.min_p > 0:
+            body["min_p"] = settings.min_p
         if settings.seed is not None:
             body["seed"] = settings.seed
         if settings.stop:
