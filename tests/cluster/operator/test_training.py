@@ -60,6 +60,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     last = job_status(scene, "learns")["step"] + 30
     scene.kubectl("patch", "rljob", "learns", "--type=merge", "-p", json.dumps({"spec": {"maxSteps": last}}))
     first = {pod["metadata"]["uid"] for pod in scene.pods("trainer").values()}
+    (attempt,) = _attempts(scene.pods("trainer"))
     scene.kubectl("delete", "pod", "learns-solver-trainer-1", "--grace-period=0", "--force")
     # The group goes down and comes back as one.
     second = scene.until(
@@ -67,7 +68,7 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
         lambda pods: len(pods) == 2 and first.isdisjoint(pod["metadata"]["uid"] for pod in pods.values()),
         timeout_s=_STEP_S,
     )
-    assert {pod["metadata"]["labels"]["rl.trimtab.dev/attempt"] for pod in second.values()} == {"3"}
+    assert _attempts(second) == {attempt + 1}, scene.reasons("learns")
     # It goes on where the checkpoint was, and ends when it should.
     scene.says(RLJOBS, "learns", "Succeeded", "PoliciesTrained", timeout_s=_STEP_S)
     assert job_status(scene, "learns")["step"] >= last
@@ -88,6 +89,10 @@ def test_a_job_trains_scales_survives_and_leaves_nothing(
     )
     with pytest.raises(BusUnauthenticated):
         asyncio.run(_streams(servers, uid))
+
+
+def _attempts(pods: dict[str, dict[str, Any]]) -> set[int]:
+    return {int(pod["metadata"]["labels"]["rl.trimtab.dev/attempt"]) for pod in pods.values()}
 
 
 def _pool(scene: Scene) -> dict[str, Any]:
