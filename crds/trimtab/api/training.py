@@ -22,7 +22,9 @@ class Publish(ApiModel):
     keep_versions: Annotated[int, Field(ge=2, le=2_000)] = 200
     """Versions that stay in object storage, so that a pool that was away catches up by deltas."""
     codec: Literal["auto", "fast", "compact"] = "auto"
-    """How deltas are coded: `compact` for least bytes, `fast` for least time, `auto` for what suits each tensor."""
+    """How deltas are coded: `compact` for least bytes, `fast` for least time. `auto` is fast where all pools are in the
+    trainer's cluster; for a job with pools in others it is compact for the tensors where that pays.
+    """
 
 
 class Checkpoint(ApiModel):

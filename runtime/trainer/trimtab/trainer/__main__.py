@@ -153,7 +153,13 @@ def _train(
     if rank == 0:
         publisher = background.run(
             open_publisher(
-                connections.store, connections.pointers, policy, settings, scratch=settings.scratch, stack=stack
+                connections.store,
+                connections.pointers,
+                policy,
+                settings,
+                pools=pod.job.spec.pools,
+                scratch=settings.scratch,
+                stack=stack,
             )
         )
         epoch = publisher.epoch

@@ -10,6 +10,7 @@ import torch
 import xxhash
 
 from trimtab.rollout.engines.builtin.architecture import read_architecture
+from trimtab.rollout.engines.builtin.graphed_decode import GraphedDecode
 from trimtab.rollout.engines.builtin.kv_rows import Arena, KvShape
 from trimtab.rollout.engines.builtin.sparse_update import SparseTensor
 from trimtab.rollout.engines.builtin.transformer import Piece, Transformer
@@ -26,6 +27,7 @@ class EngineModel:
         self.architecture = read_architecture(path)
         self._transformer = Transformer(self.architecture, device=self._device, dtype=self._dtype)
         self._weights = self.stage(path)
+        self._graphs: GraphedDecode | None = None
         self.kv_shape = KvShape(
             layers=self.architecture.layers,
             kv_heads=self.architecture.kv_heads,
@@ -36,13 +38,26 @@ class EngineModel:
         )
 
     @torch.inference_mode()
+    def capture_graphs(self, *, most_rows: int) -> None:
+        """Decode by CUDA graphs from now on, of so many rows at most."""
+        self._graphs = GraphedDecode(
+            self._transformer,
+            self._weights,
+            self.kv_shape,
+            most_rows=most_rows,
+            vocabulary=self.architecture.vocabulary,
+        )
+
+    @torch.inference_mode()
     def extend(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of every sequence in the pieces."""
         return self._transformer.extend(self._weights, pieces)
 
     @torch.inference_mode()
     def decode(self, arenas: Sequence[Arena[Any]], tokens: Sequence[int]) -> torch.Tensor:
-        """Logits after one more token on every row."""
+        """Logits after one more token on every row; the next step may overwrite them."""
+        if self._graphs is not None:
+            return self._graphs.decode(arenas, tokens)
         return self._transformer.decode(self._weights, arenas, tokens)
 
     @torch.inference_mode()
@@ -52,7 +67,10 @@ class EngineModel:
 
     def install(self, weights: ServedWeights) -> None:
         """Serve what was staged."""
-        self._weights = weights
+        if self._graphs is None:
+            self._weights = weights
+        else:
+            self._weights.take(weights)
 
     @torch.inference_mode()
     def write(self, changes: Sequence[SparseTensor]) -> None:

@@ -105,6 +105,12 @@ class ServedWeights:
             where = (indices,) if served.dim() == 1 else (indices // served.shape[1], indices % served.shape[1])
             served.index_put_(where, values)
 
+    @torch.inference_mode()
+    def take(self, other: ServedWeights) -> None:
+        """Take over all values; the tensors stay where they are."""
+        for name, tensor in other.named.items():
+            self.named[name].copy_(tensor)
+
     def _layer(self, prefix: str) -> LayerWeights:
         shape = self._architecture
         queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
