@@ -31,10 +31,10 @@ class JobLog:
         ends = [float(event["at"]) for event in self.named("step")][warm_up:]
         return [later - earlier for earlier, later in itertools.pairwise(ends)]
 
-    def waiting(self, *, warm_up: int) -> float:
-        """The share of the time in which the trainer waited for samples."""
+    def busy_s(self, *, warm_up: int) -> list[float]:
+        """Of each of those, what was not spent waiting for samples."""
         waited = [float(event["waited_s"]) for event in self.named("step")][warm_up + 1 :]
-        return sum(waited) / sum(self.steps_s(warm_up=warm_up))
+        return [whole - part for whole, part in zip(self.steps_s(warm_up=warm_up), waited, strict=True)]
 
     def mean(self, measure: str, *, warm_up: int) -> float | None:
         values = [event[measure] for event in self.named("step")[warm_up:] if event.get(measure) is not None]
@@ -42,7 +42,7 @@ class JobLog:
 
     def publication(self) -> dict[str, float]:
         """Medians over the versions after the first: from the end of its step to its publication and to its being
-        served, the pause for that, and its bytes.
+        served; of that, what fetching, decoding and the whole refresh took; the pause for it, and its bytes.
         """
         trained = {int(event["step"]) + 1: float(event["at"]) for event in self.named("step")}
         published = {int(event["version"]): event for event in self.named("weights_published") if event["version"]}
@@ -50,9 +50,13 @@ class JobLog:
         both = [version for version in published if version in served and version in trained]
         if not both:
             return {}
+        prepared = {int(event["version"]): event for event in self.named("weights_prepared")}
         return {
             "publish_s": median(published[version]["at"] - trained[version] for version in both),
             "served_s": median(served[version]["at"] - trained[version] for version in both),
+            "fetch_s": median(prepared[version]["fetch_s"] for version in both if version in prepared),
+            "decode_s": median(prepared[version]["decode_s"] for version in both if version in prepared),
+            "refresh_s": median(served[version]["refresh_s"] for version in both),
             "pause_s": median(served[version]["pause_s"] for version in both),
             "bytes": median(published[version]["bytes"] for version in both),
             "versions": len(both),

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from trimtab.api.pool import JobPool
 from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.selftest import prove_store

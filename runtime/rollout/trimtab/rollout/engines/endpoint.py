@@ -14,6 +14,7 @@ from trimtab.rollout.engines.client import EngineSession
 from trimtab.rollout.engines.contract import (
     EngineError,
     EngineLoad,
+    EngineNotFound,
     EngineOverloaded,
     EngineRefused,
     EngineTimeout,
@@ -32,12 +33,6 @@ class EngineUnauthorized(EngineRefused):
     """The endpoint does not accept our key."""
 
     kind = "engine-unauthorized"
-
-
-class EngineNotFound(EngineRefused):
-    """The endpoint does not know what was asked for."""
-
-    kind = "engine-not-found"
 
 
 class EndpointSession(EngineSession):
