@@ -12,13 +12,15 @@ import xxhash
 from trimtab.rollout.engines.builtin.architecture import read_architecture
 from trimtab.rollout.engines.builtin.graphed_decode import GraphedDecode
 from trimtab.rollout.engines.builtin.kv_rows import Arena, KvShape
-from trimtab.rollout.engines.builtin.sparse_update import SparseTensor
+from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, SparseUpdate
 from trimtab.rollout.engines.builtin.transformer import Piece, Transformer
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 
 class EngineModel:
-    """A causal language model. Not thread-safe: the scheduler's thread owns it, and only `stage` may run elsewhere."""
+    """A causal language model. Not thread-safe: the scheduler's thread owns it; only `stage` and `place` may run
+    elsewhere.
+    """
 
     def __init__(self, path: Path, *, device: str, dtype: torch.dtype | None = None) -> None:
         self._device = torch.device(device)
@@ -73,10 +75,17 @@ class EngineModel:
             self._weights.take(weights)
 
     @torch.inference_mode()
-    def write(self, changes: Sequence[SparseTensor]) -> None:
-        """Change elements of the served weights. If one does not fit: WeightMismatchError, and nothing is changed."""
-        self._weights.check(changes)
-        self._weights.write(changes)
+    def place(self, update: SparseUpdate) -> PlacedUpdate:
+        """Get an update ready to be written, while others are served. WeightMismatchError if it does not fit."""
+        tensors = tuple(map(self._weights.placed, update.tensors))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return PlacedUpdate(base_version=update.base_version, tensors=tensors)
+
+    @torch.inference_mode()
+    def write(self, update: PlacedUpdate) -> None:
+        """Change elements of the served weights."""
+        self._weights.write(update.tensors)
 
     @torch.inference_mode()
     def checksum(self) -> str:
