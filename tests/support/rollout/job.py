@@ -24,6 +24,9 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.row_claims import RowClaims
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
@@ -141,6 +144,7 @@ class Job:
         hand_back_deadline_s: float = 60.0,
         timings: WorkerTimings = QUICK,
         bus: Bus | None = None,
+        claims: RowClaims | None = None,
     ) -> Worker:
         """With a short `lease_s` it does not wait long for weights; what it has is its own for as long as ever. A
         `freshness` stands for `lines` and `max_staleness`.
@@ -159,6 +163,7 @@ class Job:
             HandBacks(KeyValue(used, self.topology.hand_backs), deadline_s=hand_back_deadline_s),
             fresh,
             metrics,
+            claims or RowClaims(ObjectStore(ObjectStoreSettings(bucket="never-dialled"))),
             lease_s=lease_s,
             max_deliveries=max_deliveries,
             spare_deliveries=spare_deliveries,
