@@ -161,13 +161,15 @@ async def test_while_the_store_is_away_a_huge_row_is_handed_back_and_comes_later
     await job.issue(1, group_size=1)
     workflow = Huge(tokens=job.bus.max_payload // 3)
     own_seaweed.kill()
+
+    def handed_back() -> bool:
+        labels = {"reason": "store"}
+        return bool(job.metrics.registry.get_sample_value("trimtab_rollout_hand_backs_total", labels))
+
     async with ObjectStore(own_seaweed.settings) as store:
         worker = job.worker(workflow, roles, max_deliveries=1, claims=RowClaims(store, deadline_s=10.0))
         async with working(worker):
-            await eventually(
-                lambda: job.metrics.registry.get_sample_value("trimtab_rollout_hand_backs_total", {"reason": "store"}),
-                timeout_s=30.0,
-            )
+            await eventually(handed_back, timeout_s=30.0)
             own_seaweed.start()
             await eventually(job.settled, timeout_s=60.0)
     assert worker.completed == 1

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support.polling import within
 from tests.support.rollout.beside import beside
+from tests.support.rollout.unused_claims import unused_claims
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
@@ -24,9 +25,7 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 from trimtab.fabric.metrics import Metrics
-from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.row_claims import RowClaims
-from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
@@ -163,7 +162,7 @@ class Job:
             HandBacks(KeyValue(used, self.topology.hand_backs), deadline_s=hand_back_deadline_s),
             fresh,
             metrics,
-            claims or RowClaims(ObjectStore(ObjectStoreSettings(bucket="never-dialled"))),
+            claims or unused_claims(),
             lease_s=lease_s,
             max_deliveries=max_deliveries,
             spare_deliveries=spare_deliveries,

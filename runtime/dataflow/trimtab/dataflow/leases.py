@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+import msgspec
 from msgspec import Raw
 
 from trimtab.dataflow.ledger.groups import Allotment, Sample, all_samples
@@ -28,8 +29,7 @@ class LeaseTerms:
     expires_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Dealt:
+class _Dealt(msgspec.Struct, frozen=True, gc=False):
     """A row that is leased."""
 
     place: int
