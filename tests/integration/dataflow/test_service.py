@@ -17,7 +17,7 @@ from tests.support.polling import eventually, patiently
 from trimtab.cli.main import main
 from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.dataflow.audit.streams import read_streams
-from trimtab.dataflow.ledger.records import StepGranted, TasksIssued
+from trimtab.dataflow.ledger.records import StepGranted, StepTimed, StepTrained, TasksIssued
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.settings import NatsSettings, environment_for
@@ -119,6 +119,23 @@ async def test_asking_again_gets_the_same_rows_also_after_a_restart(
             assert first == [rows(await sim.lease(0, rank=rank, world_size=2)) for rank in range(2)]
         async with sim.service():
             assert first == [rows(await sim.lease(0, rank=rank, world_size=2)) for rank in range(2)]
+
+
+async def test_many_ranks_share_a_step_and_their_times_are_one_record(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    """More ranks than rows: some have none, and all are answered."""
+    seen: dict[int, set[str]] = {}
+    async with simulation(nats_settings, tmp_path) as sim, sim.service(), running(sim.work()):
+        assert await sim.train(steps=range(4), world_size=48, durable_every=10, seen=seen) == 4
+        assert len(set().union(*seen.values())) == 4 * BATCH
+        records = (await read_streams(sim.bus, sim.topology)).records
+        timed = [record for record in records if isinstance(record, StepTimed)]
+        assert [(record.step, record.ranks) for record in timed] == [(0, 48), (1, 48), (2, 48)]
+        assert timed[0].wait_seconds / timed[0].step_seconds == pytest.approx(0.5)
+        # The first rank of a step tells that the one before is trained: rollout may go on at once.
+        assert [record.step for record in records if isinstance(record, StepTrained)] == [0, 1, 2]
+        await audited(sim)
 
 
 async def test_admission_holds_while_nothing_is_trained(nats_settings: NatsSettings, tmp_path: Path) -> None:
