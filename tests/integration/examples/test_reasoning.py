@@ -46,7 +46,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     make_prompts(folder, steps=STEPS, trained=500, held_out=24, seed=0)
     file = write_manifest(variants("reasoning")["job"], folder, seed=0, steps=_TRAINER_STEPS)
     manifest = yaml.safe_load(file.read_text())
-    manifest["spec"]["workflow"]["args"]["chat"] = {"suffix": ASKED}
+    manifest["spec"]["workflow"]["args"] = {"check": "exact", "chat": {"suffix": ASKED}}
     (policy,) = manifest["spec"]["policies"]
     assert "dtype" not in policy["trainer"], "it is the default that is to learn"
     policy["algorithm"]["optimizer"]["learningRate"] = _RATE
@@ -70,7 +70,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
 def test_the_default_settings_learn_it(lesson: Lesson) -> None:
     first, *_, last = lesson.curve.scores["held-out"]
     assert last.version >= _TRAINER_STEPS - 2
-    assert last.score > first.score + 0.1
+    assert last.score > first.score + 0.25
 
 
 def test_answers_are_long_and_span_versions(lesson: Lesson) -> None:

@@ -114,13 +114,35 @@ def test_measuring_changes_no_update(model: Path, engine: Engine) -> None:
         assert torch.equal(one, two)
 
 
+def test_updates_reach_the_engines_in_their_size_however_small(model: Path, tmp_path: Path, engine: Engine) -> None:
+    """A pretrained model begins on the published values, and an update is a small part of the way to the next."""
+    LlamaForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    plain = policy(dtype="bfloat16").model_dump(by_alias=True, exclude_none=True)
+    slow = {"name": "grpo", "optimizer": {"learningRate": 1e-5}}
+    learner = Learner(type(policy()).model_validate(plain | {"algorithm": slow}), model_path=tmp_path)
+    masters = [parameter.detach().clone() for parameter in learner.model.parameters()]
+    before = [parameter.detach().clone() for parameter in engine(learner).parameters()]
+    base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert all(torch.equal(one, two) for one, two in zip(before, base.parameters(), strict=True)), "it begins as it came"
+    train_on(learner, rows(SAMPLES, seed=0), of=SAMPLES)
+    moved = arrived = 0.0
+    after = engine(learner).parameters()
+    for master, now, old, new in zip(masters, learner.model.parameters(), before, after, strict=True):
+        way = now.detach() - master
+        moved += float(way.abs().sum())
+        arrived += float(((new - old).detach() * way.sign()).sum())
+    assert arrived / moved == pytest.approx(1.0, abs=0.1)
+
+
 @pytest.mark.slow
 async def test_ranks_score_the_published_weights_too(
     rank_template: TemplateProcess, model: Path, tmp_path: Path
 ) -> None:
     """What FSDP has put together of the weights before is not taken for those that stand in."""
-    await run_ranks(rank_template, late_rank, model, tmp_path, world_size=2)
-    alone, mismatch = late_steps(model)
+    half = tmp_path / "half"
+    LlamaForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(half)
+    await run_ranks(rank_template, late_rank, half, tmp_path, world_size=2)
+    alone, mismatch = late_steps(half)
     assert mismatch is not None
     assert mismatch < EXACT
     for rank in range(2):

@@ -19,12 +19,12 @@ ASKED, END = ">", "$"
 """Behind a problem, and behind an answer."""
 STEPS = 6
 """Of a chain: answers of 35 characters, a token each, and one more for the end."""
-_WIDTH = 96
-_TAUGHT = 700
-_TOGETHER = 64
+_WIDTH = 64
+_TAUGHT = 500
+_TOGETHER = 32
 _RATE = 3e-3
 _WARM_UP = 50
-_WRONG = 0.35
+_WRONG = 0.3
 """Of the results it is shown."""
 
 

@@ -33,18 +33,12 @@ def sampled(served: LlamaForCausalLM, *, version: int, seed: int, error: float =
     return made
 
 
-def base_engine(model: Path) -> LlamaForCausalLM:
-    """With the model's own weights as version 0 has them in the default type."""
-    served = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
-    for parameter in served.parameters():
-        parameter.detach().copy_(parameter.detach().to(torch.bfloat16))
-    return served
-
-
 def late_steps(model: Path, *, rank: int = 0, world_size: int = 1) -> tuple[Learner, float | None]:
-    """Three steps, of which the second has rows that version 0 sampled; and the mismatch at the end."""
+    """Three steps from a model in bfloat16, of which the second has rows that version 0 sampled; and the mismatch at the
+    end.
+    """
     learner = Learner(policy(dtype="bfloat16"), model_path=model)
-    served = base_engine(model)
+    served = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
     mismatch = None
     for step in range(3):
         learner.weights()

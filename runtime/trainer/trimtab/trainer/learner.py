@@ -17,6 +17,7 @@ from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank_row, micro_batches, pack
+from trimtab.trainer.dither import dither
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
@@ -65,6 +66,7 @@ class Learner:
         algorithm = policy.algorithm
         self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
         _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
+        dither(self.network, published=published)
         self._reference: PolicyNetwork | None = None
         if algorithm.kl.coefficient > 0:
             self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
