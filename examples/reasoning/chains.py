@@ -1,50 +1,28 @@
-"""The task: chains of sums and differences, computed one step at a time. Every number is a single digit, so a working
-has the same length for every chain of so many steps, and each of its characters is right or wrong.
-"""
+"""The task: add the same number again and again, and write every sum down: `5+3=8, 8+3=11, 11+3=14.`"""
 
 from __future__ import annotations
 
+import itertools
 import random
-from dataclasses import dataclass
 
-_HIGHEST = 9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain:
-    """`3+4-2` is worked out as `3+4=7`, then `7-2=5`."""
-
-    problem: str
-    working: str
-    """A line for each step."""
-
-    @property
-    def row(self) -> dict[str, str]:
-        return {"prompt": self.problem, "answer": self.working}
+_FIRST = range(1, 20)
+_ADDED = range(1, 7)
+_SHOWN = (4, 3)
+"""Worked out before every prompt: without it the model does not know what is asked for."""
 
 
-def chain(*, steps: int, chance: random.Random) -> Chain:
-    value = chance.randint(0, _HIGHEST)
-    problem, lines = str(value), []
-    for _ in range(steps):
-        change = _change(value, chance)
-        problem += f"{change:+d}"
-        lines.append(f"{value}{change:+d}={value + change}")
-        value += change
-    return Chain(problem=problem, working="\n".join(lines))
+def working(first: int, added: int, *, steps: int) -> list[str]:
+    starts = [first + step * added for step in range(steps)]
+    return [f"{start}+{added}={start + added}" for start in starts]
 
 
-def chains(count: int, *, steps: int, seed: int) -> list[Chain]:
-    """So many different ones, in an order that follows from the seed."""
-    chance = random.Random(seed)  # noqa: S311 - no secret
-    found: dict[str, Chain] = {}
-    while len(found) < count:
-        made = chain(steps=steps, chance=chance)
-        found.setdefault(made.problem, made)
-    return list(found.values())
-
-
-def _change(value: int, chance: random.Random) -> int:
-    """Of one digit and not nothing, to another digit."""
-    after = chance.choice([digit for digit in range(_HIGHEST + 1) if digit != value])
-    return after - value
+def chains(*, steps: int, seed: int) -> list[dict[str, str]]:
+    """All of them but the one that is shown, as prompts with their answers. The order follows from the seed."""
+    shown = ", ".join(working(*_SHOWN, steps=steps))
+    rows = []
+    for first, added in itertools.product(_FIRST, _ADDED):
+        if (first, added) != _SHOWN:
+            beginning, *rest = working(first, added, steps=steps)
+            rows.append({"prompt": f"{shown}.\n{beginning},", "answer": f" {', '.join(rest)}."})
+    random.Random(seed).shuffle(rows)  # noqa: S311 - no secret
+    return rows

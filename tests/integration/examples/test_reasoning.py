@@ -15,7 +15,8 @@ import yaml
 from examples.curves.measuring import policy_curves
 from examples.curves.record import PolicyCurve
 from examples.curves.running import follow_manifest, variants, write_manifest
-from examples.reasoning.make import make_prompts
+from examples.largest_digit import write_rows
+from tests.support.learning.digit_chains import chains
 from tests.support.learning.small_reasoner import ASKED, STEPS, make_reasoner
 from tests.support.polling import patiently
 from trimtab.fabric.wire.header import TrajectoryHeader
@@ -25,6 +26,7 @@ from trimtab.fabric.wire.trajectory import Finish
 pytestmark = pytest.mark.slow
 
 _TRAINER_STEPS = 30
+_HELD_OUT = 24
 _TIMEOUT_S = 280.0
 _RATE = 3e-4
 _AGREED = 1e-4
@@ -43,14 +45,18 @@ class Lesson:
 def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     folder = tmp_path_factory.mktemp("reasoning")
     make_reasoner(folder / "model", seed=0)
-    make_prompts(folder, steps=STEPS, trained=500, held_out=24, seed=0)
+    rows = [made.row for made in chains(500, steps=STEPS, seed=0)]
+    write_rows(rows[:_HELD_OUT], folder / "held-out.jsonl")
+    write_rows(rows[_HELD_OUT:], folder / "train.jsonl")
     file = write_manifest(variants("reasoning")["job"], folder, seed=0, steps=_TRAINER_STEPS)
     manifest = yaml.safe_load(file.read_text())
     manifest["spec"]["workflow"]["args"] = {"check": "exact", "chat": {"suffix": ASKED}}
     (policy,) = manifest["spec"]["policies"]
     assert "dtype" not in policy["trainer"], "it is the default that is to learn"
     policy["algorithm"]["optimizer"]["learningRate"] = _RATE
+    policy["sampling"].pop("stop")
     manifest["spec"]["evaluation"]["everySteps"] = _TRAINER_STEPS
+    manifest["spec"]["evaluation"]["benchmarks"][0]["sampling"].pop("stop")
     file.write_text(yaml.safe_dump(manifest))
 
     async def in_time() -> Lesson:

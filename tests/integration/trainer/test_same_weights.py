@@ -123,7 +123,9 @@ def test_updates_reach_the_engines_in_their_size_however_small(model: Path, tmp_
     masters = [parameter.detach().clone() for parameter in learner.model.parameters()]
     before = [parameter.detach().clone() for parameter in engine(learner).parameters()]
     base = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert all(torch.equal(one, two) for one, two in zip(before, base.parameters(), strict=True)), "it begins as it came"
+    assert all(torch.equal(one, two) for one, two in zip(before, base.parameters(), strict=True)), (
+        "it begins as it came"
+    )
     train_on(learner, rows(SAMPLES, seed=0), of=SAMPLES)
     moved = arrived = 0.0
     after = engine(learner).parameters()

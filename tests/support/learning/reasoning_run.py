@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from transformers import LlamaForCausalLM
 
-from examples.reasoning.chains import Chain, chain
+from tests.support.learning.digit_chains import Chain, chain
 from tests.support.learning.small_reasoner import ASKED, CHARACTERS, END, STEPS
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group, StepTotals
@@ -163,8 +163,7 @@ def _lines_right(asked: Chain, said: Tokens) -> float:
 def _rows(drawn: _Answers, rule: AdvantageRule, *, setting: ReasoningSetting, version: int) -> list[Row]:
     rows: list[Row] = []
     episodes = [
-        Episode(reward=reward, trained_tokens=len(said))
-        for reward, said in zip(drawn.rewards, drawn.said, strict=True)
+        Episode(reward=reward, trained_tokens=len(said)) for reward, said in zip(drawn.rewards, drawn.said, strict=True)
     ]
     for start in range(0, len(episodes), setting.group_size):
         members = range(start, start + setting.group_size)

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from examples.reasoning.chains import Chain, chain
 from examples.tiny_model import let_others_read
+from tests.support.learning.digit_chains import Chain, chain
 
 CHARACTERS = "0123456789+-=\n>$"
 ASKED, END = ">", "$"

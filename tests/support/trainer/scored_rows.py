@@ -34,9 +34,7 @@ def sampled(served: LlamaForCausalLM, *, version: int, seed: int, error: float =
 
 
 def late_steps(model: Path, *, rank: int = 0, world_size: int = 1) -> tuple[Learner, float | None]:
-    """Three steps from a model in bfloat16, of which the second has rows that version 0 sampled; and the mismatch at the
-    end.
-    """
+    """Three steps from a model in bfloat16, the second with rows of version 0, and the mismatch at the end."""
     learner = Learner(policy(dtype="bfloat16"), model_path=model)
     served = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
     mismatch = None
