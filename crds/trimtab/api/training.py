@@ -48,7 +48,8 @@ class TrainerSettings(ApiModel):
     template: PodTemplate | None = None
     """Pod template of the ranks, laid over what the operator generates; a container named `trainer` replaces ours."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type computed in; master weights and optimiser state are always float32."""
+    """Type that weights are published in and scored with; on a GPU also computed in. Master weights and optimiser
+    state are always float32."""
     micro_batch_tokens: Annotated[int, Field(ge=64, le=16_777_216)] = 16_384
     """Tokens packed into one forward pass. It bounds memory and does not change the result."""
     gradient_checkpointing: bool = True
