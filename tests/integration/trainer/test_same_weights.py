@@ -5,6 +5,7 @@ are. How far they are apart is measured with a version's own weights, however ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,13 @@ def test_a_version_that_nobody_sampled_from_makes_way(model: Path, engine: Engin
     third = engine(learner)
     outcome = train_on(learner, sampled(third, version=2, seed=2), of=SAMPLES)
     assert outcome.measures.logprob_mismatch is not None
+
+
+def test_an_answer_that_another_version_began_says_nothing(model: Path, engine: Engine) -> None:
+    learner = Learner(policy(), model_path=model)
+    engine(learner)
+    began = [replace(row, versions=np.where(np.cumsum(row.mask) == 1, -1, row.versions)) for row in rows(4, seed=0)]
+    assert train_on(learner, began, of=4).measures.logprob_mismatch is None
 
 
 def test_measuring_changes_no_update(model: Path, engine: Engine) -> None:

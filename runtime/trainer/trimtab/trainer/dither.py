@@ -1,8 +1,8 @@
 """Where master weights begin: anywhere among the values that are rounded to what was published.
 
 A pretrained model comes in bfloat16, so its masters would all begin in the middle of their rounding. An update moves a
-weight by about the learning rate, which is a hundredth of that rounding and less: nearly nothing of the first dozen
-updates would reach the engines, and then all of it at once. From a random beginning the weights that change with an
+weight by about the learning rate, which is a small part of that rounding: nearly nothing of the first updates would
+reach the engines. From a random beginning the weights that change with an
 update are as many as its size asks for, from the first one on, and version 0 is the model as it came.
 """
 

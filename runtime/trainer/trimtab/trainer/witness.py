@@ -46,7 +46,7 @@ class Witness:
         """Rows of the step that is under way. Those with most tokens of the kept version are remembered."""
         trained = [row for row in rows if row.trained_tokens]
         self._oldest = min([self._oldest, *(int(row.versions[1:][row.mask[1:]].min()) for row in trained)])
-        found = [row for row in trained if self._sampled(row)]
+        found = [row for row in trained if self._sampled(row) > 0]
         self._rows = sorted([*self._rows, *found], key=self._sampled, reverse=True)[:_ROWS]
 
     def measure(self, *, blank: Row, device: torch.device) -> None:
@@ -71,5 +71,8 @@ class Witness:
         return total / max(1.0, tokens)
 
     def _sampled(self, row: Row) -> int:
-        """Its trained tokens that the kept version sampled."""
-        return int((row.mask & (row.versions == self._version))[1:].sum())
+        """Its trained tokens that the kept version sampled, if it began the row: an engine that takes new weights amid
+        an answer goes on with what the older ones made of its beginning.
+        """
+        versions = row.versions[1:][row.mask[1:]]
+        return int((versions == self._version).sum()) if versions[0] == self._version else 0

@@ -30,7 +30,8 @@ class ChatSettings:
             if key not in types:
                 raise ValueError(f"{name}.{key} is unknown; there are {', '.join(field.name for field in fields(cls))}")
             if not isinstance(value, types[key]):
-                raise ValueError(f"{name}.{key} is a {type(value).__name__}: a {types[key].__name__} is needed")
+                needed = types[key].__name__
+                raise ValueError(f"{name}.{key} is a {type(value).__name__}: a {needed} is needed")  # noqa: TRY004
         if not all(isinstance(tool, Mapping) for tool in (given or {}).get("tools", ())):
             raise ValueError(f"{name}.tools: each is a mapping, the JSON schema of a function")
         return cls(**(given or {}))
