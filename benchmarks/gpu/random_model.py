@@ -12,28 +12,38 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
 
-SHAPE = Qwen3Config(
-    vocab_size=151_936,
-    hidden_size=2_048,
-    intermediate_size=6_144,
-    num_hidden_layers=24,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=40_960,
-    tie_word_embeddings=True,
-    bos_token_id=None,
-    eos_token_id=None,
-)
+
+def qwen3(*, layers: int) -> Qwen3Config:
+    """As wide as the model of 1.7 billion weights, which has 28 layers."""
+    return Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=2_048,
+        intermediate_size=6_144,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+SHAPE = qwen3(layers=24)
 
 
 def write_model(folder: Path, *, seed: int) -> int:
-    """Gives the number of its weights."""
+    """With its tokenizer. Gives the number of its weights."""
+    _tokenizer().save_pretrained(folder)
+    return write_weights(folder, SHAPE, seed=seed)
+
+
+def write_weights(folder: Path, shape: Qwen3Config, *, seed: int) -> int:
     torch.manual_seed(seed)
     with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(SHAPE, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
     weights: int = sum(parameter.numel() for parameter in model.parameters())
     del model
     torch.cuda.empty_cache()

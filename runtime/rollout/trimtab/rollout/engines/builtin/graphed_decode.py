@@ -47,6 +47,9 @@ class GraphedDecode:
     ) -> None:
         self._shape = shape
         self._spare = shape.zeros(1, 1)
+        """Where rows lie that pad a step."""
+        spare_place = [0, 0, self._spare.data_ptr(), self._spare.stride(0), self._spare.stride(3)]
+        self._spare_place = torch.tensor(spare_place)[:, None]
         self._staging = torch.zeros(_INPUTS, most_rows, dtype=torch.int64, pin_memory=True)
         self._logits = torch.empty(most_rows, vocabulary, device=shape.device, dtype=shape.dtype)
         self._graphs: dict[int, tuple[torch.Tensor, torch.cuda.CUDAGraph]] = {}
@@ -64,19 +67,15 @@ class GraphedDecode:
         inputs, graph = self._graphs[rows]
         staged = self._staging[:, :rows]
         staged[:, : len(tokens)] = torch.tensor(row_places(tokens, arenas))
-        staged[:, len(tokens) :] = self._spare_place()
+        staged[:, len(tokens) :] = self._spare_place
         inputs.copy_(staged)
         graph.replay()
         return self._logits[: len(tokens)]
 
-    def _spare_place(self) -> torch.Tensor:
-        """Where rows lie that pad a step."""
-        return torch.tensor([0, 0, self._spare.data_ptr(), self._spare.stride(0), self._spare.stride(3)])[:, None]
-
     def _captured(
         self, transformer: Transformer, weights: ServedWeights, rows: int, pool: Any
     ) -> tuple[torch.Tensor, torch.cuda.CUDAGraph]:
-        inputs = self._spare_place().repeat(1, rows).to(self._shape.device)
+        inputs = self._spare_place.repeat(1, rows).to(self._shape.device)
 
         def step() -> None:
             self._logits[:rows] = transformer.decode_in_place(weights, inputs[0], inputs[1:])
