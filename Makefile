@@ -25,13 +25,20 @@ $(INSTALLED): pyproject.toml requirements-dev.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --build-constraints images/locks/build.txt --editable .
 	@touch $@
 
+# Compiled once and kept beside the sources; otherwise all processes of the first run do it at the same time.
+KERNELS := $(VENV)/.kernels
+$(KERNELS): $(wildcard runtime/weights/trimtab/weights/codec/*.py) | $(INSTALLED)
+	@echo "compiling the kernels of the weight codec (a third of a minute, once)"
+	@$(BIN)/python -m trimtab.weights.codec.compile
+	@touch $@
+
 QUICKSTART := examples/quickstart/model/config.json
 
 $(QUICKSTART): examples/quickstart/make.py $(INSTALLED)
 	@$(BIN)/python -m examples.quickstart.make 2>/dev/null
 	@touch $@
 
-demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the reward rise
+demo: $(QUICKSTART) $(KERNELS)  ## a real RLJob end to end on this machine: watch the reward rise
 	@echo "A tiny Llama learns to name the largest of three digits, from random weights. Its agents wait for a tool (simulated),"
 	@echo "so the trainer waits for them, and the fleet grows. A few minutes; Ctrl-C stops it."
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
@@ -39,10 +46,10 @@ demo: $(QUICKSTART)  ## a real RLJob end to end on this machine: watch the rewar
 # Several at a time, the longest first: much of the time they wait. They wait with patience, so look at who took long.
 PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),3) --no-loadscope-reorder --durations=20
 
-test: $(INSTALLED)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
+test: $(INSTALLED) $(KERNELS)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
 	$(PYTEST)
 
-test-all: promtool  ## everything: slow tests too, storms at full size, examples, two clusters, images
+test-all: promtool $(KERNELS)  ## everything: slow tests too, storms at full size, examples, two clusters, images
 	$(PYTEST) --all
 
 promtool: $(INSTALLED)
@@ -61,7 +68,7 @@ test-chart: promtool
 
 PARTS := api fabric weights dataflow rollout trainer operator chart jobs project
 
-$(PARTS:%=test-%): $(INSTALLED)
+$(PARTS:%=test-%): $(INSTALLED) $(KERNELS)
 	$(PYTEST) --all --part $(@:test-%=%)
 
 test-PART: help  ## one part at full size (make test-rollout): api fabric weights dataflow rollout trainer operator chart jobs

@@ -9,7 +9,7 @@ import pytest
 from tests.support.contract.engine import Answer, Engine, tokens_of
 
 PROMPT = [1, 2, 3, 4]
-COUNT = 1600
+COUNT = 800
 """So many tokens that a request is still under way when the test acts on it."""
 
 

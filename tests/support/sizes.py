@@ -32,6 +32,10 @@ class Sizes:
     drains: Drains
     interrupted_jobs: bool
     """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
+    quickstart_replicas: int
+    """At most, of its pool, which begins with one."""
+    examples: int
+    """Of each property that does not say how many it needs."""
     hostile_objects: int
     """Random ones, through decoders and reconcilers in this process; `make fuzz` takes five times as many."""
     hostile_writes: int
@@ -50,11 +54,13 @@ SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=18.0, service_kills=4, kills=1, steps=3, everything=False),
     drains=Drains(tasks=80, scale_downs=3, kills=1, slow_every=8),
     interrupted_jobs=False,
+    quickstart_replicas=2,
+    examples=60,
     hostile_objects=2000,
     hostile_writes=60,
     rank_kills=3,
     operator_kills=4,
-    weight_transfer_kills=15,
+    weight_transfer_kills=8,
     flipped_bits=200,
     host_copy_rounds=40,
     lines_between_kills=5,
@@ -63,6 +69,8 @@ FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     interrupted_jobs=True,
+    quickstart_replicas=3,
+    examples=300,
     hostile_objects=20_000,
     hostile_writes=500,
     rank_kills=30,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.sizes import FULL, SMALL, Sizes
 
@@ -46,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: runs with --all only (make test-all, make test-PART)")
+    profile = "tier"
+    settings.register_profile(
+        profile, max_examples=_sizes(config).examples, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    )
+    settings.load_profile(profile)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,6 +79,10 @@ def part_of(file: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def sizes(pytestconfig: pytest.Config) -> Sizes:
-    sizes = FULL if pytestconfig.getoption("all") else SMALL
+    sizes = _sizes(pytestconfig)
     hostile_objects = os.environ.get("TRIMTAB_HOSTILE_OBJECTS")
     return sizes if hostile_objects is None else replace(sizes, hostile_objects=int(hostile_objects))
+
+
+def _sizes(config: pytest.Config) -> Sizes:
+    return FULL if config.getoption("all") else SMALL

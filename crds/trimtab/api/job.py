@@ -23,10 +23,15 @@ from trimtab.api.workflow import Workflow
 MAX_POLICIES = 32
 MAX_POOLS = 128
 
-_KNOWN_POLICY = "self.policies.exists(policy, policy.name == {name})"
+# Names are listed once, in a list of one list, and then looked up: with a loop per name the API server takes ten seconds
+# for a job at all limits.
+_NAMES = "[self.policies.map(policy, policy.name)]"
+_FROZEN = "[self.policies.filter(policy, policy.frozen).map(policy, policy.name)]"
 _SERVED = "pool.engines.exists(engines, engines.policy == policy.name)"
-_ON_ENDPOINT = "pool.engines.exists(engines, engines.policy == policy.name && has(engines.endpoint))"
-_COVERED = f"(pool.engines.size() == 0 || self.policies.all(policy, {_SERVED}))"
+_COVERED = (
+    "(pool.engines.size() == 0 || [pool.engines.map(engines, engines.policy)]"
+    ".all(served, self.policies.all(policy, policy.name in served)))"
+)
 # The first pool and the first policy that it lacks. Lists of names, not of pools: the server prices what they may hold.
 _LACKING = f"self.policies.map(policy, {_SERVED} ? '' : policy.name).filter(name, name != '')[0]"
 _UNCOVERED = (
@@ -49,7 +54,7 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            "self.pools.all(pool, pool.engines.all(engines, " + _KNOWN_POLICY.format(name="engines.policy") + "))",
+            f"{_NAMES}.all(names, self.pools.all(pool, pool.engines.all(engines, engines.policy in names)))",
             UNKNOWN_POLICY,
             ".pools",
         ),
@@ -60,13 +65,14 @@ class RLJobSpec(ApiModel):
             told=_UNCOVERED,
         ),
         Rule(
-            "self.pools.all(pool, pool.engines.all(engines, !has(engines.endpoint) || "
-            "self.policies.exists(policy, policy.name == engines.policy && policy.frozen)))",
+            f"{_FROZEN}.all(frozen, self.pools.all(pool, "
+            "pool.engines.all(engines, !has(engines.endpoint) || engines.policy in frozen)))",
             ENDPOINT_OF_LEARNER,
             ".pools",
         ),
         Rule(
-            f"self.policies.all(policy, has(policy.model) || self.pools.all(pool, {_ON_ENDPOINT}))",
+            "self.pools.all(pool, [pool.engines.filter(engines, has(engines.endpoint)).map(engines, engines.policy)]"
+            ".all(elsewhere, self.policies.all(policy, has(policy.model) || policy.name in elsewhere)))",
             MISSING_MODEL,
             ".policies",
         ),
@@ -81,22 +87,19 @@ class RLJobSpec(ApiModel):
             ".policies",
         ),
         Rule(
-            "self.workflow.roles.all(role, " + _KNOWN_POLICY.format(name="role.policy") + ")",
+            f"{_NAMES}.all(names, self.workflow.roles.all(role, role.policy in names))",
             "workflow.roles[].policy must name policies of this job",
             ".workflow.roles",
         ),
         Rule(
-            "self.data.mix.all(mix, "
-            + _KNOWN_POLICY.format(name="mix.policy")
-            + " && mix.streams.all(stream, "
-            + _KNOWN_POLICY.format(name="stream.policy")
-            + "))",
+            f"{_NAMES}.all(names, self.data.mix.all(mix, "
+            "mix.policy in names && mix.streams.all(stream, stream.policy in names)))",
             "data.mix must name policies of this job",
             ".data.mix",
         ),
         Rule(
-            "self.policies.all(policy, !policy.frozen || self.data.mix.all(mix, mix.policy != policy.name && "
-            "mix.streams.all(stream, stream.policy != policy.name)))",
+            f"{_FROZEN}.all(frozen, self.data.mix.all(mix, "
+            "!(mix.policy in frozen) && mix.streams.all(stream, !(stream.policy in frozen))))",
             "data.mix must name policies that learn: a frozen one has neither a trainer nor samples",
             ".data.mix",
         ),
@@ -108,7 +111,8 @@ class RLJobSpec(ApiModel):
         ),
         Rule(
             "size(self.workflow.roles) == 0 || "
-            "self.policies.all(policy, self.workflow.roles.exists(role, role.policy == policy.name))",
+            "[self.workflow.roles.map(role, role.policy)]"
+            ".all(played, self.policies.all(policy, policy.name in played))",
             "workflow.roles must give every policy a role: one without would never get a sample",
             ".workflow.roles",
         ),

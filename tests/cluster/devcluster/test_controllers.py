@@ -39,6 +39,7 @@ def test_a_quota_refuses_until_there_is_room(bench: Bench) -> None:
     bench.phase("second", "Succeeded")
 
 
+@pytest.mark.slow
 def test_a_pod_of_higher_priority_takes_the_place_of_another(bench: Bench) -> None:
     urgent = f"urgent-{bench.namespace}"
     bench.apply(

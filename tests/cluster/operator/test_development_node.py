@@ -44,15 +44,15 @@ def test_what_does_not_fit_says_so(scene: Scene) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("close", "reopen", "fix"),
     [
         (["cordon", "development"], ["uncordon", "development"], "cordoned: kubectl uncordon"),
-        pytest.param(
+        (
             ["taint", "node", "development", "gpu=busy:NoSchedule"],
             ["taint", "node", "development", "gpu:NoSchedule-"],
             "tolerate the taint",
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["cordoned", "tainted"],

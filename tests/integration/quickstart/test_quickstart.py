@@ -50,6 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, sizes: Sizes) -> tuple[Pa
     manifest = yaml.safe_load(file.read_text())
     # So slow that the trainer waits for one replica on a slow machine too.
     manifest["spec"]["workflow"]["args"]["tool_seconds"] = 1.0
+    manifest["spec"]["autoscaling"]["maxReplicas"] = sizes.quickstart_replicas
     file.write_text(yaml.safe_dump(manifest))
     state = folder / ".trimtab" / "learns"
     if sizes.interrupted_jobs:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from transformers import AutoTokenizer
 
 from tests.support.polling import eventually
@@ -47,6 +48,7 @@ async def watched_worker(
         process.kill()
 
 
+@pytest.mark.slow
 async def test_a_worker_takes_fewer_tasks_where_its_engine_queues(job: Job, models: Path, tmp_path: Path) -> None:
     async with watched_worker(job, models, tmp_path, max_running=4, max_queued=256) as (worker, sampler):
         assert worker.allowance == CEILING

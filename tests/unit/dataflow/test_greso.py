@@ -127,6 +127,7 @@ def test_the_shares_of_easy_and_hard_groups_come_to_their_targets(seed: int) -> 
         assert hard == pytest.approx(settings.target_hard, abs=0.025)
 
 
+@pytest.mark.slow
 def test_other_targets_are_reached_as_well() -> None:
     tally = train(
         Greso(GresoSettings(target_easy=0.2, target_hard=0.05, floor_easy=0.01, floor_hard=0.01)),
@@ -147,6 +148,7 @@ def test_rollout_per_useful_group_falls_by_the_factor_of_the_paper() -> None:
     assert with_greso == pytest.approx(1 / 0.75, rel=0.06)
 
 
+@pytest.mark.slow
 def test_a_high_floor_for_hard_prompts_costs_rollouts_and_saves_most_of_them_still() -> None:
     late = slice(150, 450)
     tally = train(Greso(GresoSettings()), Population(1), steps=450)

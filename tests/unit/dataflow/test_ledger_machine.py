@@ -424,6 +424,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLedger = LedgerMachine.TestCase

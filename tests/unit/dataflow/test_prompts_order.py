@@ -67,7 +67,7 @@ def test_all_orders_of_a_few_elements_are_equally_likely(size: int) -> None:
     _assert_uniform(np.array([seen[order] for order in orders]), degrees=len(orders) - 1)
 
 
-@pytest.mark.parametrize("size", [10, 64, 100])
+@pytest.mark.parametrize("size", [10, 64, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_element_comes_at_every_position_equally_often(size: int) -> None:
     counts = np.zeros((size, size))
     for key in range(20 * size):

@@ -137,7 +137,6 @@ def some_selection(replay: bool, ratio: float, max_uses: int) -> Selection:
     return Replay(ReplaySettings(ratio=ratio, max_age=4, max_uses=max_uses), fresh) if replay else fresh
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     offer=offers(),
     replay=st.booleans(),

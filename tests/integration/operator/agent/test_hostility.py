@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from hypothesis import event, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.support.agent.asking import API_KEY, LOCAL, Asked, settings
@@ -241,7 +240,6 @@ def endpoint(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -
     runner.run(endpoint.stop())
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(script=st.lists(answers, min_size=1, max_size=5))
 def test_whatever_a_model_answers(runner: asyncio.Runner, endpoint: Endpoint, script: list[Answer]) -> None:
     result = runner.run(endpoint.decide(script))

@@ -170,7 +170,6 @@ def configs(draw: st.DrawFn) -> Autoscaling:
 proposals = st.none() | st.fixed_dictionaries({"a": st.integers(-5, 40), "b": st.integers(-5, 10)})
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     configs(),
     st.lists(st.tuples(st.floats(1, 150), reports_or_none, st.booleans(), proposals), min_size=1, max_size=12),

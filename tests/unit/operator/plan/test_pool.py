@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dataflow.jobs import job
@@ -239,7 +239,6 @@ class Cluster:
         return bool(decided.actions)
 
 
-@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_bounds_hold_and_it_converges(data: st.DataObject) -> None:
     world = Cluster()

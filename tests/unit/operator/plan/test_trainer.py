@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dataflow.jobs import job
@@ -211,7 +211,6 @@ def test_backoff_follows_the_failure_policy_and_differs_between_trainers(failure
     assert waits("team/job-3/1") == fleet[3]
 
 
-@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_there_is_one_attempt_at_a_time_and_it_comes_to_rest(data: st.DataObject) -> None:
     asleep = two_ranks(suspend=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dataflow.jobs import job
@@ -152,7 +152,6 @@ def bounded_pool(of: RLJob, replicas: int) -> RolloutPool:
     return fleet(of, replicas=replicas)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     wish=st.integers(min_value=0, max_value=2**40),
     current=st.integers(min_value=1, max_value=6),

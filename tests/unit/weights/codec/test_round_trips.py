@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.weights.codec.blocks import Codec, Mode, decode_block, encode_change, encode_whole
@@ -48,7 +48,6 @@ def step_pairs(draw: st.DrawFn) -> tuple[str, Bytes, Bytes]:
     return dtype, base.view(np.uint8), target.view(np.uint8)
 
 
-@settings(deadline=None, max_examples=300)
 @given(step_pairs(), st.sampled_from(list(Codec)))
 def test_every_change_comes_back_bit_for_bit(pair: tuple[str, Bytes, Bytes], codec: Codec) -> None:
     dtype, base, target = pair
@@ -69,7 +68,6 @@ def test_every_change_comes_back_bit_for_bit(pair: tuple[str, Bytes, Bytes], cod
     assert np.array_equal(applied, target)
 
 
-@settings(deadline=None, max_examples=100)
 @given(step_pairs())
 def test_anchors_come_back_bit_for_bit(pair: tuple[str, Bytes, Bytes]) -> None:
     dtype, _, content = pair

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.weights.catalogues import POSITIONS, all_routes, catalogues
@@ -24,7 +24,6 @@ def route_or_none(latest: Latest, held: Position | None) -> Route | None:
         return None
 
 
-@settings(max_examples=300, deadline=None)
 @given(latest=catalogues, held=st.sets(st.sampled_from(POSITIONS), max_size=3), keep=st.integers(1, 4))
 def test_exactly_what_is_needed_is_kept(latest: Latest, held: set[Position], keep: int) -> None:
     useful = {entry for entry in latest.catalogue if all_routes(latest, entry.target)} if latest.newest else set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.weights.catalogues import POSITIONS, all_routes, catalogues
@@ -20,7 +20,6 @@ def cost(entries: tuple[Entry, ...]) -> int:
     return sum(entry.bytes + HOP_BYTES for entry in entries)
 
 
-@settings(max_examples=400, deadline=None)
 @given(latest=catalogues, held=st.none() | st.sampled_from(POSITIONS))
 def test_no_route_is_cheaper_than_the_one_that_is_found(latest: Latest, held: Position | None) -> None:
     possible = all_routes(latest, held) + all_routes(latest, None) if latest.newest else []
