@@ -23,8 +23,8 @@ from trimtab.api.workflow import Workflow
 MAX_POLICIES = 32
 MAX_POOLS = 128
 
-# Names are listed once, in a list of one list, and then looked up: a loop per name costs the API server ten seconds for a
-# job at all limits.
+# Names are listed once, in a list of one list, and then looked up: a loop per name costs the API server ten seconds
+# for a job at all limits.
 _NAMES = "[self.policies.map(policy, policy.name)]"
 _FROZEN = "[self.policies.filter(policy, policy.frozen).map(policy, policy.name)]"
 _SERVED = "pool.engines.exists(engines, engines.policy == policy.name)"
