@@ -1,7 +1,7 @@
 """What the types of weights cost: a tiny model learns chains with the trainer and the engine in types of their own.
 
-`python -m benchmarks.precision` compares rewards and held-out scores, which do not depend on the machine's speed. `--seeds`,
-`--corrections` and `--types` narrow it down.
+`python -m benchmarks.precision` compares rewards and held-out scores, which do not depend on the machine's speed.
+`--seeds`, `--corrections` and `--types` narrow it down.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CORRECTIONS: Mapping[str, Mapping[str, Any]] = {
     "grpo-truncate": {"name": "grpo", "correction": {"type": "Truncate"}},
 }
 _LOST = 0.02
-"""Of the reward that float32 on both sides gets, the default may lack so much. Held-out scores are shares of 96 answers:
-those of two types differ by more than this by chance.
+"""Of the reward that float32 on both sides gets, the default may lack so much. Held-out scores are shares of 96
+answers: those of two types differ by more than this by chance.
 """
 
 
