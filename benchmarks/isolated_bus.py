@@ -91,7 +91,7 @@ async def measure_isolated_bus(server: EmbeddedNatsWithAccounts) -> tuple[dict[s
             figures |= {f"{name}_{action}_per_s": round(statistics.median(values)) for name, values in rates.items()}
             share = paired_share(costs["isolated"], costs["one_account"])
             figures[f"isolated_{action}_processor_time_over_one_account"] = round(share, 3)
-            # No bar for publishing, where every message has an answer: for each the server writes down who asked, copies
+            # No bar for publishing, where every message has an answer: for each the server notes who asked, copies
             # the message to add that, and makes and removes a way back. Pulls and reads ask once for many messages.
             if action != "publish":
                 bars[f"isolated_{action}_processor_time_over_one_account"] = Bar(share, 2 - SHARE, at_most=True)
