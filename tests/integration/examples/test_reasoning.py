@@ -1,14 +1,19 @@
-"""The example's manifest with a tiny model that answers with 36 tokens: answers span versions, and none is cut in
-silence.
+"""The example's manifest with a tiny model that answers with 36 tokens, and the default type of weights: it learns on
+answers that span versions, engine and trainer agree, and no answer is cut in silence.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import yaml
 
+from examples.curves.measuring import policy_curves
+from examples.curves.record import PolicyCurve
 from examples.curves.running import follow_manifest, variants, write_manifest
 from examples.largest_digit import write_rows
 from tests.support.learning.digit_chains import chains
@@ -20,15 +25,24 @@ from trimtab.fabric.wire.trajectory import Finish
 
 pytestmark = pytest.mark.slow
 
-_TRAINER_STEPS = 30
-_HELD_OUT = 24
-_TIMEOUT_S = 280.0
-_RATE = 3e-4
+_TRAINER_STEPS = 60
+_HELD_OUT = 48
+_TIMEOUT_S = 400.0
+_RATE = 1.5e-4
+_AGREED = 1e-3
+"""Both compute in float32, with weights that are rounded alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    curve: PolicyCurve
+    answers: list[TrajectoryHeader]
+    log: list[dict[str, Any]]
+    """Of each step."""
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[TrajectoryHeader]:
-    """All that were trained on."""
+def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     folder = tmp_path_factory.mktemp("reasoning")
     make_reasoner(folder / "model", seed=0)
     rows = [made.row for made in chains(500, steps=STEPS, seed=0)]
@@ -38,31 +52,52 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[TrajectoryHeader]:
     manifest = yaml.safe_load(file.read_text())
     manifest["spec"]["workflow"]["args"] = {"check": "exact", "chat": {"suffix": ASKED}}
     (policy,) = manifest["spec"]["policies"]
+    assert "dtype" not in policy["trainer"], "it is the default that is to learn"
     policy["algorithm"]["optimizer"]["learningRate"] = _RATE
     policy["sampling"].pop("stop")
     manifest["spec"]["evaluation"]["everySteps"] = _TRAINER_STEPS
     manifest["spec"]["evaluation"]["benchmarks"][0]["sampling"].pop("stop")
     file.write_text(yaml.safe_dump(manifest))
 
-    async def in_time() -> list[TrajectoryHeader]:
+    async def in_time() -> Lesson:
         async with patiently(_TIMEOUT_S):
             followed = await follow_manifest(file)
-        return [header for header in followed.headers if header.purpose is Purpose.TRAIN]
+        (log,) = (folder / ".trimtab" / "reasoning" / "logs").glob("*.trainer.log")
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        return Lesson(
+            curve=policy_curves(followed.headers, followed.records)["solver"],
+            answers=[header for header in followed.headers if header.purpose is Purpose.TRAIN],
+            log=[line for line in lines if line["event"] == "step"],
+        )
 
     return asyncio.run(in_time())
 
 
-def test_answers_are_long_and_span_versions(answers: list[TrajectoryHeader]) -> None:
-    ended = [answer for answer in answers if answer.finish is Finish.STOP]
-    assert len(ended) > 0.9 * len(answers)
+def test_the_default_settings_learn_it(lesson: Lesson) -> None:
+    first, *_, last = lesson.curve.scores["held-out"]
+    assert last.version >= _TRAINER_STEPS - 2
+    assert last.score > first.score + 0.25, lesson.curve
+
+
+def test_answers_are_long_and_span_versions(lesson: Lesson) -> None:
+    ended = [answer for answer in lesson.answers if answer.finish is Finish.STOP]
+    assert len(ended) > 0.9 * len(lesson.answers)
     assert sum(answer.trained_tokens >= 32 for answer in ended) > 0.9 * len(ended)
-    assert any(answer.oldest_version != answer.newest_version for answer in answers)
+    assert any(answer.oldest_version != answer.newest_version for answer in lesson.answers)
 
 
-def test_an_answer_that_was_cut_says_so(answers: list[TrajectoryHeader]) -> None:
+def test_engine_and_trainer_agree_on_every_step(lesson: Lesson) -> None:
+    figures = [step["logprob_mismatch"] for step in lesson.log]
+    assert len(figures) == _TRAINER_STEPS
+    measured = [figure for figure in figures if figure is not None]
+    assert len(measured) >= _TRAINER_STEPS - 2, "it stands from the first rows that a published version sampled"
+    assert max(measured) < _AGREED
+
+
+def test_an_answer_that_was_cut_says_so(lesson: Lesson) -> None:
     """Of what is trained, everything that has as many tokens as are allowed and did not stop is marked as cut."""
-    limit = 48
-    assert all(answer.trained_tokens <= limit for answer in answers)
-    for answer in answers:
+    limit = 56
+    assert all(answer.trained_tokens <= limit for answer in lesson.answers)
+    for answer in lesson.answers:
         assert answer.finish in (Finish.STOP, Finish.LENGTH)
         assert (answer.finish is Finish.LENGTH) <= (answer.trained_tokens == limit)
