@@ -46,7 +46,7 @@ from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.network.policy_network import UnsupportedModel
+from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.publisher import open_publisher
 from trimtab.trainer.stall_watch import StallWatch
 

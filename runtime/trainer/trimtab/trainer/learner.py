@@ -20,7 +20,8 @@ from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
-from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel, held_here, shard
+from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 from trimtab.weights.baseline import WeightChanges, WeightSource
@@ -223,19 +224,16 @@ class Learner:
     def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
         """On a GPU it computes in the manifest's type; on a CPU in float32, where bfloat16 is slow and no smaller."""
         settings = self._policy.trainer
-        network = PolicyNetwork.load(
+        on_gpu = self._device.type == "cuda"
+        compute_dtype = getattr(torch, settings.dtype) if on_gpu else torch.float32
+        return PolicyNetwork.load(
             model_path,
             sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
-        ).to(self._device)
-        on_gpu = self._device.type == "cuda"
-        compute_dtype = getattr(torch, settings.dtype) if on_gpu else torch.float32
-        if compute_dtype is torch.bfloat16:
-            network.speed_up()
-        if on_gpu or ranks.world_size() > 1:
-            shard(network, compute_dtype=compute_dtype)
-        return network
+            device=self._device,
+            compute_dtype=compute_dtype if on_gpu or ranks.world_size() > 1 else None,
+        )
 
     def _check_seen(self, totals: StepTotals) -> None:
         (seen,) = ranks.sums(self._seen)
