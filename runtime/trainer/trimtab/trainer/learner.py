@@ -24,7 +24,7 @@ from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
-from trimtab.weights.baseline import WeightChanges, WeightSource
+from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
 
 _TINY = 1e-6
 _NO_ROW = blank_row(-1, RowEpisode(group="", index=-1, rows=1, trained_tokens=0))
@@ -130,9 +130,9 @@ class Learner:
         self.step += 1
         return outcomes[-1]
 
-    def weights(self) -> WeightSource | WeightChanges:
+    def weights(self) -> WeightSource | WeightShare | WeightChanges:
         """The weights as pools load them, to be read before the next update, or what changed in them since the last
-        call.
+        call; of several ranks each gets a copy of its share.
         """
         return self._published.weights()
 

@@ -23,6 +23,11 @@ def maxima(*values: float) -> tuple[float, ...]:
     return _reduced(values, dist.ReduceOp.MAX)
 
 
+def wait_for_all() -> None:
+    """Until every rank has come here."""
+    maxima(0.0)
+
+
 def gathered(values: torch.Tensor) -> torch.Tensor:
     """The elements of all ranks, one rank's after the other's. They may have different numbers of them."""
     if world_size() == 1:
