@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -51,7 +51,7 @@ def _one_rank_per_gpu(resource: str) -> Rule:
 class TrainerSettings(ApiModel):
     """How a policy's trainer runs."""
 
-    rules = (_one_rank_per_gpu("nvidia.com/gpu"), _one_rank_per_gpu("amd.com/gpu"))
+    rules: ClassVar[tuple[Rule, ...]] = (_one_rank_per_gpu("nvidia.com/gpu"), _one_rank_per_gpu("amd.com/gpu"))
 
     replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Pods. They start, fail and restart as one group; a change restarts the group from its checkpoint."""
