@@ -76,6 +76,7 @@ def pod_settings(kind: type[S], **identity: str) -> S:
         settings.logs,
         stream=sys.stderr,
         secrets=secret_values(settings),
+        redactor=REDACTOR,
         job=settings.pod.job,
         role=settings.pod.role,
         pod=settings.pod.name,
