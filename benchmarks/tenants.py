@@ -1,5 +1,5 @@
 """Two teams on one cluster. One attacks the other and itself in every way we know; the other's job trains on. In turns
-of a minute with and without attacks, so that both meet the same machine.
+of a minute with attacks and of less without, so that both meet the same machine.
 
     python -m benchmarks.tenants [--seconds 600]
 """
@@ -25,7 +25,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.credentials import MintedCredentials
 from trimtab.fabric.bus.topology import JobTopology
 
-_TURN_S = 60.0
+_TURN_S, _ALONE_S = 60.0, 20.0
 
 
 @dataclass
@@ -72,7 +72,7 @@ def main(seconds: float) -> None:
             order = (None, attacker) if turn % 2 == 0 else (attacker, None)
             for who in order:
                 before, began = teams.steps, time.monotonic()
-                waited = _turn(waits, turn_s, who)
+                waited = _turn(waits, min(turn_s, _ALONE_S) if who is None else turn_s, who)
                 rate = (teams.steps - before) / (time.monotonic() - began)
                 (measured.alone if who is None else measured.attacked).append(rate)
                 (measured.waits_alone if who is None else measured.waits_attacked).extend(waited)

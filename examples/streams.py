@@ -72,7 +72,7 @@ def figures(streams: Streams) -> dict[str, Any]:
     rewards = rewards_of(batches)
     staleness = [max(0, step - (header.oldest_version or 0)) for step, batch in enumerate(batches) for header in batch]
     granted_at = {grant.step: grant.granted_at for grant in streams.grants}
-    training = [(time.at - (time.step_seconds - time.wait_seconds), time.at) for time in streams.times]
+    training = [(time.at - (time.step_seconds - time.wait_seconds) / time.ranks, time.at) for time in streams.times]
     rollout = [(header.started_at, header.finished_at) for header in streams.headers]
     begin, end = min(start for start, _ in training), max(stop for _, stop in training)
     wall = end - begin

@@ -36,12 +36,12 @@ class Swap:
 
 
 @contextmanager
-def served(model: Path, *, threads: int) -> Iterator[str]:
+def served(model: Path, *, threads: int, arguments: Sequence[str] = ("--max-cached-tokens=8192",)) -> Iterator[str]:
     """Its URL, once it is healthy."""
     (port,) = free_ports(1)
     command = [
         sys.executable, "-m", "trimtab.rollout.engines.builtin", f"--model-path={model}", f"--port={port}",
-        f"--threads={threads}", "--max-cached-tokens=8192",
+        f"--threads={threads}", *arguments,
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, stdout=sys.stderr, stderr=sys.stderr, env=environment) as process:

@@ -26,6 +26,7 @@ from trimtab.kube.resources import RLJOBS, SECRETS
 
 GOOD, BAD = "good", "bad"
 """The names of the teams' namespaces and of their jobs."""
+_TOOL_S = 2.0
 _ENDLESS = 1_000_000
 _START_S = 600.0
 
@@ -79,6 +80,10 @@ def two_teams(folder: Path) -> Iterator[TwoTeams]:
         access = load_access(plane.kubeconfig())
         good, bad = (Scene(plane=plane, namespace=team, access=access, operator=operator) for team in (GOOD, BAD))
         job = in_a_cluster(make_quickstart(folder / "quickstart", name=GOOD, max_steps=_ENDLESS))
+        # Its agents wait for a tool, as real ones do: a job that takes all of two cores would measure who gets those.
+        job["spec"]["workflow"] = {
+            "entrypoint": "slow_tool:SlowTool", "source": {"path": "/quickstart"}, "args": {"tool_seconds": _TOOL_S}
+        }  # fmt: skip
         teams = TwoTeams(nats=nats, store=store, good=good, bad=bad, job=job)
         good.apply(job)
         bad.apply(sleeping_job(BAD))

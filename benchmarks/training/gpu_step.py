@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoModelForCausalLM, Qwen3Config
 
+from benchmarks.gpu.random_model import qwen3, write_weights
 from benchmarks.report import Bar, logs_to_stderr, note, report
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTotals
@@ -31,17 +31,7 @@ _PACK_TOKENS = 36_864
 _LONGEST = 16_384
 _WARM_UP_STEPS = 3
 _STEPS = 8
-_SHAPE = Qwen3Config(
-    vocab_size=151_936,
-    hidden_size=2_048,
-    intermediate_size=6_144,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=40_960,
-    tie_word_embeddings=True,
-)
+_SHAPE = qwen3(layers=28)
 _POLICY = {
     "name": "solver",
     "model": {"uri": "model"},
@@ -178,10 +168,7 @@ def _measured() -> tuple[dict[str, object], dict[str, Bar]]:
 
 
 def _learner(folder: Path) -> Learner:
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        AutoModelForCausalLM.from_config(_SHAPE, dtype=torch.bfloat16).save_pretrained(folder)  # type: ignore[no-untyped-call]
-    torch.cuda.empty_cache()
+    write_weights(folder, _SHAPE, seed=0)
     return Learner(Policy.model_validate(_POLICY), model_path=folder, device=torch.device("cuda"))
 
 

@@ -66,7 +66,7 @@ def make_model(folder: Path, *, seed: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def grpo_policy(*, micro_batch_tokens: int) -> Policy:
+def grpo_policy(*, micro_batch_tokens: int, dtype: str = "bfloat16") -> Policy:
     return Policy.model_validate(
         {
             "name": POLICY,
@@ -77,7 +77,7 @@ def grpo_policy(*, micro_batch_tokens: int) -> Policy:
                 "optimizer": {"learningRate": LEARNING_RATE, "beta2": 0.999, "maxGradNorm": NEVER_CLIPPED},
             },
             "trainer": {
-                "dtype": "bfloat16",
+                "dtype": dtype,
                 "microBatchTokens": micro_batch_tokens,
                 "gradientCheckpointing": False,
                 "checkpoint": {"everySteps": 1_000_000},

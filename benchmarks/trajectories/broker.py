@@ -50,7 +50,7 @@ class MonitoredNats(EmbeddedNats):
         return any(subject in entry.get("subscriptions_list", ()) for entry in self._connections())
 
     def _connections(self) -> list[dict[str, Any]]:
-        url = f"http://{LOOPBACK}:{self._monitor}/connz?limit=1024&subs=1"
+        url = f"http://{LOOPBACK}:{self._monitor}/connz?limit=8192&subs=1"
         with urllib.request.urlopen(url, timeout=_DEADLINE_S) as answer:
             connections: list[dict[str, Any]] = json.load(answer)["connections"]
         return connections

@@ -39,7 +39,7 @@ def measure_queue(scene: Scene, *, queued: int, total: int, parts: int = 1) -> Q
         workers.Prepare(job=job, tokens=_TOKENS, batch_size=_BATCH, count=total, parts=parts), deadline_s=_DEADLINE_S
     )
     with dataflow_pod(job, batch_size=_BATCH, folder=scene.folder, server=scene.server) as pod:
-        _quiet(pod)
+        come_to_rest(pod)
         before = pod.usage()
         grown = 0
         for first in range(0, total, queued):
@@ -48,18 +48,18 @@ def measure_queue(scene: Scene, *, queued: int, total: int, parts: int = 1) -> Q
                 workers.Publish(subject=pod.topology.trajectory_subject(POLICY), first=first, count=queued),
                 deadline_s=_DEADLINE_S,
             )
-            _quiet(pod)
+            come_to_rest(pod)
             grown = max(grown, pod.usage().resident_bytes - empty)
             steps = range(first // (parts * _BATCH), (first + queued) // (parts * _BATCH))
             scene.ranks.ask(ranks.Lease(topology=pod.topology, steps=steps), deadline_s=_DEADLINE_S)
-        _quiet(pod)
+        come_to_rest(pod)
         cpu_s = pod.usage().since(before).cpu_s
     cost = QueueCost(queued=queued, cpu_s_per_100k=cpu_s / total * 1e5, resident_bytes_per_100k=grown / queued * 1e5)
     note(f"{cost}")
     return cost
 
 
-def _quiet(pod: DataflowPod) -> None:
+def come_to_rest(pod: DataflowPod) -> None:
     """Return once the service has nothing to do: all that was published is taken in, and all tasks are out."""
     last = (time.monotonic(), pod.usage().cpu_s)
 

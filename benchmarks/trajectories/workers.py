@@ -30,13 +30,14 @@ class Prepare:
     tokens: int
     batch_size: int
     count: int
+    first: int = 0
     parts: int = 1
     """Rows of an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publish:
-    """Rows `first` to `first + count - 1`, as fast as they are acknowledged or at an even rate."""
+    """Of those that were made, `first` to `first + count - 1`, as fast as they are acknowledged or at an even rate."""
 
     subject: str
     first: int
@@ -69,7 +70,7 @@ class Workers:
         writer = Writer(
             question.job, tokens=question.tokens, batch_size=question.batch_size, seed=_SEED, parts=question.parts
         )
-        self._frames = [writer.frame(number) for number in range(question.count)]
+        self._frames = [writer.frame(question.first + number) for number in range(question.count)]
         return Prepared(payload_bytes=sum(len(frame.payload) for frame in self._frames))
 
     async def _publish(self, bus: Bus, question: Publish) -> Published:

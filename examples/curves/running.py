@@ -60,6 +60,12 @@ def write_manifest(source: Path, folder: Path, *, seed: int, steps: int | None =
 
 async def run_manifest(file: Path, *, seed: int) -> Run:
     """Raises JobFailed when the job was given up."""
+    followed = await follow_manifest(file)
+    return Run(variant=file.stem, seed=seed, policies=policy_curves(followed.headers, followed.records))
+
+
+async def follow_manifest(file: Path) -> Follower:
+    """All that the job wrote down. Raises JobFailed when it was given up."""
     job = read_job(file)
     state = file.parent / ".trimtab" / job.metadata.name
     state.mkdir(parents=True)
@@ -72,7 +78,7 @@ async def run_manifest(file: Path, *, seed: int) -> Run:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     await follower.catch_up(EmbeddedNats(state / "nats"))
-    return Run(variant=file.stem, seed=seed, policies=policy_curves(follower.headers, follower.records))
+    return follower
 
 
 async def _follow(local: LocalJob, follower: Follower) -> None:

@@ -65,7 +65,9 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     settings = pod.settings
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
     pointers = KeyValue(pod.bus, pod.topology.weights)
-    publisher = await open_publisher(store, pointers, policy, settings, scratch=settings.scratch, stack=stack)
+    publisher = await open_publisher(
+        store, pointers, policy, settings, pools=pod.job.spec.pools, scratch=settings.scratch, stack=stack
+    )
     storage = await open_storage(
         policy, settings, store=store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
     )

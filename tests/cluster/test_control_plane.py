@@ -12,6 +12,7 @@ from trimtab.embedded.kube.assets import ControlPlaneAssets, control_plane_asset
 from trimtab.embedded.kube.control_plane import ControlPlane, KubectlError
 
 
+@pytest.mark.slow
 def test_two_control_planes_do_not_see_each_other(
     control_plane: ControlPlane, new_control_plane: NewControlPlane, namespace: str
 ) -> None:
@@ -28,6 +29,7 @@ def test_rbac_is_enforced(control_plane: ControlPlane, namespace: str) -> None:
         control_plane.kubectl("get", "rljobs", "-n", namespace, kubeconfig=stranger)
 
 
+@pytest.mark.slow
 def test_objects_survive_a_crash_of_both_servers(assets: ControlPlaneAssets, tmp_path: Path) -> None:
     with ControlPlane(tmp_path, assets=assets, supervise=False) as plane:
         plane.kubectl("create", "namespace", "kept")

@@ -47,13 +47,13 @@ class Sizes:
 
 
 SMALL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=25.0, service_kills=5, kills=1, steps=3, everything=False),
-    drains=Drains(tasks=120, scale_downs=4, kills=1, slow_every=8),
+    dataflow_storm=DataflowStorm(seconds=18.0, service_kills=4, kills=1, steps=3, everything=False),
+    drains=Drains(tasks=80, scale_downs=3, kills=1, slow_every=8),
     interrupted_jobs=False,
     hostile_objects=2000,
     hostile_writes=60,
-    rank_kills=4,
-    operator_kills=6,
+    rank_kills=3,
+    operator_kills=4,
     weight_transfer_kills=15,
     flipped_bits=200,
     host_copy_rounds=40,

@@ -23,7 +23,9 @@ class Publish(ApiModel):
     keep_versions: Annotated[int, Field(ge=2, le=2_000)] = 200
     """Versions that stay in object storage, so that a pool that was away catches up by deltas."""
     codec: Literal["auto", "fast", "compact"] = "auto"
-    """How deltas are coded: `compact` for least bytes, `fast` for least time, `auto` for what suits each tensor."""
+    """How deltas are coded: `compact` for least bytes, `fast` for least time. `auto` is fast where all pools are in the
+    trainer's cluster; for a job with pools in others it is compact for the tensors where that pays.
+    """
 
 
 class Checkpoint(ApiModel):
@@ -63,7 +65,8 @@ class TrainerSettings(ApiModel):
     template: PodTemplate | None = None
     """Pod template of the trainer, laid over what the operator generates; a container named `trainer` replaces ours."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type computed in; master weights and optimiser state are always float32."""
+    """Type that weights are published in and scored with; on a GPU also computed in. Master weights and optimiser
+    state are always float32."""
     micro_batch_tokens: Annotated[int, Field(ge=64, le=16_777_216)] = 16_384
     """Tokens packed into one forward pass. It bounds memory and does not change the result."""
     gradient_checkpointing: bool = True

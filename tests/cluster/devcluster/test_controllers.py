@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.devcluster.bench import Bench, container, pod
 from trimtab.kube.resources import PODS, Resource
 
@@ -16,6 +18,7 @@ def _widgets(count: int) -> dict[str, Any]:
     return {"resources": {"limits": {"example.com/widget": str(count)}}}
 
 
+@pytest.mark.slow
 def test_a_quota_refuses_until_there_is_room(bench: Bench) -> None:
     counted = "requests.example.com/widget"
     quota = {

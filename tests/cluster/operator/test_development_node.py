@@ -28,12 +28,14 @@ def _told(scene: Scene) -> dict[str, Any]:
     return dict((scene.must_get(RLJOBS, "tiny").get("status") or {}).get("lastError") or {})
 
 
+@pytest.mark.slow
 def test_a_gang_runs_when_all_of_it_is_there(scene: Scene) -> None:
     scene.apply(sleeping_job(replicas=2))
     assert "2 of 2 ranks train" in scene.says(TRAINERS, "tiny-solver", "Ready", "RanksReady")
     assert scene.must_get(TRAINERS, "tiny-solver")["status"]["startedAttempt"] == 1
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_so(scene: Scene) -> None:
     scene.apply(sleeping_job(resources={"requests": {"cpu": "4k"}}))
     scene.until(

@@ -69,10 +69,11 @@ def quota_controller(control_plane: ControlPlane, new_controller_manager: NewCon
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quota_controller")
 @pytest.mark.parametrize(
     ("ranks", "gpus"),
-    [pytest.param(1, 0, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (2, 1)],
+    [(1, 0), (2, 0), (2, 1)],
 )
 def test_what_does_not_fit_is_not_made_and_costs_no_restart(scene: Scene, ranks: int, gpus: int) -> None:
     before = _refusals(scene)

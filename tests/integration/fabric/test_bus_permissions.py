@@ -209,11 +209,12 @@ async def test_it_makes_no_consumers_which_could_deliver_to_anybody(
 
 
 async def _spoilt(bus: Bus, topology: JobTopology) -> None:
-    for _ in range(100):
-        if (await states(bus, topology))[topology.ledger.name] != (0, 0):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the server does not deliver into streams: the right to make consumers could be given")
+    """If it is not, the server does not deliver into streams, and the right to make consumers could be given."""
+
+    async def is_spoilt() -> bool:
+        return (await states(bus, topology))[topology.ledger.name] != (0, 0)
+
+    await eventually(is_spoilt, timeout_s=10.0)
 
 
 async def test_it_reads_neither_trajectories_nor_the_ledger(bus: Bus, guest: Bus, topology: JobTopology) -> None:

@@ -35,9 +35,11 @@ PLACES = {
     "lease": f"{OWN}/weights/solver/lease/pod-0",
     "another policy's lease": f"{OWN}/weights/unknown/lease/pod-0",
     "checkpoint": f"{OWN}/checkpoints/solver/latest.json",
+    "a claimed row": f"{OWN}/claims/solver/{'ab' * 32}",
     "another job's weights": f"{OTHER}/weights/solver/latest.json",
     "another job's lease": f"{OTHER}/weights/solver/lease/pod-0",
     "another job's checkpoint": f"{OTHER}/checkpoints/solver/latest.json",
+    "another job's claimed row": f"{OTHER}/claims/solver/{'ab' * 32}",
     "a job whose name goes on": f"{OWN}0/weights/solver/latest.json",
     "a dataset": "datasets/prompts.jsonl",
     "no job's": "elsewhere/x",
@@ -45,10 +47,11 @@ PLACES = {
 READS, WRITES = {"get", "head"}, {"put", "delete", "delete many", "multipart", "copy to"}
 LISTS = ("list", "list old", "list uploads")
 OPERATIONS = (*sorted(READS), *sorted(WRITES), "copy from", "part from", *LISTS, "tag", "acl")
-WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint"}
+WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row"}
 ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "rollout": {(op, place) for op in READS for place in ("weights", "pointer", "lease", "another policy's lease")}
-    | {(op, "lease") for op in ("put", "delete", "delete many", "multipart", "copy to")},
+    | {(op, "lease") for op in ("put", "delete", "delete many", "multipart", "copy to")}
+    | {(op, "a claimed row") for op in ("put", "multipart", "copy to")},
     "trainer": {(op, place) for op in (*READS, *WRITES, "copy from", "part from", *LISTS) for place in WHOLE_JOB},
     "dataflow": {(op, place) for op in (*READS, "list", "list old") for place in (*WHOLE_JOB, "a dataset")},
 }

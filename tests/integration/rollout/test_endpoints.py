@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -215,6 +216,18 @@ async def test_an_endpoint_that_does_not_answer_is_a_failure_in_time(name: str) 
 
     async with client_of(name, silent, timeout_s=0.2) as client:
         with pytest.raises(EngineTimeout):
+            await generate(client)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_small_answer_that_unpacks_to_a_huge_one_is_not_read_to_its_end(status: int) -> None:
+    packed = gzip.compress(bytes(300 << 20), compresslevel=1)
+
+    async def bomb(request: web.Request) -> web.Response:
+        return web.Response(status=status, body=packed, headers={"Content-Encoding": "gzip"})
+
+    async with client_of("openai", bomb) as client:
+        with pytest.raises(EngineError, match="more than 256 MiB"):
             await generate(client)
 
 

@@ -23,6 +23,7 @@ from trimtab.embedded.ports import free_ports
 from trimtab.rollout.engines.client import EngineClient
 from trimtab.rollout.engines.contract import (
     EngineError,
+    EngineNotFound,
     EngineOverloaded,
     EngineRefused,
     EngineTimeout,
@@ -30,7 +31,7 @@ from trimtab.rollout.engines.contract import (
     Generated,
     SamplingSettings,
 )
-from trimtab.rollout.engines.endpoint import EngineNotFound, EngineUnauthorized
+from trimtab.rollout.engines.endpoint import EngineUnauthorized
 from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.workflows.team import Tokenizer
 

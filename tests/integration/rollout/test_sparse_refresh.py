@@ -144,6 +144,26 @@ async def test_an_engine_with_other_weights_than_we_think_refuses_the_changes_an
         assert await weighed.checksum() == await weighed.checksum_of(steps[2])
 
 
+async def test_an_engine_that_knows_no_sparse_updates_is_asked_once_and_gets_the_whole(
+    weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
+) -> None:
+    asked: list[str] = []
+
+    async def unknown(request: web.Request, forward: Forward) -> web.Response:
+        if request.path == "/update_weights_from_disk" and (await request.json()).get("load_format") == "sparse":
+            asked.append(request.path)
+            return web.Response(status=404)
+        return await forward(request)
+
+    async with engine_behind(engine_process.url, unknown) as url, weights.worker_policy(url) as served_policy:
+        publisher = await weights.publisher()
+        for version in (1, 2, 3, 4):
+            await brought(weights, served_policy, publisher, version, steps[version])
+    assert swaps(weights) == {"whole": 4}
+    assert len(asked) == 1
+    assert await weighed.checksum() == await weighed.checksum_of(steps[4])
+
+
 async def test_a_trainer_that_went_back_repeats_versions_with_other_weights(
     weights: WeightsOfJob, engine_process: EngineProcess, weighed: Weighed, steps: Mapping[int, Path]
 ) -> None:

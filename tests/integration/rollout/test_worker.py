@@ -7,23 +7,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from pydantic import SecretStr
 
 from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
+from tests.support.rollout.huge_rows import Huge
 from tests.support.rollout.job import GROUP_SIZE, QUICK, Job, assert_complete_once, working
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer, declare_stream
 from trimtab.fabric.bus.topology import TASK_CONSUMER, ConsumerSpec, JobTopology
-from trimtab.fabric.settings import NatsSettings
-from trimtab.fabric.wire.spans import Producer
-from trimtab.fabric.wire.trajectory import Failed, Scored
-from trimtab.rollout.workflows.conversation import Heard
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.row_claims import RowClaims
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
+from trimtab.fabric.wire.trajectory import Failed, Scored, Trajectory
 from trimtab.rollout.workflows.single_turn import SingleTurn
-from trimtab.rollout.workflows.team import Assignment, Episode, Role, ScoredConversation, Team
+from trimtab.rollout.workflows.team import Assignment, Episode, Role, Team
 
 
 async def test_every_task_becomes_a_stored_group_and_only_then_leaves_the_queue(
@@ -122,33 +128,67 @@ async def test_given_up_it_is_published_as_a_failure_and_never_as_a_reward(
     assert worker.completed == 0
 
 
-async def test_a_trajectory_that_no_message_can_carry_is_a_failure_at_once(job: Job, roles: Mapping[str, Role]) -> None:
-    tokens = job.bus.max_payload // 3
-    noise = np.random.default_rng(0).integers(0, 2**31 - 1, tokens).tolist()
-    attempts = 0
+async def test_a_row_that_no_message_can_carry_is_claimed_in_object_storage(
+    job: Job, roles: Mapping[str, Role], object_store_settings: ObjectStoreSettings
+) -> None:
+    await job.issue(1, group_size=2)
+    workflow = Huge(tokens=job.bus.max_payload // 3)
+    settings = object_store_settings.model_copy(update={"prefix": f"t/{job.topology.job}"})
+    async with ObjectStore(settings) as store:
+        claims = RowClaims(store)
+        worker = job.worker(workflow, roles, claims=claims)
+        async with working(worker):
+            await eventually(job.settled, timeout_s=30.0)
+        name = job.topology.trajectories.name
+        stored = (await get_messages(job.bus, name, (1, 2), deadline_s=60.0)).complete()
+        for message in stored.values():
+            assert len(message.payload) < 1024
+            trajectory = decode(await claims.redeem(decode(message.payload, ClaimCheck)), Trajectory)
+            assert trajectory.token_ids[-len(workflow.noise) :].tolist() == workflow.noise
+            trajectory_id, header = parse_headers(message.headers)
+            assert trajectory_id == trajectory.trajectory_id
+            assert header == TrajectoryHeader.of(trajectory), (
+                "the dataflow is told what it would be told without a claim"
+            )
+    assert worker.completed == 2
+    assert await job.quarantined() == {}
 
-    class Huge:
-        async def run(self, assignment: Assignment, team: Team) -> Episode:
-            nonlocal attempts
-            attempts += 1
-            conversation = team.begin()
-            conversation.hear("ab")
-            await conversation.speak()
-            conversation.token_ids += noise
-            conversation.pieces.append(Heard(noise, Producer.ENVIRONMENT))
-            return Episode((ScoredConversation(conversation, reward=1.0),))
 
-    await job.issue(1)
+async def test_while_the_store_is_away_a_huge_row_is_handed_back_and_comes_later(
+    job: Job, roles: Mapping[str, Role], own_seaweed: EmbeddedSeaweed
+) -> None:
+    """Not the task's fault, so it costs no attempt."""
+    await job.issue(1, group_size=1)
+    workflow = Huge(tokens=job.bus.max_payload // 3)
+    own_seaweed.kill()
 
-    worker = job.worker(Huge(), roles, max_deliveries=5)
-    async with working(worker):
-        await eventually(job.settled, timeout_s=30.0)
-    assert attempts == GROUP_SIZE
-    outcomes = [trajectory.outcome for trajectory in await job.trajectories()]
-    assert [outcome.error for outcome in outcomes if isinstance(outcome, Failed)] == [
-        "trajectory-too-large"
-    ] * GROUP_SIZE
-    assert len(outcomes) == GROUP_SIZE
+    def handed_back() -> bool:
+        labels = {"reason": "store"}
+        return bool(job.metrics.registry.get_sample_value("trimtab_rollout_hand_backs_total", labels))
+
+    async with ObjectStore(own_seaweed.settings) as store:
+        worker = job.worker(workflow, roles, max_deliveries=1, claims=RowClaims(store, deadline_s=10.0))
+        async with working(worker):
+            await eventually(handed_back, timeout_s=30.0)
+            own_seaweed.start()
+            await eventually(job.settled, timeout_s=60.0)
+    assert worker.completed == 1
+    assert await job.quarantined() == {}
+
+
+async def test_a_huge_row_that_the_store_refuses_is_a_failure_at_once(
+    job: Job, roles: Mapping[str, Role], object_store_settings: ObjectStoreSettings
+) -> None:
+    await job.issue(1, group_size=1)
+    workflow = Huge(tokens=job.bus.max_payload // 3)
+    stranger = object_store_settings.model_copy(update={"secret_access_key": SecretStr("no key of this store")})
+    async with ObjectStore(stranger) as store:
+        worker = job.worker(workflow, roles, max_deliveries=5, claims=RowClaims(store))
+        async with working(worker):
+            await eventually(job.settled, timeout_s=30.0)
+    (failed,) = [trajectory.outcome for trajectory in await job.trajectories()]
+    assert isinstance(failed, Failed)
+    assert failed.error == "row-not-stored"
 
 
 async def test_what_is_no_task_is_refused_and_does_not_stop_the_rest(job: Job, roles: Mapping[str, Role]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -193,6 +194,7 @@ SPECIMENS: tuple[Message, ...] = (
     ),
     LeaseAcked(lease_id="solver.12.0.0", step=12),
     LeaseRefused(refusal=Refusal.STEP_CONSUMED, message="step 11 was acknowledged", next_step=12),
+    ClaimCheck(trajectory_id="t0.solver.0.0", policy="solver", size_bytes=9 << 20, sha256="ab" * 32),
     WeightPointer(
         job="quickstart",
         policy="solver",

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -326,6 +327,13 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         LeaseRefused, refusal=st.sampled_from(Refusal), message=st.text(max_size=20), next_step=st.none() | counts
     ),
     WeightPointer: weight_pointers(),
+    ClaimCheck: st.builds(
+        ClaimCheck,
+        trajectory_id=tokens,
+        policy=names,
+        size_bytes=st.integers(1, 64 << 20),
+        sha256=st.from_regex(r"\A[0-9a-f]{64}\Z"),
+    ),
     MemberHeartbeat: heartbeats(),
     BalanceReport: balance_reports(),
     StepProgress: st.builds(

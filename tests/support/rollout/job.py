@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support.polling import within
 from tests.support.rollout.beside import beside
+from tests.support.rollout.unused_claims import unused_claims
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
@@ -24,6 +25,7 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 from trimtab.fabric.metrics import Metrics
+from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import parse_headers
 from trimtab.fabric.wire.quarantine import QuarantinedTask
@@ -141,6 +143,7 @@ class Job:
         hand_back_deadline_s: float = 60.0,
         timings: WorkerTimings = QUICK,
         bus: Bus | None = None,
+        claims: RowClaims | None = None,
     ) -> Worker:
         """With a short `lease_s` it does not wait long for weights; what it has is its own for as long as ever. A
         `freshness` stands for `lines` and `max_staleness`.
@@ -159,6 +162,7 @@ class Job:
             HandBacks(KeyValue(used, self.topology.hand_backs), deadline_s=hand_back_deadline_s),
             fresh,
             metrics,
+            claims or unused_claims(),
             lease_s=lease_s,
             max_deliveries=max_deliveries,
             spare_deliveries=spare_deliveries,

@@ -31,7 +31,7 @@ def policy(**trainer: Any) -> Policy:
     )
 
 
-def rows(count: int, *, seed: int) -> list[Row]:
+def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
     generator = np.random.default_rng(seed)
     made = []
     for number in range(count):
@@ -45,7 +45,7 @@ def rows(count: int, *, seed: int) -> list[Row]:
                 token_ids=generator.integers(0, 15, length).astype(np.int32),
                 logprobs=np.where(mask, -generator.exponential(2.5, length), 0.0).astype(np.float32),
                 mask=mask,
-                versions=np.where(mask, 0, -1),
+                versions=np.where(mask, version, -1),
                 advantages=np.full(length, generator.normal(), dtype=np.float32),
             )
         )

@@ -88,7 +88,7 @@ def test_a_good_run_has_none() -> None:
             "step 2 granted after the policy was finished",
         ),
         (
-            [*GOOD, StepTimed(policy="solver", step=2, rank=0, wait_seconds=1.0, step_seconds=2.0, at=1.0)],
+            [*GOOD, StepTimed(policy="solver", step=2, wait_seconds=1.0, step_seconds=2.0, at=1.0)],
             arrived(*range(8)),
             "step 2 was trained before it was granted",
         ),

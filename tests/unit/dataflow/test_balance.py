@@ -46,10 +46,9 @@ def trained(steps: int, *, wait_s: float, surplus: int = 0, selection: Selection
         granted = feed.ledger.propose("solver", now=1.0)
         assert isinstance(granted, StepGranted)
         feed.ledger.apply(granted)
-        for rank in range(2):
-            feed.ledger.apply(
-                StepTimed(policy="solver", step=step, rank=rank, wait_seconds=wait_s, step_seconds=10.0, at=1.0)
-            )
+        feed.ledger.apply(
+            StepTimed(policy="solver", step=step, ranks=2, wait_seconds=2 * wait_s, step_seconds=20.0, at=1.0)
+        )
     return feed, mark
 
 
@@ -152,7 +151,7 @@ def test_episodes_without_rows_are_no_reason_to_shrink() -> None:
     granted = feed.ledger.propose("solver", now=1.0)
     assert granted is not None
     feed.ledger.apply(granted)
-    feed.ledger.apply(StepTimed(policy="solver", step=0, rank=0, wait_seconds=0.0, step_seconds=10.0, at=20.0))
+    feed.ledger.apply(StepTimed(policy="solver", step=0, wait_seconds=0.0, step_seconds=10.0, at=20.0))
     until = Mark.of(feed.ledger, "solver", now=40.0)
     members = [member(f"pod-{number}") for number in range(4)]
     report = balance_report(feed.ledger, JOB, policy="solver", since=mark, until=until, members=members, ready_s=READY)

@@ -13,6 +13,7 @@ from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record, TasksIssued
+from trimtab.dataflow.ledger.snapshot import LedgerSnapshot
 from trimtab.fabric.bus.errors import BusTimeout
 
 
@@ -21,12 +22,17 @@ class SlowJournal:
         self.written: list[Record] = []
         self.gate = asyncio.Event()
         self.failure: Exception | None = None
+        self.grown = False
+        self.snapshots = 0
 
     async def write(self, record: Record) -> None:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
         self.written.append(record)
+
+    async def compact(self, snapshot: LedgerSnapshot) -> None:
+        self.snapshots += 1
 
 
 def made() -> tuple[Bookkeeper, SlowJournal]:
@@ -103,3 +109,15 @@ async def test_a_completed_group_is_news_only_when_it_makes_a_batch() -> None:
     for index in range(GROUP):
         books.arrived(index + 3, f"t1.solver.{index}", header(1, index))
     await within(waiting, 1.0)
+
+
+async def test_few_records_of_very_long_rows_are_compacted_too() -> None:
+    """Rows lie in the stream until a snapshot lets them go: a thousand of a megabyte must not wait for many records."""
+    books, journal = made()
+    assert not await books.compact(dict)
+    books.ledger.trainers["solver"].consumed_tokens += 20_000_000
+    assert await books.compact(dict)
+    assert not await books.compact(dict), "not again for the same"
+    journal.grown = True
+    assert await books.compact(dict)
+    assert journal.snapshots == 2

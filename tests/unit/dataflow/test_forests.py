@@ -17,10 +17,11 @@ from tests.support.rollout.group_runners import runner
 from tests.support.rollout.speakers import role
 from trimtab.dataflow.audit.report import judged
 from trimtab.dataflow.audit.streams import Streams
-from trimtab.dataflow.leases import lease, step_totals
+from trimtab.dataflow.leases import DealtPortion, LeaseTerms, step_totals
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record, StepDurable, StepGranted, TasksIssued
 from trimtab.dataflow.selection.fresh import Fresh
+from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.header import headers, parse_headers
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest
 from trimtab.fabric.wire.spans import model_mask
@@ -79,7 +80,10 @@ def granted_all(books: Ledger, records: list[Record]) -> list[BatchLease]:
                 for rank in range(RANKS)
             ]
             totals = step_totals(portion)
-            own = [lease(portion, one, totals=totals, stream="S", now=1.0, expires_s=5.0) for one in requests]
+            dealt = DealtPortion(
+                portion, LeaseTerms(totals=totals, stream="S", issued_at=1.0, expires_at=6.0), world_size=RANKS
+            )
+            own = [decode(dealt.lease(one), BatchLease) for one in requests]
             assert sum(len(one.samples) for one in own) == totals.samples
             leases += own
             durable = StepDurable(policy=policy, step=record.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
@@ -18,6 +19,7 @@ from trimtab.dataflow.ledger.records import (
     TasksIssued,
 )
 from trimtab.dataflow.ledger.settled import SettledGroups
+from trimtab.fabric.wire.envelope import decode, framed
 
 
 @pytest.mark.parametrize(
@@ -163,12 +165,33 @@ def test_records_that_contradict_the_streams_stop_the_process(record: TasksIssue
 def test_times_are_kept_for_the_windows_that_are_reported() -> None:
     books = ledger().trainers["solver"]
     for step in range(1000):
-        books.time(StepTimed(policy="solver", step=step, rank=0, wait_seconds=1.0, step_seconds=2.0, at=1.0))
+        books.time(StepTimed(policy="solver", step=step, wait_seconds=1.0, step_seconds=2.0, at=1.0))
     assert books.times.waiting(first_step=990, last_step=999) == (10.0, 20.0)
-    assert not books.wants_time(3, rank=1), "too old to matter"
-    assert books.wants_time(999, rank=1)
-    assert not books.wants_time(999, rank=0)
+    assert not books.wants_time(3), "too old to matter"
+    assert not books.wants_time(999)
+    assert books.wants_time(1000)
     assert len(books.times.by_step) < 50
+
+
+def test_a_ledger_in_which_every_rank_has_a_record_of_its_own_adds_up() -> None:
+    """As it was written before there was one for all."""
+    books = ledger().trainers["solver"]
+    for rank in range(3):
+        fields = {"policy": "solver", "step": 0, "rank": rank, "wait_seconds": 1.0, "step_seconds": 4.0, "at": 1.0}
+        books.time(decode(framed(StepTimed, msgspec.msgpack.encode(fields)), StepTimed))
+    assert books.times.waiting(first_step=0, last_step=0) == (3.0, 12.0)
+    assert books.times.by_step[0].ranks == 3
+
+
+def test_a_step_counts_as_timed_when_its_times_are_here_or_will_not_come() -> None:
+    books = ledger().trainers["solver"]
+    assert books.timed_steps == 0
+    books.trained(0)
+    assert books.timed_steps == 0, "its ranks are about to tell"
+    books.time(StepTimed(policy="solver", step=0, wait_seconds=1.0, step_seconds=2.0, at=1.0))
+    assert books.timed_steps == 1
+    books.trained(2)
+    assert books.timed_steps == 2, "of a step before the newest nothing more comes"
 
 
 def test_settled_groups_are_remembered_as_a_number() -> None:

@@ -119,7 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.filters_are_asked(policy, verdicts=[2])
         for policy in POLICIES:
             self.trainer_asks(policy, portions=1)
-            self.step_is_timed(policy, rank=0, wait=1.0)
+            self.step_is_timed(policy, ranks=1, wait=1.0)
 
     @rule(share=st.floats(0.1, 1.0))
     def issue(self, share: float) -> None:
@@ -256,12 +256,12 @@ class LedgerMachine(RuleBasedStateMachine):
         places = [schedule.names[schedule.at(before + number)[0]] for number in range(len(granted.groups))]
         assert Counter(map(self.owner, granted.groups)) == Counter(places)
 
-    @rule(policy=policies, rank=st.integers(0, 1), wait=st.floats(0, 10))
-    def step_is_timed(self, policy: str, rank: int, wait: float) -> None:
+    @rule(policy=policies, ranks=st.integers(1, 2), wait=st.floats(0, 10))
+    def step_is_timed(self, policy: str, ranks: int, wait: float) -> None:
         books = self.ledger.trainers[policy]
         step = min(books.trained_steps, books.next_step - 1)
-        if step >= 0 and books.wants_time(step, rank=rank):
-            self.write(StepTimed(policy=policy, step=step, rank=rank, wait_seconds=wait, step_seconds=10.0, at=1.0))
+        if step >= 0 and books.wants_time(step):
+            self.write(StepTimed(policy=policy, step=step, ranks=ranks, wait_seconds=wait, step_seconds=10.0, at=1.0))
 
     @rule(policy=policies)
     def step_is_durable(self, policy: str) -> None:

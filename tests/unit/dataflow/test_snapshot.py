@@ -108,3 +108,13 @@ def test_a_stream_that_lost_a_group_that_is_needed_is_refused() -> None:
     del feed.stream[0]
     with pytest.raises(LedgerError, match=r"t0\.solver .* not whole"):
         restored(feed, snapshot)
+
+
+def test_times_of_every_rank_in_a_snapshot_of_an_older_version_add_up() -> None:
+    feed = Recorded(ledger())
+    feed.issue(1)
+    snapshot = written(feed.ledger)
+    snapshot.trainers["solver"].rank_times = {0: {0: (1.0, 4.0), 1: (2.0, 4.0)}}
+    times = restored(feed, snapshot).trainers["solver"].times
+    assert times.waiting(first_step=0, last_step=0) == (3.0, 8.0)
+    assert times.by_step[0].ranks == 2

@@ -55,6 +55,12 @@ def test_an_image_has_its_environment_and_nothing_of_how_it_was_made(role: str) 
     assert image.instructions[-1].startswith(f'ENTRYPOINT ["python", "-m", "{entry_point}')
 
 
+@pytest.mark.parametrize("role", IMAGES)
+def test_images_that_see_a_gpu_have_the_compiler_that_triton_needs_and_no_others_do(role: str) -> None:
+    installed = " ".join(line for line in _inherited(_stages()[role]) if "apt-get install" in line)
+    assert (" gcc " in installed) is (role in {"rollout", "trainer"})
+
+
 def test_the_build_has_all_files_that_it_copies() -> None:
     copied = [line.split()[1:-1] for line in _LINES if line.startswith("COPY") and "--from" not in line]
     allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()

@@ -4,17 +4,8 @@ and compared again, by `python -m benchmarks.weight_capture`.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from tests.support.interpreted import run_interpreted
 
 
 def test_it_finds_what_a_comparison_of_bytes_finds() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.support.trainer.interpreted_shadow"],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_interpreted("tests.support.trainer.interpreted_shadow")

@@ -11,11 +11,13 @@ from typing import cast
 import pytest
 
 from tests.support.polling import within
+from trimtab.api.pool import JobPool
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 from trimtab.trainer.background import Background, Outbox, persistently
-from trimtab.trainer.publisher import WeightOutbox
+from trimtab.trainer.publisher import WeightOutbox, codec_for
 from trimtab.weights.baseline import WeightSource
+from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.codec.change import Sparse
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
@@ -161,3 +163,25 @@ async def test_trainers_whose_store_was_away_do_not_write_all_at_once() -> None:
     backoff = FullJitter(base_s=1.0, cap_s=4.0, uniform=drawn)
     assert await persistently(attempt, what="x", deadline_s=60.0, backoff=backoff) == "written"
     assert asked == [1.0, 2.0, 4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "clusters", "codec"),
+    [
+        ("auto", [None], Codec.FAST),
+        ("auto", [None, "elsewhere"], Codec.AUTO),
+        ("compact", [None], Codec.COMPACT),
+        ("fast", ["elsewhere"], Codec.FAST),
+    ],
+)
+def test_deltas_that_stay_in_the_cluster_are_coded_for_speed(
+    wanted: str, clusters: list[str | None], codec: Codec
+) -> None:
+    pools = [
+        JobPool.model_validate(
+            {"name": f"p{number}"}
+            | ({} if where is None else {"cluster": {"kubeconfigSecret": {"name": where, "key": "kubeconfig"}}})
+        )
+        for number, where in enumerate(clusters)
+    ]
+    assert codec_for(wanted, pools) is codec

@@ -1,8 +1,8 @@
 """What each role of a job may do to objects, as a policy of S3 that its credentials are made with.
 
-Everything of a job lies below one prefix, weights and checkpoints apart. A rollout pod reads weights and writes leases
-on them; the trainer has all that is the job's; the dataflow reads. Nothing names a bucket's own settings, so none of
-them can change who may do what.
+Everything of a job lies below one prefix, weights, checkpoints and claimed rows apart. A rollout pod reads weights,
+writes leases on them, and writes rows that are too large for a message; the trainer has all that is the job's; the
+dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ MAX_POLICY_CHARACTERS = 2048
 """What AWS takes with a session."""
 _READ = ("s3:GetObject",)
 _LEASE = ("s3:PutObject", "s3:DeleteObject")
+_DEPOSIT = ("s3:PutObject",)
 _ALL = (
     "s3:GetObject",
     "s3:PutObject",
@@ -56,6 +57,7 @@ def _rollout(place: JobPlace) -> list[object]:
     return [
         _allowed(_READ, place.bucket, [f"{place.prefix}/weights/*"]),
         _allowed(_LEASE, place.bucket, [f"{place.prefix}/{lease}" for lease in leases]),
+        _allowed(_DEPOSIT, place.bucket, [f"{place.prefix}/claims/*"]),
     ]
 
 

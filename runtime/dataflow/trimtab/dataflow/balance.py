@@ -20,6 +20,7 @@ class Mark:
     """Counters of a policy at the end of a window; the next window counts from here."""
 
     step: int
+    """The first of the next window: those before have their times."""
     produced_groups: int
     produced_tokens: int
     accepted_groups: int
@@ -35,7 +36,7 @@ class Mark:
     def of(cls, ledger: Ledger, policy: str, *, now: float) -> Mark:
         books, stream = ledger.trainers[policy], ledger.streams[policy]
         return cls(
-            step=books.trained_steps,
+            step=books.timed_steps,
             produced_groups=stream.finished_groups,
             produced_tokens=stream.produced_tokens,
             accepted_groups=books.accepted_groups + books.dropped_groups,

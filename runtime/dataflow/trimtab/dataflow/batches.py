@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
-from trimtab.dataflow.leases import lease, step_totals
+from trimtab.dataflow.dealt_leases import DealtLeases
+from trimtab.dataflow.leases import step_totals
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import (
@@ -13,16 +16,15 @@ from trimtab.dataflow.ledger.records import (
     PolicyFinished,
     StepDurable,
     StepGranted,
-    StepTimed,
     StepTrained,
     TrainerAttempt,
 )
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.dataflow.reported_times import ReportedTimes
 from trimtab.fabric.bus.requests import Reply, Request
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
-    BatchLease,
     BatchNotReady,
     BatchRequest,
     LeaseAck,
@@ -31,7 +33,6 @@ from trimtab.fabric.wire.lease import (
     Refusal,
 )
 
-_LEASE_S = 3600.0
 _MAX_WAIT_S = 20.0
 _RETRY_AFTER_S = 0.05
 
@@ -50,8 +51,11 @@ class BatchServer:
         on_grant: Callable[[StepGranted], None],
     ) -> None:
         self._books = books
-        self._stream = stream
         self._clock = clock
+        self._dealt = DealtLeases(stream=stream, clock=clock)
+        self._times: defaultdict[str, ReportedTimes] = defaultdict(ReportedTimes)
+        self._turns: WeakValueDictionary[tuple[str, int, int], asyncio.Lock] = WeakValueDictionary()
+        """By policy, step and chunk: of the ranks that wait for a portion one looks at every change in the books."""
         self._max_steps = max_steps
         self._finish = finish
         self._on_grant = on_grant
@@ -64,26 +68,43 @@ class BatchServer:
         if isinstance(message, LeaseAck):
             return Reply(encode(await self._acknowledge(message)))
         assert isinstance(message, BatchRequest)
-        return Reply(encode(await self._lease(message)))
+        answer = await self._answer(message)
+        return Reply(answer if isinstance(answer, bytes) else encode(answer))
 
-    async def _lease(self, request: BatchRequest) -> BatchLease | BatchNotReady | LeaseRefused:
+    async def _answer(self, request: BatchRequest) -> bytes | BatchNotReady | LeaseRefused:
+        """A lease comes encoded."""
+        end = asyncio.get_running_loop().time() + min(request.wait_hint, _MAX_WAIT_S)
+        books = self._books.ledger.trainers.get(request.policy)
+        if books is None:
+            return _unknown_policy(request.policy)
+        refused = _refusal(books, request)
+        if refused is not None:
+            return await self._sure(refused)
+        await self._note(request)
+        answer = await self._known(books, request)
+        if answer is not None:
+            return answer
+        place = (request.policy, request.step, request.chunk)
+        turn = self._turns.setdefault(place, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(end):
+                await turn.acquire()
+        except TimeoutError:
+            return _not_ready(request)
+        try:
+            return await self._due(books, request, end=end)
+        finally:
+            turn.release()
+
+    async def _due(
+        self, books: TrainerBooks, request: BatchRequest, *, end: float
+    ) -> bytes | BatchNotReady | LeaseRefused:
+        """The answer once there is one, or at the end of the time."""
         clock = asyncio.get_running_loop().time
-        end = clock() + min(request.wait_hint, _MAX_WAIT_S)
-        noted = False
         while True:
-            books = self._books.ledger.trainers.get(request.policy)
-            if books is None:
-                return _unknown_policy(request.policy)
-            refused = _refusal(books, request)
-            if refused is not None:
-                return await self._sure(refused)
-            if not noted:
-                noted = True
-                await self._note(request)
-                continue  # while it was written down, a newer attempt may have come
-            granted = self._granted(books, request)
-            if granted is not None:
-                return granted
+            answer = await self._known(books, request)
+            if answer is not None:
+                return answer
             # It asks for the step that is due. Steps granted before are served again even when the policy is finished:
             # a trainer that crashed on its last steps still has to do them.
             if books.finished is None:
@@ -94,23 +115,23 @@ class BatchServer:
                 continue
             left = end - clock()
             if left <= 0:
-                return BatchNotReady(
-                    policy=request.policy, step=request.step, reason="too-few-groups", retry_after=_RETRY_AFTER_S
-                )
+                return _not_ready(request)
             await self._books.changed(timeout_s=left)
 
-    def _granted(self, books: TrainerBooks, request: BatchRequest) -> BatchLease | LeaseRefused | None:
+    async def _known(self, books: TrainerBooks, request: BatchRequest) -> bytes | LeaseRefused | None:
+        """What the books say already. While something was written down, a newer attempt may have come."""
+        refused = _refusal(books, request)
+        return self._granted(books, request) if refused is None else await self._sure(refused)
+
+    def _granted(self, books: TrainerBooks, request: BatchRequest) -> bytes | LeaseRefused | None:
         portions = books.granted.get(request.step, ())
         whole = request.step < books.next_step
         if request.chunk < len(portions):
             last = whole and request.chunk == len(portions) - 1
-            return lease(
-                portions[request.chunk],
+            return self._dealt.answer(
                 request,
-                totals=step_totals(books.allotments(request.step)) if last else None,
-                stream=self._stream,
-                now=self._clock(),
-                expires_s=_LEASE_S,
+                portions[request.chunk],
+                totals=lambda: step_totals(books.allotments(request.step)) if last else None,
             )
         if whole:
             message = f"step {request.step} has {len(portions)} portions, asked for was number {request.chunk}"
@@ -131,9 +152,18 @@ class BatchServer:
         return ledger.propose(request.policy, now=self._clock(), portions=request.portions)
 
     async def _note(self, request: BatchRequest) -> None:
-        """What the request itself says: who asks, and which steps are trained."""
-        await self._books.record(lambda ledger: _attempt(ledger.trainers[request.policy], request))
-        await self._books.record(lambda ledger: _trained(ledger.trainers[request.policy], request, now=self._clock()))
+        """What the request itself says: who asks, and which steps are trained. Of a thousand ranks that say the same,
+        one has it written down.
+        """
+        books = self._books.ledger.trainers[request.policy]
+        if _attempt(books, request) is not None:
+            await self._books.record(lambda _: _attempt(books, request))
+        times = self._times[request.policy]
+        times.hear(request, books)
+        while times.due(books, now=self._clock()) is not None:
+            await self._books.record(lambda _: times.due(books, now=self._clock()))
+        if _trained(books, request) is not None:
+            await self._books.record(lambda _: _trained(books, request))
 
     async def _sure(self, refused: LeaseRefused) -> LeaseRefused:
         """Before saying that a step does not exist, make sure that no other process has granted it."""
@@ -153,6 +183,7 @@ class BatchServer:
         await self._books.record(
             lambda _: None if ack.step < books.durable_steps else StepDurable(policy=ack.policy, step=ack.step)
         )
+        self._dealt.forget(ack.policy, before_step=books.durable_steps)
         return LeaseAcked(lease_id=ack.lease_id, step=ack.step)
 
 
@@ -167,23 +198,9 @@ def _attempt(books: TrainerBooks, request: BatchRequest) -> TrainerAttempt | Non
     return TrainerAttempt(policy=books.policy, attempt=request.attempt, world_size=request.world_size)
 
 
-def _trained(books: TrainerBooks, request: BatchRequest, *, now: float) -> StepTimed | StepTrained | None:
-    """With times, of each rank once. Without, as from a trainer that has just resumed, when it is news."""
+def _trained(books: TrainerBooks, request: BatchRequest) -> StepTrained | None:
     step = request.trained_steps - 1
-    if step < 0:
-        return None
-    if request.previous is None:
-        return StepTrained(policy=books.policy, step=step) if books.trained_steps <= step else None
-    if not books.wants_time(step, rank=request.rank):
-        return None
-    return StepTimed(
-        policy=books.policy,
-        step=step,
-        rank=request.rank,
-        wait_seconds=request.previous.wait_seconds,
-        step_seconds=request.previous.step_seconds,
-        at=now,
-    )
+    return StepTrained(policy=books.policy, step=step) if books.trained_steps <= step else None
 
 
 def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
@@ -199,6 +216,10 @@ def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
         message = f"step {request.step} asked for where {books.next_step} is due"
         return LeaseRefused(refusal=Refusal.STEP_AHEAD, message=message, next_step=books.next_step)
     return None
+
+
+def _not_ready(request: BatchRequest) -> BatchNotReady:
+    return BatchNotReady(policy=request.policy, step=request.step, reason="too-few-groups", retry_after=_RETRY_AFTER_S)
 
 
 def _unknown_policy(policy: str) -> LeaseRefused:

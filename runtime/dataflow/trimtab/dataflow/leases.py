@@ -1,69 +1,111 @@
-"""Deals the rows of a step to the ranks: a pure function, so that a rank that asks again gets the same rows."""
+"""Deals the rows of a portion to all ranks at once: a pure function, so that who asks again gets the same rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
+from msgspec import Raw
 
 from trimtab.dataflow.ledger.groups import Allotment, Sample, all_samples
 from trimtab.dataflow.ledger.groups import Group as LedgerGroup
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, Episode, Group, SampleReference, StepTotals
+from trimtab.fabric.wire.packed_lease import encode_packed, packed
 from trimtab.fabric.wire.trajectory import Finish
 
 _LENGTH = Finish.LENGTH
 
 
-def lease(
-    portion: Sequence[Allotment],
-    request: BatchRequest,
-    *,
-    totals: StepTotals | None,
-    stream: str,
-    now: float,
-    expires_s: float,
-) -> BatchLease:
-    """The lease of one rank. Ranks get equal numbers of rows (give or take one) of nearly equal length in total.
+@dataclass(frozen=True, kw_only=True)
+class LeaseTerms:
+    """What all leases of a portion have in common."""
 
-    `totals` are those of the whole step, for its last portion.
+    totals: StepTotals | None
+    """Of the whole step, on its last portion."""
+    stream: str
+    issued_at: float
+    expires_at: float
+
+
+class _Dealt(msgspec.Struct, frozen=True, gc=False):
+    """A row that is leased."""
+
+    place: int
+    """Of its allotment in the portion."""
+    sample: Sample
+    episode: int
+    """Which of its group's that have rows."""
+
+
+class DealtPortion:
+    """A portion in the hands of its ranks. Looking through it once serves all of them; what each is told is put
+    together when it asks.
     """
-    rows = deal(all_samples(portion), world_size=request.world_size)[request.rank]
-    own = {row.sequence for row in rows}
-    groups: list[Group] = []
-    samples: list[SampleReference] = []
-    for allotment in portion:
-        group = allotment.group
-        before = len(samples)
-        samples += [
-            _reference(sample, group=len(groups), episode=episode, uses=allotment.uses)
-            for sample, episode in zip(group.samples, group.episode_numbers(), strict=True)
-            if sample.sequence in own
+
+    def __init__(self, portion: Sequence[Allotment], terms: LeaseTerms, *, world_size: int) -> None:
+        """Ranks get equal numbers of rows (give or take one) of nearly equal length in total."""
+        self.portion = portion
+        self.terms = terms
+        self._groups: list[Raw | None] = [None] * len(portion)
+        self._rows = [
+            _Dealt(place, sample, episode)
+            for place, allotment in enumerate(portion)
+            for sample, episode in zip(allotment.group.samples, allotment.group.episode_numbers(), strict=True)
         ]
-        if len(samples) > before:
-            groups.append(_group(group))
-    return BatchLease(
-        lease_id=f"{request.policy}.{request.step}.{request.rank}.{request.world_size}",
-        job=request.job,
-        policy=request.policy,
-        step=request.step,
-        rank=request.rank,
-        world_size=request.world_size,
-        stream=stream,
-        groups=tuple(groups),
-        samples=tuple(samples),
-        chunk=request.chunk,
-        totals=totals,
-        issued_at=now,
-        expires_at=now + expires_s,
-    )
+        self._hands = deal([row.sample for row in self._rows], world_size=world_size)
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows)
+
+    def lease(self, request: BatchRequest) -> bytes:
+        """The encoded lease of the rank that asks: its rows in the order of the portion."""
+        groups: list[Raw] = []
+        samples: list[Raw] = []
+        newest = -1
+        for number in self._hands[request.rank]:
+            row = self._rows[number]
+            if row.place != newest:
+                newest = row.place
+                groups.append(self._group(newest))
+            uses = self.portion[newest].uses
+            samples.append(packed(_reference(row, group=len(groups) - 1, uses=uses)))
+        terms = BatchLease(
+            lease_id=f"{request.policy}.{request.step}.{request.rank}.{request.world_size}",
+            job=request.job,
+            policy=request.policy,
+            step=request.step,
+            rank=request.rank,
+            world_size=request.world_size,
+            stream=self.terms.stream,
+            groups=(),
+            samples=(),
+            chunk=request.chunk,
+            totals=self.terms.totals,
+            issued_at=self.terms.issued_at,
+            expires_at=self.terms.expires_at,
+        )
+        return encode_packed(terms, groups=groups, samples=samples)
+
+    def _group(self, place: int) -> Raw:
+        """One for all ranks that hold a row of it."""
+        group = self._groups[place]
+        if group is None:
+            group = self._groups[place] = packed(_group(self.portion[place].group))
+        return group
 
 
-def deal(rows: Sequence[Sample], *, world_size: int) -> list[list[Sample]]:
-    """Longest first, back and forth over the ranks."""
-    hands: list[list[Sample]] = [[] for _ in range(world_size)]
-    ordered = sorted(rows, key=lambda row: (-row.tokens, row.sequence))
-    for number, row in enumerate(ordered):
-        round_, place = divmod(number, world_size)
-        hands[place if round_ % 2 == 0 else world_size - 1 - place].append(row)
+def deal(rows: Sequence[Sample], *, world_size: int) -> list[list[int]]:
+    """By rank, the places of its rows in ascending order. Longest first, back and forth over the ranks."""
+    hands: list[list[int]] = [[] for _ in range(world_size)]
+    keys = [(-row.tokens, row.sequence) for row in rows]
+    for number, place in enumerate(sorted(range(len(rows)), key=keys.__getitem__)):
+        round_, turn = divmod(number, world_size)
+        hands[turn if round_ % 2 == 0 else world_size - 1 - turn].append(place)
+    for hand in hands:
+        hand.sort()
     return hands
 
 
@@ -80,7 +122,7 @@ def step_totals(allotments: Sequence[Allotment]) -> StepTotals:
 
 def _group(group: LedgerGroup) -> Group:
     if group.episodes == len(group.samples):
-        # Most groups have one row an episode, and all of them pass here for every rank.
+        # Most groups have one row an episode.
         episodes = tuple(
             Episode(row.reward, 1, row.trained_tokens, row.finish is _LENGTH, row.turn_rewards) for row in group.samples
         )
@@ -100,12 +142,13 @@ def _episode(rows: Sequence[Sample]) -> Episode:
     return Episode(reward / len(rows), len(rows), tokens, truncated, tuple(turns))
 
 
-def _reference(sample: Sample, *, group: int, episode: int, uses: int) -> SampleReference:
+def _reference(row: _Dealt, *, group: int, uses: int) -> SampleReference:
+    sample = row.sample
     return SampleReference(
         sequence=sample.sequence,
         trajectory_id=sample.trajectory_id,
         group=group,
-        episode=episode,
+        episode=row.episode,
         group_index=sample.index,
         part=sample.part,
         reward=sample.reward,

@@ -139,7 +139,7 @@ class Reporter:
     async def _report_window(self, policy: str) -> None:
         books = self._books.ledger.trainers[policy]
         since = self._marks[policy]
-        if books.trained_steps - since.step < self._job.spec.autoscaling.window_steps:
+        if books.timed_steps - since.step < self._job.spec.autoscaling.window_steps:
             return
         until = Mark.of(self._books.ledger, policy, now=self._clock())
         self._marks[policy] = until

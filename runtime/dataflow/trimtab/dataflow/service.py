@@ -48,7 +48,8 @@ _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
 _COMPACTION_IDLE_S = 5.0
-_BATCH_CONCURRENCY = 256
+# Every rank that waits for rows waits in a request of its own.
+_BATCH_CONCURRENCY = 8192
 # A request waits for rows and for a handful of records; one cut off in the middle of a record breaks the books.
 _BATCH_DEADLINE_S = 180.0
 

@@ -30,6 +30,7 @@ from trimtab.fabric.pod import (
     run_pod,
     running_pod,
 )
+from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
@@ -130,7 +131,7 @@ async def _main(settings: RolloutPodSettings) -> None:
                 # An episode without one of its roles would leave the others waiting for its rows for ever.
                 raise JobMisconfigured(f"pool {pool.name} has no engine for policy {policy.name}{MISSING_ENGINE}")
             served[policy.name] = engines
-        await _serve(pod, pool, served, members, containment, metrics)
+        await _serve(pod, pool, served, members, containment, metrics, RowClaims(store))
     if containment.left_behind:
         # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
         os._exit(0)
@@ -143,6 +144,7 @@ async def _serve(
     members: KeyValue,
     containment: Containment,
     metrics: RolloutMetrics,
+    claims: RowClaims,
 ) -> None:
     spec = pod.job.spec
     # A frozen policy has no version that could be too old, and none to tell of.
@@ -171,6 +173,7 @@ async def _serve(
         HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
         freshness,
         metrics,
+        claims,
         lease_s=spec.data.tasks.lease_seconds,
         max_deliveries=spec.data.tasks.max_deliveries,
         clock=time.monotonic,

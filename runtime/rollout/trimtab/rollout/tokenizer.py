@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 """A chat message as templates take it: `role`, `content`, and whatever else the template knows."""
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
 # Stands for what the policy said when only the text after it is wanted. No template has a reason to change it.
 _SAID = "trimtabsaidthis"
 
@@ -27,19 +29,24 @@ class Tokenizer:
 
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]
-    render: Callable[[Sequence[Message]], str] | None = None
-    """Messages as text, up to and with the words that make the assistant speak."""
+    render: Callable[[Sequence[Message], Mapping[str, Any]], str] | None = None
+    """Messages as text, up to and with the words that make the assistant speak, given arguments of the template."""
+    template_arguments: frozenset[str] = frozenset()
+    """That the template looks at."""
 
     @classmethod
     def of(cls, pretrained: PreTrainedTokenizerBase) -> Tokenizer:
-        def render(messages: Sequence[Message]) -> str:
+        def render(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
             conversation = [dict(message) for message in messages]
-            return str(pretrained.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+            return str(
+                pretrained.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **arguments)
+            )
 
         return cls(
             encode=lambda text: list(pretrained.encode(text, add_special_tokens=False)),
             decode=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=True)),
             render=render if pretrained.chat_template else None,
+            template_arguments=_arguments_of(pretrained.chat_template),
         )
 
     @classmethod
@@ -54,25 +61,31 @@ class Tokenizer:
 
         return cls.of(AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
-    def opening(self, messages: Sequence[Message]) -> list[int]:
+    def opening(self, messages: Sequence[Message], *, arguments: Mapping[str, Any] = _NONE) -> list[int]:
         """The tokens of messages at the beginning of a conversation."""
-        return self.encode(self._rendered(messages))
+        return self.encode(self._rendered(messages, arguments))
 
-    def following(self, messages: Sequence[Message], *, last: int) -> list[int]:
+    def following(self, messages: Sequence[Message], *, last: int, arguments: Mapping[str, Any] = _NONE) -> list[int]:
         """The tokens of messages after something that was sampled, whose last token was `last`.
 
         The whole conversation cannot be rendered again: templates drop old thoughts, and decoding what was sampled and
         encoding it may give other tokens. So a stand-in is rendered in its place, and what comes after it is taken.
         """
         exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
-        _, found, rest = self._rendered([*exchange, *messages]).rpartition(_SAID)
+        _, found, rest = self._rendered([*exchange, *messages], arguments).rpartition(_SAID)
         if not found:
             raise ChatTemplateError("the chat template does not repeat what the assistant said: begin with chat=False")
         token_ids = self.encode(rest)
         # The rest begins with the end of the assistant's turn, which a policy that stopped by itself has written.
         return token_ids[1:] if token_ids[:1] == [last] else token_ids
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
         if self.render is None:
             raise ChatTemplateError("the tokenizer has no chat template: hear text instead of messages")
-        return self.render(messages)
+        return self.render(messages, arguments)
+
+
+def _arguments_of(template: str | Mapping[str, str] | None) -> frozenset[str]:
+    """Of those that are passed on. A model may have several templates, by name, of which transformers chooses one."""
+    texts = [template] if isinstance(template, str) else list((template or {}).values())
+    return frozenset(name for name in ("enable_thinking", "tools") if any(name in text for text in texts))

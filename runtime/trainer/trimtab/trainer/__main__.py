@@ -31,6 +31,7 @@ from trimtab.fabric.pod import (
     running_pod,
 )
 from trimtab.fabric.readable import unreadable
+from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
@@ -42,6 +43,7 @@ from trimtab.trainer.checkpoints.registry import open_seal, open_storage
 from trimtab.trainer.checkpoints.resume import check_newest, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
+from trimtab.trainer.claim_collection import ClaimCollector
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
@@ -143,6 +145,7 @@ def _train(
             connections.pointers,
             policy,
             settings,
+            pools=pod.job.spec.pools,
             scratch=settings.scratch,
             stack=stack,
             group=RankExchange(),
@@ -165,6 +168,7 @@ def _train(
         ),
         advantages=AdvantageRule.of(policy),
         clock=time.time,
+        claims=RowClaims(connections.store),
         limits=learner.row_limits,
         on_set_aside=partial(set_aside.note, "trajectories"),
     )
@@ -187,8 +191,15 @@ def _train(
             sent_at=time.time(),
         )
 
-    # A pod is one member, whatever the number of its ranks.
-    beating = background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S)) if place.leads_pod else None
+    loops = []
+    if place.leads_pod:
+        # A pod is one member, whatever the number of its ranks.
+        loops.append(background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S)))
+    if rank == 0:
+        collector = ClaimCollector(
+            connections.store, pod.bus, stream=pod.topology.trajectories.name, policy=policy.name, clock=time.time
+        )
+        loops.append(background.start(collector.run()))
     watch = StallWatch(limit_s=_STALLED_S, clock=time.monotonic)
     loop = TrainingLoop(
         learner,
@@ -206,8 +217,8 @@ def _train(
         with watch:
             loop.run()
     finally:
-        if beating is not None:
-            beating.cancel()
+        for running in loops:
+            running.cancel()
 
 
 def _learner(policy: Policy, *, folder: Path, device: torch.device) -> Learner:

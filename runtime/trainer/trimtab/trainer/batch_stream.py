@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -15,7 +15,10 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
 from trimtab.fabric.bus.requests import request
-from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
+from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
+from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.envelope import decode, encode, kind_of
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -38,6 +41,9 @@ _REQUEST_DEADLINE_S = 15.0
 _ROWS_DEADLINE_S = 120.0
 _BACKOFF = FullJitter(base_s=0.2, cap_s=2.0)
 _RETRY_AT_LEAST_S = 0.02
+_CLAIMS_AT_ONCE = 4
+# The dataflow, the broker or the store may be restarting.
+_AWAY = (BusTimeout, BusUnavailable, RemoteError, StoreTimeout, StoreUnavailable)
 # A rank that would wait begins with an eighth of the step; when all of it is there it comes in one.
 _PORTIONS = 8
 _LOOK_UP_S = 0.2
@@ -90,15 +96,18 @@ class BatchStream:
         *,
         advantages: AdvantageRule,
         clock: Callable[[], float],
+        claims: RowClaims | None = None,
         limits: RowLimits | None = None,
         on_set_aside: Callable[[], None] = lambda: None,
     ) -> None:
-        """Rows beyond the limits, or that cannot be read, are set aside: nothing is trained on them."""
+        """Rows beyond the limits, or that cannot be read, are set aside: nothing is trained on them. Without `claims`
+        rows that were too large for a message are among these."""
         self._bus = bus
         self._subject = subject
         self._identity = identity
         self._advantages = advantages
         self._clock = clock
+        self._claims = claims
         self._limits = limits
         self._on_set_aside = on_set_aside
 
@@ -112,9 +121,8 @@ class BatchStream:
                 answer = await self._ask(portion_id, trained=trained)
                 if isinstance(answer, BatchLease):
                     return await self._rows(answer)
-            except (BusTimeout, BusUnavailable, RemoteError) as error:
-                # The dataflow or the broker may be restarting. The dataflow knows the step by heart, so asking again is
-                # all there is to do.
+            except _AWAY as error:
+                # The dataflow knows the step by heart, so asking again is all there is to do.
                 delay = _BACKOFF.delay_s(failures)
                 failures += 1
                 _log.warning("batch_request_repeated", step=portion_id.step, error=str(error), delay_s=delay)
@@ -172,15 +180,46 @@ class BatchStream:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
         leased = LeasedRows(lease=lease, advantages=self._advantages, limits=self._limits)
+        redeemed = await self._redeemed({sequence: message.payload for sequence, message in stored.items()})
         rows = []
         for sample in lease.samples:
             try:
-                rows.append(leased.row(sample, stored[sample.sequence].payload))
-            except (WireError, RowUnusable) as error:
+                payload = redeemed.get(sample.sequence, stored[sample.sequence].payload)
+                if isinstance(payload, Exception):
+                    raise payload
+                rows.append(leased.row(sample, payload))
+            except (WireError, RowUnusable, ClaimUnusable) as error:
                 _log.error("row_set_aside", sequence=sample.sequence, reason=str(error))
                 self._on_set_aside()
                 rows.append(leased.blank(sample))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+
+    async def _redeemed(self, payloads: Mapping[int, bytes]) -> dict[int, bytes | WireError | ClaimUnusable]:
+        """By sequence, what lies in object storage in the place of a payload, or why it cannot be had."""
+        found: dict[int, bytes | WireError | ClaimUnusable] = {}
+        turn = asyncio.Semaphore(_CLAIMS_AT_ONCE)
+
+        async def redeem(sequence: int, payload: bytes) -> None:
+            async with turn:
+                try:
+                    found[sequence] = await self._redeem(decode(payload, ClaimCheck))
+                except (WireError, ClaimUnusable) as error:
+                    found[sequence] = error
+
+        claims = [(at, payload) for at, payload in payloads.items() if kind_of(payload) == ClaimCheck.KIND]
+        fetches = [asyncio.create_task(redeem(sequence, payload)) for sequence, payload in claims]
+        try:
+            await asyncio.gather(*fetches)
+        finally:
+            for fetch in fetches:
+                fetch.cancel()
+            await asyncio.gather(*fetches, return_exceptions=True)
+        return found
+
+    async def _redeem(self, claim: ClaimCheck) -> bytes:
+        if self._claims is None:
+            raise ClaimUnusable(f"{claim.trajectory_id} is in object storage, which this trainer does not read")
+        return await self._claims.redeem(claim)
 
     async def acknowledge(self, step: int, *, lease_id: str, weight_version: int) -> None:
         """Tell the dataflow that the step is durable. What is lost here is said again with the next durable step."""

@@ -17,6 +17,7 @@ from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank_row, micro_batches, pack
+from trimtab.trainer.dither import dither
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
@@ -24,6 +25,8 @@ from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
+from trimtab.trainer.stand_in import StandIn, as_published
+from trimtab.trainer.witness import Witness
 from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
 
 _TINY = 1e-6
@@ -57,13 +60,18 @@ class Learner:
         _check_supported(policy)
         self._policy = policy
         self._device = device or torch.device("cpu")
+        published = getattr(torch, policy.trainer.dtype)
+        # On a CPU bfloat16 is slow, and no smaller.
+        self._computing = published if self._device.type == "cuda" else torch.float32
         self._objective = Objective(policy)
         algorithm = policy.algorithm
         self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
         _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
+        dither(self.network, published=published)
         self._reference: PolicyNetwork | None = None
         if algorithm.kl.coefficient > 0:
             self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
+            StandIn(self._reference).round(published)
         optimizer = algorithm.optimizer
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(),
@@ -73,7 +81,10 @@ class Learner:
             weight_decay=optimizer.weight_decay,
             fused=self._device.type == "cuda",
         )
-        self._published = PublishedModel(self.model, dtype=getattr(torch, policy.trainer.dtype))
+        self._published = PublishedModel(self.model, dtype=published)
+        stand_in = StandIn(self.network)
+        self._as_published = as_published(stand_in, published=published, computing=self._computing)
+        self._witness = Witness(self.network, stand_in, published=published)
         self.step = 0
         self.before_change: Callable[[], None] = lambda: None
         """Called before an update changes the weights, for those who still read them."""
@@ -100,6 +111,7 @@ class Learner:
         Where something has to be decided over the whole step first they are only looked at, and kept.
         """
         self._seen += len(rows)
+        self._witness.notice(rows)
         algorithm = self._policy.algorithm
         if algorithm.updates_per_batch > 1:
             self._held += rows
@@ -127,13 +139,18 @@ class Learner:
             updates = [[self._looked_at(share) for share in shares] for shares in updates]
         outcomes = [self._update(shares) for shares in updates]
         self._count_skipped(skipped=outcomes[-1].skipped)
+        # A step that was skipped has not asked yet: other weights are in their place meanwhile.
+        self.before_change()
+        self._witness.measure(blank=_NO_ROW, device=self._device)
         self.step += 1
-        return outcomes[-1]
+        measures = replace(outcomes[-1].measures, logprob_mismatch=self._witness.mismatch)
+        return replace(outcomes[-1], measures=measures)
 
     def weights(self) -> WeightSource | WeightShare | WeightChanges:
         """The weights as pools load them, to be read before the next update, or what changed in them since the last
         call; of several ranks each gets a copy of its share.
         """
+        self._witness.keep(self.step)
         return self._published.weights()
 
     def _update(self, shares: Sequence[Share]) -> StepOutcome:
@@ -162,7 +179,8 @@ class Learner:
 
     @torch.no_grad()
     def _logprobs(self, packs: Sequence[PackedBatch]) -> tuple[torch.Tensor, ...]:
-        return tuple(self.network(batch).logprobs for batch in packs)
+        with self._as_published():
+            return tuple(self.network(batch).logprobs for batch in packs)
 
     def _answer_log_ratios(self, share: Share) -> Sequence[torch.Tensor | None]:
         """Of whole answers, where a part of one may be in another pack or on another rank. In an update from where the
@@ -179,21 +197,21 @@ class Learner:
     def _backward(self, share: Share, *, limit: float = float("inf")) -> None:
         self._sums += TokenSums(episodes=share.episodes)
         answers = self._answer_log_ratios(share)
-        for number, batch in enumerate(share.packs):
-            reference = None
-            if self._reference is not None:
-                with torch.no_grad():
-                    reference = self._reference(batch).logprobs
-            around = Surroundings(
-                begin_logprobs=None if share.begun is None else share.begun[number],
-                reference_logprobs=reference,
-                answer_log_ratios=answers[number],
-                second_moment_limit=limit,
-                version=self.step,
-            )
-            loss, sums = self._objective.loss(batch, self.network(batch), around)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._sums += sums
+        with self._as_published():
+            for number, batch in enumerate(share.packs):
+                reference = None
+                if self._reference is not None:
+                    with torch.no_grad():
+                        reference = self._reference(batch).logprobs
+                around = Surroundings(
+                    begin_logprobs=None if share.begun is None else share.begun[number],
+                    reference_logprobs=reference,
+                    answer_log_ratios=answers[number],
+                    second_moment_limit=limit,
+                )
+                loss, sums = self._objective.loss(batch, self.network(batch), around)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._sums += sums
 
     def _apply(self) -> StepOutcome:
         """One update from the gradients at hand."""
@@ -222,17 +240,14 @@ class Learner:
         )
 
     def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
-        """On a GPU it computes in the manifest's type; on a CPU in float32, where bfloat16 is slow and no smaller."""
         settings = self._policy.trainer
-        on_gpu = self._device.type == "cuda"
-        compute_dtype = getattr(torch, settings.dtype) if on_gpu else torch.float32
         return PolicyNetwork.load(
             model_path,
             sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
             device=self._device,
-            compute_dtype=compute_dtype if on_gpu or ranks.world_size() > 1 else None,
+            compute_dtype=self._computing if self._device.type == "cuda" or ranks.world_size() > 1 else None,
         )
 
     def _check_seen(self, totals: StepTotals) -> None:

@@ -13,7 +13,7 @@ from trimtab.fabric.wire.lease import StepTiming
 from trimtab.trainer import ranks
 
 _MEASURES = {
-    "logprob_mismatch": "Mean distance of the engine's logprobs from ours, over tokens sampled by the trained weights",
+    "logprob_mismatch": "Mean distance of the engine's logprobs from ours with the weights that sampled, on a few rows",
     "sampling_drift": "Divergence of the policies that sampled from the present one",
     "left_out_fraction": "Share of tokens whose importance weight is zero",
     "reference_kl": "Divergence from the reference model",
@@ -30,10 +30,6 @@ class TokenSums:
     loss: float | torch.Tensor = 0.0
     episodes: float | torch.Tensor = 0.0
     tokens: float | torch.Tensor = 0.0
-    fresh_tokens: float | torch.Tensor = 0.0
-    """Those sampled by the very weights that are trained now."""
-    mismatch: float | torch.Tensor = 0.0
-    """Over the fresh ones, how far the engine's logprobs are from ours, as absolute values."""
     drift: float | torch.Tensor = 0.0
     """The divergence of the sampling policy from the present one, by the k3 estimator."""
     left_out: float | torch.Tensor = 0.0
@@ -56,8 +52,6 @@ class StepSums:
     loss: float
     episodes: float
     tokens: float
-    fresh_tokens: float
-    mismatch: float
     drift: float
     left_out: float
     reference_kl: float
@@ -69,8 +63,8 @@ class StepMeasures:
     """Means over the step, as they are logged and exported."""
 
     tokens: int
-    logprob_mismatch: float | None
-    """None when no token was sampled by the present weights."""
+    logprob_mismatch: float | None = None
+    """The newest measurement; None until rows of a published version have come."""
     sampling_drift: float
     left_out_fraction: float
     reference_kl: float
@@ -81,7 +75,6 @@ class StepMeasures:
         tokens = max(1.0, sums.tokens)
         return cls(
             tokens=int(sums.tokens),
-            logprob_mismatch=sums.mismatch / sums.fresh_tokens if sums.fresh_tokens else None,
             sampling_drift=sums.drift / tokens,
             left_out_fraction=sums.left_out / tokens,
             reference_kl=sums.reference_kl / tokens,

@@ -28,8 +28,6 @@ class Surroundings:
     answer_log_ratios: torch.Tensor | None = None
     """Of each sequence's whole answer, where answers lie in several sequences and the loss asks for it."""
     second_moment_limit: float = float("inf")
-    version: int
-    """Of the weights that are trained."""
 
 
 class Objective:
@@ -79,12 +77,9 @@ class Objective:
         if scores.entropies is not None:
             values = values - self._algorithm.entropy_coefficient * scores.entropies
         loss = self.recipe.averaging.total(tokens, values)
-        fresh = batch.versions == around.version
         return loss, TokenSums(
             loss=loss.detach().double(),
             tokens=len(now),
-            fresh_tokens=fresh.sum(),
-            mismatch=((now - batch.sampled_logprobs).abs() * fresh).sum().double(),
             drift=kl_divergence(batch.sampled_logprobs, reference_logprobs=now, estimator="k3").sum().double(),
             left_out=(weights == 0).sum(),
             reference_kl=reference_kl.double(),

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from trimtab.api.policy import Policy
+from trimtab.api.pool import JobPool
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.selftest import prove_store
@@ -38,6 +40,7 @@ async def open_publisher(
     policy: Policy,
     settings: Settings,
     *,
+    pools: Sequence[JobPool],
     scratch: Path,
     stack: AsyncExitStack,
     group: PublishingGroup | None = None,
@@ -65,13 +68,22 @@ async def open_publisher(
             ),
         ),
         folder=scratch,
-        codec=Codec(publish.codec),
+        codec=codec_for(publish.codec, pools),
         clock=time.time,
         deadline_s=_OPEN_DEADLINE_S,
         group=group,
     )
     stack.push_async_callback(publisher.close)
     return publisher
+
+
+def codec_for(wanted: str, pools: Sequence[JobPool]) -> Codec:
+    """What brings a version to the engines soonest: within a cluster, decoding takes longer than fetching, and in
+    another one it is the other way round.
+    """
+    if wanted == "auto" and all(pool.cluster is None for pool in pools):
+        return Codec.FAST
+    return Codec(wanted)
 
 
 class WeightOutbox:

@@ -6,6 +6,7 @@ that the next one begins with.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -108,13 +109,35 @@ class ChunkFiles:
             return file.read(stage.piece.size)
 
 
+def _fresh(size: int) -> Bytes:
+    return np.empty(size, dtype=np.uint8)
+
+
+class _Buffers(threading.local):
+    """Two of each thread's, in turn: a block is made from the one before it. Memory that is new for every block costs
+    more than the copying.
+    """
+
+    def __init__(self) -> None:
+        self._here, self._other = _fresh(0), _fresh(0)
+
+    def __call__(self, size: int) -> Bytes:
+        self._here, self._other = self._other, self._here
+        if self._here.size < size:
+            self._here = _fresh(size)
+        return self._here[:size]
+
+
 def rebuilt(
-    block: Block, base: Bytes | None, stages: Sequence[Stage], chunks: ChunkFiles
-) -> tuple[Bytes, Sparse | None]:
-    """The block's new content; and the change itself when a single sparse delta led there."""
+    block: Block, base: Bytes | None, stages: Sequence[Stage], chunks: ChunkFiles, *,
+    room: Callable[[int], Bytes] = _fresh,
+) -> tuple[Bytes, Sparse | None]:  # fmt: skip
+    """The block's new content, which lies in the `room` asked for last; and the change itself when a single sparse
+    delta led there.
+    """
     content, change = base, None
     for stage in stages:
-        fresh = np.empty(block.size, dtype=np.uint8)
+        fresh = room(block.size)
         try:
             mode = Mode(stage.piece.mode)
             positions = decode_block(mode, content, chunks.payload(stage), block.element, fresh)
@@ -133,11 +156,12 @@ def rebuilt(
 
 def prepare(copy: HostCopy, journey: Journey, chunks: ChunkFiles, executor: Executor) -> PreparedUpdate:
     """Everything that can be done while engines serve: decode, verify, write the journal."""
+    buffers = _Buffers()
     with copy.begin(journey.target) as transaction:
 
         def put(index: int) -> None:
             block, held = journey.layout.blocks[index], copy.block(index)
-            content, change = rebuilt(block, held, journey.stages[index], chunks)
+            content, change = rebuilt(block, held, journey.stages[index], chunks, room=buffers)
             found = change if change is not None else find_change(held, content, width=block.element.width)
             if isinstance(found, Sparse):
                 transaction.put_sparse(index, found.positions, found.values)
@@ -150,10 +174,11 @@ def prepare(copy: HostCopy, journey: Journey, chunks: ChunkFiles, executor: Exec
 
 def build(folder: Path, spool: Path, journey: Journey, chunks: ChunkFiles, executor: Executor) -> HostCopy:
     """The first copy, from an anchor."""
+    buffers = _Buffers()
     with HostCopy.build(folder, spool, journey.layout) as builder:
 
         def put(index: int) -> None:
-            content, _ = rebuilt(journey.layout.blocks[index], None, journey.stages[index], chunks)
+            content, _ = rebuilt(journey.layout.blocks[index], None, journey.stages[index], chunks, room=buffers)
             builder.put(index, content)
 
         _all(executor, put, journey.stages)

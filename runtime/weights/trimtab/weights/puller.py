@@ -204,6 +204,8 @@ class WeightPuller:
             # Another model: there is nothing to compare with.
             copy.close()
             self._copy = copy = None
+        clock = asyncio.get_running_loop().time
+        began = clock()
         files = await fetch_chunks(
             self._store,
             journey.chunks(),
@@ -214,11 +216,20 @@ class WeightPuller:
             progress=progress,
             range_bytes=self._limits.range_bytes,
         )
+        fetched = clock()
         chunks, update = ChunkFiles(files), None
         if copy is None:
             self._copy = await asyncio.to_thread(build, self._folder, self._spool, journey, chunks, self._executor)
         else:
             update = await asyncio.to_thread(prepare, copy, journey, chunks, self._executor)
+        _log.info(
+            "weights_prepared",
+            policy=self._policy,
+            version=manifests[-1].target.version,
+            blocks=len(journey.stages),
+            fetch_s=round(fetched - began, 4),
+            decode_s=round(clock() - fetched, 4),
+        )
         # Kept until here: a pull that is interrupted before finds them again.
         await asyncio.to_thread(clear_spool, self._spool)
         return update

@@ -20,6 +20,7 @@ import msgspec
 
 from tests.support.dataflow.storm.site import MIN_TOKENS, STALENESS, STEP_S, Dying, Site, Stored
 from tests.support.rollout.speakers import role
+from tests.support.rollout.unused_claims import unused_claims
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
@@ -169,6 +170,7 @@ class NotingServer(TaskServer):
             HandBacks(KeyValue(bus, site.topology.hand_backs)),
             _FRESH,
             metrics,
+            unused_claims(),
             lease_s=_LEASE_S,
             max_deliveries=_MAX_DELIVERIES,
             clock=time.monotonic,

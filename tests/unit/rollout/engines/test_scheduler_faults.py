@@ -117,7 +117,7 @@ def test_weights_that_are_refused_leave_the_engine_alive_and_a_failure_within_en
         (SparseUpdate(base_version="7", tensors=()), "changes version 7, and 0 is served"),
     ):
         with pytest.raises(WeightMismatchError, match=message):
-            scheduler.write(update, weight_version="1").result(W)
+            scheduler.write(model.place(update), weight_version="1").result(W)
     assert scheduler.weight_version == "0"
     request = generation()
     scheduler.submit(request)

@@ -15,10 +15,10 @@ import torch
 from trimtab.rollout.engines.responses import server_info
 from trimtab.rollout.engines.sglang.sparse_update import (
     LOADERS,
+    SglangSparseFile,
     SparseUpdateRefused,
     check_outcome,
     serialized_path,
-    takes_sparse_updates,
 )
 
 FILE = Path("/scratch/update.safetensors")
@@ -52,7 +52,7 @@ def test_the_payload_is_the_path_with_an_empty_tensor() -> None:
     ],
 )
 def test_only_a_server_launched_for_them_takes_sparse_updates(info: dict[str, Any], takes: bool) -> None:
-    assert takes_sparse_updates(server_info(info)) is takes
+    assert SglangSparseFile(Path("update")).suits(server_info(info)) is takes
 
 
 def _leave(file: Path, **outcome: str | None) -> None:

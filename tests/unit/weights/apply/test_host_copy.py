@@ -12,8 +12,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.weights.copy_states import Site, content_of, held_of, prepared, weights
-from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy, InvalidUpdate
+from trimtab.weights.apply import copy_files
+from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy, InvalidUpdate, boot_id
+from trimtab.weights.apply.durable import SharedFile
 from trimtab.weights.apply.host_copy import HostCopy
+from trimtab.weights.apply.mapping import MappedWeights
 from trimtab.weights.layout import InvalidLayout, StateLayout
 
 
@@ -138,9 +141,17 @@ def _other_digest_in_state(site: Site) -> None:
     path.write_text(json.dumps(state))
 
 
+def _before_the_machine_was_started_again(site: Site) -> None:
+    path = site.folder / "copy.json"
+    state = json.loads(path.read_text())
+    assert state["boot"] == boot_id() is not None
+    path.write_text(json.dumps(state | {"boot": "another"}))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        _before_the_machine_was_started_again,
         _truncated,
         _without_model,
         _other_header,
@@ -156,6 +167,18 @@ def test_what_cannot_be_used_is_removed(site: Site, layout: StateLayout, damage:
     damage(site)
     assert site.open() is None
     assert site.leftovers() == {"config.json"}
+
+
+def test_where_starts_of_the_machine_cannot_be_told_apart_a_copy_is_on_the_disk(
+    site: Site, layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(copy_files, "boot_id", lambda: None)
+    monkeypatch.setattr(SharedFile, "sync", lambda self: synced.append("built"))
+    monkeypatch.setattr(MappedWeights, "flush", lambda self: synced.append("updated"))
+    copy = site.build(layout, weights(layout, version=0), version=0)
+    prepared(copy, weights(layout, version=1)).commit()
+    assert (synced[0], synced[-1]) == ("built", "updated")
 
 
 def test_a_build_replaces_a_copy_of_another_layout_and_its_journal(site: Site, layout: StateLayout) -> None:

@@ -214,5 +214,5 @@ def test_an_update_whose_copy_was_closed_touches_nothing_of_the_next_owner(site:
     current.prepare().commit()
 
 
-def _disk_is_full(*_arguments: object) -> int:
+def _disk_is_full(*_arguments: object, **_named: object) -> int:
     raise OSError("the disk is full")

@@ -13,6 +13,9 @@ from trimtab.dataflow.ledger.records import Record
 from trimtab.dataflow.ledger.snapshot import take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
 
+_TOKENS_PER_SNAPSHOT = 1 << 24
+"""Of granted steps: a hundred megabytes or so of rows that lie in the stream until a snapshot lets them go."""
+
 
 class BooksBroken(RuntimeError):
     """A record may or may not be in the journal: only reading it again tells. This process must end and recover."""
@@ -31,6 +34,7 @@ class Bookkeeper:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._broken = asyncio.Event()
+        self._tokens_at_snapshot = _consumed_tokens(ledger)
         self._announced: set[str] = set()
         """Policies of which is known that something can be decided: another group for them is no news."""
 
@@ -53,18 +57,20 @@ class Bookkeeper:
             return record
 
     async def compact(self, learnt: Callable[[], dict[str, Any]]) -> bool:
-        """Put a snapshot in the place of old records if there are many; says whether there were. `learnt` is what the
-        curator knows by then.
+        """Put a snapshot in the place of old records if there are many, or few of very long rows; says whether there
+        were. `learnt` is what the curator knows by then.
         """
         async with self._turn:
             self._check()
-            if not self._journal.grown:
+            tokens = _consumed_tokens(self.ledger)
+            if not self._journal.grown and tokens - self._tokens_at_snapshot < _TOKENS_PER_SNAPSHOT:
                 return False
             try:
                 await self._journal.compact(take_snapshot(self.ledger, learnt=learnt()))
             except BaseException:
                 self._broken.set()
                 raise
+            self._tokens_at_snapshot = tokens
             return True
 
     async def confirm(self) -> None:
@@ -119,3 +125,7 @@ class Bookkeeper:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _consumed_tokens(ledger: Ledger) -> int:
+    return sum(trainer.consumed_tokens for trainer in ledger.trainers.values())

@@ -64,13 +64,15 @@ class StepGranted(Message, frozen=True, kw_only=True):
 
 
 class StepTimed(Message, frozen=True, kw_only=True):
-    """A rank has finished a step and says how long it took and how much of that it waited."""
+    """The ranks have finished a step: how long it took them and how much of that they waited, summed over them."""
 
     KIND: ClassVar[int] = 34
+    MINOR: ClassVar[int] = 1
 
     policy: Name
     step: Count
-    rank: Index
+    ranks: WorldSize = 1
+    """How many are in the sums. Before minor version 1 each rank had a record of its own."""
     wait_seconds: Seconds
     step_seconds: Seconds
     at: UnixSeconds

@@ -14,7 +14,7 @@ from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup,
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
-from trimtab.dataflow.ledger.step_times import RankTimes
+from trimtab.dataflow.ledger.step_times import StepTime
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.fabric.wire.header import TrajectoryHeader
@@ -38,7 +38,10 @@ class TrainerState(msgspec.Struct, kw_only=True):
     """Group, uses and last step."""
     granted: dict[int, list[list[tuple[str, int]]]]
     """By step and portion, groups and their uses before."""
-    times: dict[int, dict[int, tuple[float, float]]]
+    times: dict[int, tuple[int, float, float]] = msgspec.field(name="step_times", default_factory=dict)
+    """By step, how many ranks told, and the sums of what they waited and took."""
+    rank_times: dict[int, dict[int, tuple[float, float]]] = msgspec.field(name="times", default_factory=dict)
+    """By step and rank, in snapshots of older versions."""
     rewards: list[float]
     counts: dict[str, int]
     finished: str | None
@@ -169,9 +172,12 @@ class Restoration:
             )
             for step, portions in state.granted.items()
         }
+        times = state.times | {
+            step: (len(ranks), sum(wait for wait, _ in ranks.values()), sum(took for _, took in ranks.values()))
+            for step, ranks in state.rank_times.items()
+        }
         trainer.times.by_step = {
-            step: {rank: RankTimes(wait_s=wait_s, step_s=step_s) for rank, (wait_s, step_s) in ranks.items()}
-            for step, ranks in state.times.items()
+            step: StepTime(ranks=ranks, wait_s=wait_s, step_s=step_s) for step, (ranks, wait_s, step_s) in times.items()
         }
         trainer.rewards.extend(state.rewards)
         trainer.finished = state.finished
@@ -217,10 +223,7 @@ def _trainer_state(trainer: TrainerBooks) -> TrainerState:
             step: [[(allotment.group.group_id, allotment.uses) for allotment in portion] for portion in portions]
             for step, portions in trainer.granted.items()
         },
-        times={
-            step: {rank: (times.wait_s, times.step_s) for rank, times in ranks.items()}
-            for step, ranks in trainer.times.by_step.items()
-        },
+        times={step: (time.ranks, time.wait_s, time.step_s) for step, time in trainer.times.by_step.items()},
         rewards=list(trainer.rewards),
         counts={name: getattr(trainer, name) for name in _COUNTS},
         finished=trainer.finished,

@@ -9,7 +9,7 @@ from trimtab.dataflow.ledger.buffer import Buffer
 from trimtab.dataflow.ledger.groups import Allotment, Group, mean_reward
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.dataflow.ledger.replay_pool import ReplayPool, UsedGroup
-from trimtab.dataflow.ledger.step_times import RankTimes, StepTimes
+from trimtab.dataflow.ledger.step_times import StepTime, StepTimes
 
 Portions = tuple[tuple[Allotment, ...], ...]
 
@@ -124,15 +124,17 @@ class TrainerBooks:
 
     def time(self, record: StepTimed) -> None:
         self.trained(record.step)
-        self.times.add(
-            record.step,
-            rank=record.rank,
-            times=RankTimes(wait_s=record.wait_seconds, step_s=record.step_seconds),
-            trained_steps=self.trained_steps,
-        )
+        time = StepTime(ranks=record.ranks, wait_s=record.wait_seconds, step_s=record.step_seconds)
+        self.times.add(record.step, time, trained_steps=self.trained_steps)
 
-    def wants_time(self, step: int, *, rank: int) -> bool:
-        return self.times.wanted(step, rank=rank, trained_steps=self.trained_steps)
+    def wants_time(self, step: int) -> bool:
+        return self.times.wanted(step, trained_steps=self.trained_steps)
+
+    @property
+    def timed_steps(self) -> int:
+        """Steps whose times are here, or will not come: the ranks have told of the last but one or never will."""
+        newest = self.trained_steps - 1
+        return self.trained_steps if newest in self.times.by_step else max(0, newest)
 
     def _take(self, group_id: str) -> Group:
         return next(buffer for buffer in self.buffers.values() if group_id in buffer).pop(group_id)

@@ -40,15 +40,19 @@ M = TypeVar("M", bound=Message)
 
 def encode(message: Message) -> bytes:
     """The message as one frame. Raises a WireError when a reader would refuse it."""
-    body = to_body(message)
-    if len(body) > message.MAX_BYTES:
-        raise OversizeError(f"{type(message).__name__} of {len(body)} bytes, at most {message.MAX_BYTES} can be sent")
+    return framed(type(message), to_body(message))
+
+
+def framed(cls: type[Message], body: bytes) -> bytes:
+    """The frame around a body, which is what a reader will look at: nothing in it is checked here but its size."""
+    if len(body) > cls.MAX_BYTES:
+        raise OversizeError(f"{cls.__name__} of {len(body)} bytes, at most {cls.MAX_BYTES} can be sent")
     stored, flags = body, 0
-    if COMPRESS_FROM <= len(body) <= message.COMPRESS_TO:
+    if COMPRESS_FROM <= len(body) <= cls.COMPRESS_TO:
         packed = compress_text(body)
         if len(packed) < len(body):
             stored, flags = packed, FLAG_ZSTD
-    head = HEAD.pack(MAGIC, message.KIND, message.MAJOR, message.MINOR, flags, len(stored), len(body))
+    head = HEAD.pack(MAGIC, cls.KIND, cls.MAJOR, cls.MINOR, flags, len(stored), len(body))
     return b"".join((head, CHECKSUM.pack(checksum(head, stored)), stored))
 
 
@@ -84,6 +88,12 @@ def decode(data: Buffer, *accepted: type[M]) -> M:
     if stored_length != length:
         raise MalformedError(f"uncompressed body of {stored_length} bytes declares {length}")
     return from_body(stored, cls)
+
+
+def kind_of(data: Buffer) -> int | None:
+    """Which kind of message a frame says it holds, before anything in it is believed; None where it is no frame."""
+    view = memoryview(data)
+    return view[len(MAGIC)] if len(view) >= OVERHEAD and view[: len(MAGIC)] == MAGIC else None
 
 
 def checksum(head: Buffer, stored: Buffer) -> int:

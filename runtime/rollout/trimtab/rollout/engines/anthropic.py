@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated, SamplingSettings
-from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession, EngineNotFound
+from trimtab.rollout.engines.contract import EngineError, EngineNotFound, EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession
 from trimtab.rollout.engines.messages import answered, messages_of
 
 _API_VERSION = "2023-06-01"

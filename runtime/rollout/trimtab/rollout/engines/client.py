@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import aiohttp
-
-from trimtab.fabric.tls import ClientTls, TlsUnusable
 from trimtab.rollout.engines import responses
 from trimtab.rollout.engines.contract import (
     EngineError,
     EngineLoad,
     EngineTimeout,
-    EngineUnavailable,
     Generated,
     ModelInfo,
     PauseMode,
@@ -26,38 +21,11 @@ from trimtab.rollout.engines.contract import (
     refusal,
 )
 from trimtab.rollout.engines.kept_logprobs import likeliest_needed
+from trimtab.rollout.engines.session import EngineSession
 
 _HEALTH_TIMEOUT_S = 5.0
 _HEALTH_POLL_S = 0.2
-# Less than the 5 s after which SGLang's server closes an idle connection: who reuses one at that moment meets its end.
-_IDLE_CONNECTION_S = 2.0
-
-
-class EngineSession:
-    """The HTTP connections of a client to its engine. No limit on connections: concurrency is bounded by the worker,
-    and a pause must get through a full pool. No timeout of its own either: every call brings its deadline. It outlives
-    the engine: the next engine at the same address is asked over new connections.
-    """
-
-    def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-        self._tls = ClientTls()
-
-    def _trust(self, url: str) -> ssl.SSLContext | bool:
-        """What a request to the URL is sent with, so that a renewed authority is used; raises TlsUnusable."""
-        return self._tls.context() if url.startswith("https:") else True
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+_MAX_TEXT = 500
 
 
 class EngineClient(EngineSession):
@@ -192,24 +160,13 @@ class EngineClient(EngineSession):
         params: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> dict[str, Any]:
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session.request(
-                    method, self._url + path, json=body, params=params, ssl=self._trust(self._url)
-                ) as response,
-            ):
-                if response.status >= 400:
-                    raise refusal(path, response.status, (await response.text())[:500])
-                if response.content_type != "application/json":
-                    return {}
-                answer = await response.json()
-        except TimeoutError:
-            raise EngineTimeout(f"{path} did not answer within {timeout_s:.3g} s") from None
-        except (aiohttp.ClientError, TlsUnusable) as error:
-            raise EngineUnavailable(f"{path}: {error or type(error).__name__}") from None
-        except ValueError as error:
-            raise EngineError(f"{path} did not answer with JSON: {error}") from None
-        if not isinstance(answer, dict):
-            raise EngineError(f"{path} answered with a {type(answer).__name__}")
-        return answer
+        answer = await self._exchange(
+            method,
+            self._url + path,
+            called=path,
+            refused=lambda response, text: refusal(path, response.status, text[:_MAX_TEXT]),
+            timeout_s=timeout_s,
+            json=body,
+            params=params,
+        )
+        return answer.document() if answer.content_type == "application/json" else {}

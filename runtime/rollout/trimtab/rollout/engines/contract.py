@@ -153,10 +153,18 @@ class EngineRefused(EngineError):
     kind = "engine-refused"
 
 
+class EngineNotFound(EngineRefused):
+    """The engine does not know what was asked for."""
+
+    kind = "engine-not-found"
+
+
 def refusal(path: str, status: int, text: str) -> EngineError:
     """What an HTTP status of 400 or more means."""
     if status == 429:
         return EngineOverloaded(f"{path}: {text}")
     if status >= 500:
         return EngineUnavailable(f"{path}: {status} {text}")
+    if status == 404:
+        return EngineNotFound(f"{path}: {status} {text}")
     return EngineRefused(f"{path}: {status} {text}")

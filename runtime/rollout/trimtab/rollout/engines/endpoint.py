@@ -9,16 +9,15 @@ from typing import Any
 import aiohttp
 from pydantic import SecretStr
 
-from trimtab.fabric.tls import TlsUnusable
-from trimtab.rollout.engines.client import EngineSession
 from trimtab.rollout.engines.contract import (
     EngineError,
     EngineLoad,
+    EngineNotFound,
     EngineOverloaded,
     EngineRefused,
-    EngineTimeout,
     EngineUnavailable,
 )
+from trimtab.rollout.engines.session import EngineSession
 
 PROBE_TIMEOUT_S = 10.0
 _MAX_TEXT = 500
@@ -32,12 +31,6 @@ class EngineUnauthorized(EngineRefused):
     """The endpoint does not accept our key."""
 
     kind = "engine-unauthorized"
-
-
-class EngineNotFound(EngineRefused):
-    """The endpoint does not know what was asked for."""
-
-    kind = "engine-not-found"
 
 
 class EndpointSession(EngineSession):
@@ -72,26 +65,16 @@ class EndpointSession(EngineSession):
         self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float
     ) -> dict[str, Any]:
         await self._wait_as_told()
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session.request(
-                    method, self._url + path, json=body, headers=self._headers(), ssl=self._trust(self._url)
-                ) as response,
-            ):
-                if response.status >= 400:
-                    self._note_retry_after(response)
-                    raise self._refusal(path, response.status, await response.text())
-                answer = await response.json(content_type=None)
-        except TimeoutError:
-            raise EngineTimeout(f"/v1{path} did not answer within {timeout_s:.3g} s") from None
-        except (aiohttp.ClientError, TlsUnusable) as error:
-            raise EngineUnavailable(f"/v1{path}: {self._without_key(str(error)) or type(error).__name__}") from None
-        except ValueError as error:
-            raise EngineError(f"/v1{path} did not answer with JSON: {type(error).__name__}") from None
-        if not isinstance(answer, dict):
-            raise EngineError(f"/v1{path} answered with a {type(answer).__name__}")
-        return answer
+        answer = await self._exchange(
+            method,
+            self._url + path,
+            called=f"/v1{path}",
+            refused=lambda response, text: self._refusal(path, response, text),
+            timeout_s=timeout_s,
+            json=body,
+            headers=self._headers(),
+        )
+        return answer.document()
 
     def _headers(self) -> dict[str, str]:
         return {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key.get_secret_value()}"}
@@ -107,18 +90,20 @@ class EndpointSession(EngineSession):
             wait_s = min(float(told), _MAX_RETRY_AFTER_S)
             self._quiet_until = max(self._quiet_until, self._clock() + wait_s)
 
-    def _refusal(self, path: str, status: int, text: str) -> EngineError:
+    def _refusal(self, path: str, response: aiohttp.ClientResponse, text: str) -> EngineError:
+        self._note_retry_after(response)
+        status = response.status
         if status in (401, 403):
             # What such an answer says may quote a part of the key.
             return EngineUnauthorized(
                 f"/v1{path}: {status}, the endpoint refuses the key: see {self._field}.apiKeySecret"
             )
-        why = f"/v1{path}: {status} {self._without_key(text)[:_MAX_TEXT]}"
+        why = f"/v1{path}: {status} {self._shown(text)[:_MAX_TEXT]}"
         if status == 404:
             return EngineNotFound(why)
         if status in (429, _OVERLOADED):
             return EngineOverloaded(why)
         return EngineUnavailable(why) if status >= 500 or status == 408 else EngineRefused(why)
 
-    def _without_key(self, text: str) -> str:
+    def _shown(self, text: str) -> str:
         return text if self._api_key is None else text.replace(self._api_key.get_secret_value(), "***")

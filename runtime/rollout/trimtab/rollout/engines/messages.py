@@ -8,7 +8,8 @@ end of a message and the speaker of the next are characters that no text has.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trimtab.rollout.engines.contract import FIXED_VERSION, Generated
 from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
@@ -20,7 +21,7 @@ _MARKS = re.compile("[\U0010fff0-\U0010fff3]")
 _SPOKEN = re.compile("([\U0010fff1-\U0010fff3])([^\U0010fff0-\U0010fff3]*)")
 
 
-def _rendered(messages: Sequence[Message]) -> str:
+def _rendered(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
     said = []
     for message in messages:
         role, content = message.get("role"), message.get("content")

@@ -9,7 +9,7 @@ import structlog
 
 from trimtab.rollout.engines.builtin.sparse_update import WeightMismatchError, write_sparse_update
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import WeightUpdate
+from trimtab.rollout.engines.contract import ServerInfo, WeightUpdate
 from trimtab.weights.apply.changes import sparse_changes
 from trimtab.weights.apply.transaction import PreparedUpdate
 
@@ -22,11 +22,16 @@ _MOST = 0.5
 class SparseCarrier(Protocol):
     """How one kind of engine takes sparse updates."""
 
+    def suits(self, info: ServerInfo) -> bool:
+        """Whether the engine was launched for them."""
+
     def pack(self, update: PreparedUpdate, *, base_label: str) -> bool:
         """Get everything ready; it may take a while. False if the whole weights are the better way."""
 
     async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
-        """What was packed last. EngineRefused from an engine that does not serve the base of it."""
+        """What was packed last. EngineRefused from an engine that does not serve the base of it, EngineNotFound from
+        one that cannot take any.
+        """
 
 
 class SparseFile:
@@ -36,6 +41,9 @@ class SparseFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def suits(self, info: ServerInfo) -> bool:
+        return True
 
     def pack(self, update: PreparedUpdate, *, base_label: str) -> bool:
         journal = update.journal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,12 @@ from pathlib import Path
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.sparse_file import SparseCarrier
 from trimtab.rollout.policy.version_gate import label_of
+from trimtab.weights.apply.transaction import PreparedUpdate
 from trimtab.weights.puller import WeightPuller
 from trimtab.weights.store.position import Position
 
 _PULL_DEADLINE_S = 600.0
+_COMMIT_THREADS = 4
 
 
 class HostCopy:
@@ -62,9 +64,18 @@ class HostCopy:
         with update:
             header = update.journal.header.base
             before = Position(header.epoch, header.version)
-            packed = False
+            packing = None
             if self.carrier is not None and base == before:
-                packed = await asyncio.to_thread(partial(self.carrier.pack, update, base_label=label_of(before)))
-            await asyncio.to_thread(update.commit)
+                packing = asyncio.to_thread(partial(self.carrier.pack, update, base_label=label_of(before)))
+            packed = await self._commit(update, packing)
         if packed and self._puller.held is not None:
             self._packed = (before, self._puller.held)
+
+    async def _commit(self, update: PreparedUpdate, packing: Awaitable[bool] | None) -> bool:
+        """Both read the update, which stays open until both have ended, also when one of them fails."""
+        committing = asyncio.to_thread(partial(update.commit, threads=_COMMIT_THREADS))
+        outcomes = await asyncio.gather(committing, *([] if packing is None else [packing]), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes[-1] is True

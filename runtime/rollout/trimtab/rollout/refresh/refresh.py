@@ -20,7 +20,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import EngineError, EngineRefused, WeightUpdate
+from trimtab.rollout.engines.contract import EngineError, EngineNotFound, EngineRefused, WeightUpdate
 from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import BASE, VersionGate, position_of
@@ -78,6 +78,8 @@ class WeightRefresh:
         self._wanted: WeightPointer | None = None
         self._served: Position | None = None
         """None while only the engine knows."""
+        self._takes_changes = False
+        """Whether it takes what changed alone. Found out once in its life: at its start, or when it does not."""
         self._lost = False
         """The engine was seen to fail since it was last asked."""
         self._news = asyncio.Event()
@@ -135,7 +137,7 @@ class WeightRefresh:
                 await self._give_whole(self._target.base_model, BASE, began=began)
         elif served is None or served < Position(wanted.epoch, wanted.version):
             async with self._copy.turn():
-                held, packed = await self._copy.hold(wanted, base=served)
+                held, packed = await self._copy.hold(wanted, base=served if self._takes_changes else None)
                 # The swap of an engine that serves nothing of use needs no turn in the pool.
                 async with self._turns.turn() if self.ready.is_set() and served is not None else nullcontext():
                     if not (packed and await self._give_sparse(held, began=began)):
@@ -163,7 +165,8 @@ class WeightRefresh:
         await self._engine.wait_healthy(timeout_s=self._engine_start_timeout_s)
         # A worker that died in the middle of a swap left it paused, perhaps with an update that is still going on.
         await self._engine.resume(timeout_s=_ASK_DEADLINE_S)
-        await self._engine.server_info(timeout_s=SWAP_DEADLINE_S)
+        launched = await self._engine.server_info(timeout_s=SWAP_DEADLINE_S)
+        self._takes_changes = self._copy.carrier is not None and self._copy.carrier.suits(launched)
         info = await self._engine.model_info(timeout_s=_ASK_DEADLINE_S)
         _log.info("engine_asked", policy=self._policy, weights=info.weight_version)
         return position_of(info.weight_version)
@@ -179,6 +182,7 @@ class WeightRefresh:
         try:
             await self._give(position, give, kind=SwapKind.SPARSE, began=began)
         except EngineRefused as error:
+            self._takes_changes = not isinstance(error, EngineNotFound)
             _log.warning("sparse_update_refused", policy=self._policy, reason=str(error))
             return False
         return True

@@ -16,8 +16,11 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.errors import BusError, BusNotFound, PayloadTooLarge
 from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.names import encoded_size
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
+from trimtab.fabric.objects.errors import StoreRefused, StoreTimeout, StoreUnauthorized, StoreUnavailable
+from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import OversizeError, WireError
 from trimtab.fabric.wire.header import headers
@@ -117,6 +120,7 @@ class TaskServer:
         hand_backs: HandBacks,
         freshness: Freshness,
         metrics: RolloutMetrics,
+        claims: RowClaims,
         *,
         lease_s: float,
         max_deliveries: int,
@@ -131,6 +135,7 @@ class TaskServer:
         self._hand_backs = hand_backs
         self._freshness = freshness
         self._metrics = metrics
+        self._claims = claims
         self._lease_s = lease_s
         self._max_deliveries = max_deliveries
         self._spare_deliveries = spare_deliveries
@@ -152,9 +157,10 @@ class TaskServer:
         try:
             try:
                 await self._settle(delivery, occupancy)
-            except BusError as error:
+            except (BusError, StoreUnavailable, StoreTimeout) as error:
                 _log.warning("group_not_published", sequence=delivery.sequence, error=str(error))
-                await self.hand_back(delivery, HandBack.BUS, delay_s=self._timings.retry_delay_s)
+                reason = HandBack.BUS if isinstance(error, BusError) else HandBack.STORE
+                await self.hand_back(delivery, reason, delay_s=self._timings.retry_delay_s)
         except asyncio.CancelledError:
             await self.hand_back(delivery)
             raise
@@ -207,12 +213,9 @@ class TaskServer:
         try:
             trajectories = await self._runner.run(task, partial(occupancy.episode_ended, group_size=task.group_size))
             await self._publish(trajectories)
-        except (PayloadTooLarge, WireError) as error:
+        except (PayloadTooLarge, WireError, StoreUnauthorized, StoreRefused) as error:
             # The same prompt would bring the same again: not worth another attempt.
-            kind = "trajectory-refused"
-            if isinstance(error, PayloadTooLarge | OversizeError):
-                kind = "trajectory-too-large"
-            failure = EpisodeFailed(kind, str(error))
+            failure = EpisodeFailed(_refusal_kind(error), str(error))
             await self._give_up(delivery, task, failure, attempts=await self._hand_backs.attempts(delivery))
         except TaskRefused as refusal:
             await self._give_up(delivery, task, refusal, attempts=await self._hand_backs.attempts(delivery))
@@ -260,7 +263,10 @@ class TaskServer:
         )
 
     async def _publish(self, trajectories: Sequence[Trajectory]) -> None:
-        """Through a window of the group's own: one that has failed takes nothing more, and fails only this group."""
+        """Through a window of the group's own: one that has failed takes nothing more, and fails only this group. A row
+        that no message can carry is put into object storage first, and its claim goes at once: one that came later
+        than the rows after it might find its object collected.
+        """
         frames = [(trajectory, encode(trajectory), headers(trajectory)) for trajectory in trajectories]
         async with WindowedPublisher(
             self._bus,
@@ -270,6 +276,9 @@ class TaskServer:
         ) as publisher:
             for trajectory, frame, header in frames:
                 subject = self._topology.trajectory_subject(trajectory.policy)
+                if len(frame) + encoded_size(header) > self._bus.max_payload:
+                    frame = encode(await self._claims.deposit(trajectory, frame))
+                    self._metrics.deposited()
                 await publisher.publish(subject, frame, message_id=trajectory.message_id, headers=header)
         self._metrics.published(trajectories)
 
@@ -279,3 +288,9 @@ class TaskServer:
             await asyncio.sleep(self._lease_s / 3)
             with contextlib.suppress(BusError):
                 await delivery.in_progress()
+
+
+def _refusal_kind(error: Exception) -> str:
+    if isinstance(error, StoreUnauthorized | StoreRefused):
+        return "row-not-stored"
+    return "trajectory-too-large" if isinstance(error, PayloadTooLarge | OversizeError) else "trajectory-refused"

@@ -26,6 +26,8 @@ class HandBack(StrEnum):
     """Those that it asks for did not come in time."""
     BUS = "bus"
     """What came of it could not be stored or settled."""
+    STORE = "store"
+    """Nor could a row that is too large for the bus, in object storage."""
 
 
 class Occupation(Protocol):
@@ -70,6 +72,9 @@ class RolloutMetrics:
             "rollout_prefix_redundancy",
             "Tokens in rows over distinct tokens, since the worker began: 1 where no two rows share any",
             ["policy"],
+        )
+        self._deposited = metrics.counter(
+            "rollout_deposited_rows", "Rows too large for a message of the bus, stored in object storage"
         )
         self._rows: dict[str, tuple[int, int]] = {}
         self._blocked = metrics.counter(
@@ -122,6 +127,9 @@ class RolloutMetrics:
             self._trajectories.labels(_OUTCOMES[type(trajectory.outcome)]).inc()
             for span in trajectory.spans:
                 self._tokens.labels(span.producer.name.lower()).inc(span.length)
+
+    def deposited(self) -> None:
+        self._deposited.inc()
 
     def loop_blocked(self, seconds: float) -> None:
         self._blocked.inc(seconds)

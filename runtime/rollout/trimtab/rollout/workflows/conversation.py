@@ -15,6 +15,7 @@ from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, derived_seed
 from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
+from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
 
 
@@ -117,10 +118,12 @@ class Conversation:
         limits: Limits,
         branches: Iterator[int],
         numbers: Iterator[int],
+        settings: ChatSettings = PLAIN,
     ) -> None:
         """`branches` and `numbers` count the conversations and the turns of the role in the episode."""
         self.role = role
         self.chat = chat
+        self._chat_settings = settings
         self.limits = limits.within(role.context_tokens)
         self.token_ids: list[int] = []
         self.pieces: list[Piece] = []
@@ -146,11 +149,11 @@ class Conversation:
         if not isinstance(words, str):
             if not self.chat:
                 raise WorkflowError(f"{self.place}: messages need a chat; hear text, or begin with chat=True")
-            self._heard_messages += words
+            self._heard_messages += self._chat_settings.suffixed(words)
         elif self.chat:
-            self._heard_messages.append({"role": "user", "content": words})
+            self._heard_messages += self._chat_settings.suffixed([{"role": "user", "content": words}])
         else:
-            self._heard_ids += self.role.tokenizer.encode(words)
+            self._heard_ids += self.role.tokenizer.encode(words + self._chat_settings.suffix)
 
     async def speak(self) -> str:
         """Let the policy answer, and return its words. Raises NoRoom at a limit: look at `over` before."""
@@ -250,11 +253,12 @@ class Conversation:
         """The tokens of what was heard since it last spoke."""
         if not self._heard_messages:
             return self._heard_ids
-        tokenizer = self.role.tokenizer
+        tokenizer, settings = self.role.tokenizer, self._chat_settings
+        arguments = settings.template_arguments
         try:
             if not self.token_ids:
-                return tokenizer.opening(self._heard_messages)
-            return tokenizer.following(self._heard_messages, last=self.token_ids[-1])
+                return tokenizer.opening(settings.opening(self._heard_messages), arguments=arguments)
+            return tokenizer.following(self._heard_messages, last=self.token_ids[-1], arguments=arguments)
         except ChatTemplateError as error:
             raise WorkflowError(str(error)) from error
 

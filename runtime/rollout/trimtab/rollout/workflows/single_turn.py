@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from trimtab.rollout.workflows.answer_checks import AnswerKey
+from trimtab.rollout.workflows.chat_settings import ChatSettings
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team
 
 
@@ -11,7 +15,7 @@ class SingleTurn:
 
     `check` is `characters` (the share of the expected characters that are in their place), `exact`, `numeric` or
     `math`. Of an answer with reasons, `answer_pattern` finds the part that counts: its last match, or the group in it.
-    A prompt is text, or a list of chat messages.
+    A prompt is text, or a list of chat messages; `chat` says how it is put to a chat model (chat_settings.py).
     """
 
     def __init__(
@@ -21,13 +25,15 @@ class SingleTurn:
         answer_column: str = "answer",
         check: str = "characters",
         answer_pattern: str | None = None,
+        chat: Mapping[str, Any] | None = None,
     ) -> None:
+        self._chat = ChatSettings.of(chat, name="chat")
         self._prompt_column = prompt_column
         self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
 
     async def run(self, task: Assignment, team: Team, /) -> Episode:
         prompt = task.column(self._prompt_column)
-        conversation = team.begin()
+        conversation = team.begin(settings=self._chat)
         conversation.hear(prompt if isinstance(prompt, list) else str(prompt))
         answer = await conversation.speak()
         return Episode((ScoredConversation(conversation, reward=await self._key.score(answer, task)),))

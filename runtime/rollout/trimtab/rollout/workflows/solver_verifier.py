@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from trimtab.rollout.workflows.answer_checks import AnswerKey
+from trimtab.rollout.workflows.chat_settings import ChatSettings
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
@@ -41,6 +44,8 @@ class SolverVerifier:
         next_text: str = NEXT_TEXT,
         accept: str = "ACCEPT",
         reject: str = "REJECT",
+        solver_chat: Mapping[str, Any] | None = None,
+        verifier_chat: Mapping[str, Any] | None = None,
     ) -> None:
         if retries < 0:
             raise ValueError(f"retries is {retries}: at least 0")
@@ -54,6 +59,8 @@ class SolverVerifier:
         )
         self._retry_text = check_placeholders(retry_text, name="retry_text", placeholders=("feedback",))
         self._next_text = check_placeholders(next_text, name="next_text", placeholders=("solution",))
+        self._solver_chat = ChatSettings.of(solver_chat, name="solver_chat")
+        self._verifier_chat = ChatSettings.of(verifier_chat, name="verifier_chat")
         self._accept = accept
         self._verdict = re.compile(f"{re.escape(accept)}|{re.escape(reject)}")
 
@@ -61,8 +68,8 @@ class SolverVerifier:
         problem = task.column(self._prompt_column)
         if not isinstance(problem, str):
             raise PromptUnusable(f"column {self._prompt_column!r} is a {type(problem).__name__}: text is needed")
-        solver = team.begin("solver", max_tokens=self._max_tokens)
-        verifier = team.begin("verifier", max_tokens=self._max_tokens)
+        solver = team.begin("solver", max_tokens=self._max_tokens, settings=self._solver_chat)
+        verifier = team.begin("verifier", max_tokens=self._max_tokens, settings=self._verifier_chat)
         solver.hear(filled(self._solver_text, problem=problem))
         scores: list[float] = []
         right: list[bool] = []

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trimtab.rollout.tokenizer import Message, Tokenizer
+from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role, Turn
 from trimtab.rollout.workflows.errors import NoRoom, PromptUnusable, WorkflowError
 
 __all__ = [
     "Assignment",
+    "ChatSettings",
     "Conversation",
     "Episode",
     "Message",
@@ -92,10 +94,12 @@ class Team:
         chat: bool | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
+        settings: ChatSettings = PLAIN,
     ) -> Conversation:
         """A new conversation of a role; without a name, of the only one there is.
 
-        It is a chat if the role's tokenizer has a chat template, unless `chat` says otherwise.
+        It is a chat if the role's tokenizer has a chat template, unless `chat` says otherwise. `settings` that the
+        template would leave out in silence are refused.
         """
         if role is None and len(self._roles) == 1:
             chosen = next(iter(self._roles.values()))
@@ -106,12 +110,17 @@ class Team:
         templated = chosen.tokenizer.render is not None
         if chat and not templated:
             raise WorkflowError(f"role {chosen.name}: the tokenizer of policy {chosen.policy} has no chat template")
+        chat = templated if chat is None else chat
+        why = settings.unusable(chosen.tokenizer, chat=chat)
+        if why is not None:
+            raise WorkflowError(f"role {chosen.name}, policy {chosen.policy}: chat settings: {why}")
         return Conversation(
             chosen,
             seed=self._assignment.seed,
             request_id=f"{self._assignment.request_id}.{chosen.name}",
             time_left=self._time_left,
-            chat=templated if chat is None else chat,
+            chat=chat,
+            settings=settings,
             limits=Limits(turns=max_turns, tokens=max_tokens),
             branches=self._branches[chosen.name],
             numbers=self._turns[chosen.name],

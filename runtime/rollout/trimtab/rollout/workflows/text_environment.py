@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.fabric.plugins import find_class
+from trimtab.rollout.workflows.chat_settings import ChatSettings
 from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
 
 Step = tuple[str, float, bool]
@@ -51,7 +52,9 @@ class TextEnvironment:
         max_turns: int = 10,
         max_tokens: int | None = None,
         step_timeout_s: float = 60.0,
+        chat: Mapping[str, Any] | None = None,
     ) -> None:
+        self._chat = ChatSettings.of(chat, name="chat")
         self._make = _maker(environment, environment_args or {})
         self._name = environment
         self._max_turns = max_turns
@@ -60,7 +63,7 @@ class TextEnvironment:
 
     async def run(self, task: Assignment, team: Team, /) -> Episode:
         environment = self._make()
-        conversation = team.begin(max_turns=self._max_turns, max_tokens=self._max_tokens)
+        conversation = team.begin(max_turns=self._max_turns, max_tokens=self._max_tokens, settings=self._chat)
         conversation.hear(await self._call("reset", environment.reset, task.prompt))
         total, done = 0.0, False
         while not done and not (conversation.turns and conversation.over):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.weights.apply.copy_files import CopyFiles, CopyState, DamagedCopy, Held, InvalidUpdate, write_state
+from trimtab.weights.apply.copy_files import CopyFiles, DamagedCopy, Held, InvalidUpdate, write_state
 from trimtab.weights.apply.durable import SharedFile, remove, rename
 from trimtab.weights.apply.mapping import MappedWeights
 from trimtab.weights.digests import block_digest
@@ -61,10 +61,9 @@ class CopyBuilder:
             raise InvalidUpdate(f"the blocks {missing} are missing; put them before finishing")
         if wrong := [index for index, digest in enumerate(held.digests) if digests[index] != digest]:
             raise DamagedCopy(f"the blocks {wrong} are not those of {held}; fetch them again")
-        self._file.sync()
-        self._file.close()
         rename(self._files.building, self._files.model)
-        write_state(self._files, CopyState(layout_digest=self._layout.digest, held=held))
+        write_state(self._files, layout_digest=self._layout.digest, held=held, sync=self._file.sync)
+        self._file.close()
         weights = MappedWeights(self._files.model)
         self._over = True
         return self._copy(self._files, weights, held, self._locks)

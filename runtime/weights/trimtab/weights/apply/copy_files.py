@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,15 @@ from trimtab.weights.digests import root_digest
 from trimtab.weights.layout import StateLayout
 
 _LOCK_NAME = "copy.lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str | None:
+    """Names this start of the machine; None where it has no name."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or None
+    except OSError:
+        return None
 
 
 class CopyInUse(Exception):
@@ -136,9 +146,19 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     format: Literal[1] = 1
     layout_digest: str
     held: Held
+    boot: str | None = None
+    """The start of the machine in which it was written, if its disk was not waited for."""
 
 
-def write_state(files: CopyFiles, state: CopyState) -> None:
+def write_state(files: CopyFiles, *, layout_digest: str, held: Held, sync: Callable[[], None]) -> None:
+    """What is in the machine's memory outlives every process, and with the machine the pod goes too. So its disk is not
+    waited for, which for a version that changes a little everywhere means all of the model; and a copy that lies there
+    after the machine was started again is not trusted. Where starts cannot be told apart, `sync` brings it to the disk.
+    """
+    boot = boot_id()
+    if boot is None:
+        sync()
+    state = CopyState(layout_digest=layout_digest, held=held, boot=boot)
     with files.next_state.open("wb") as file:
         file.write(msgspec.json.encode(state))
         file.flush()

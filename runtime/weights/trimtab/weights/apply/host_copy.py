@@ -1,7 +1,8 @@
 """The host copy of a model's weights: what a pool decodes against, verifies, and loads its engines from.
 
-It lives in shared memory and has room for one version. A version replaces another in place, by a redo journal on disk:
-killed at any instruction, the copy is bit for bit the old or the new one after the next `open`.
+It is a mapped file with room for one version. A version replaces another in place, by a redo journal: killed at any
+instruction, the copy is bit for bit the old or the new one after the next `open`. A machine that was started again has
+no copy.
 
 Readers of the file see a commit as it happens. The owner tells engines to load only between commits.
 """

@@ -43,7 +43,7 @@ class MappedWeights:
         return self._writable(block).view(f"u{block.element.width}")
 
     def flush(self) -> None:
-        """Costs nothing in shared memory; on a disk it makes the changes outlive the machine."""
+        """On a disk it makes the changes outlive the machine; in shared memory it does nothing."""
         self._map.flush()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from trimtab.weights.apply.copy_files import (
     DamagedJournal,
     Held,
     InvalidUpdate,
+    boot_id,
     read_state,
     write_state,
 )
@@ -40,8 +41,7 @@ def redo(
     with ThreadPoolExecutor(threads, thread_name_prefix="apply") as pool:
         for _ in pool.map(apply, journal.records):
             pass
-    weights.flush()
-    write_state(files, CopyState(layout_digest=weights.layout.digest, held=journal.header.target))
+    write_state(files, layout_digest=weights.layout.digest, held=journal.header.target, sync=weights.flush)
     remove(files.committed)
 
 
@@ -68,6 +68,8 @@ def recover(files: CopyFiles, *, piece_elements: int = PIECE_ELEMENTS) -> tuple[
 
 
 def _check(files: CopyFiles, weights: MappedWeights, state: CopyState) -> None:
+    if state.boot is not None and state.boot != boot_id():
+        raise DamagedCopy(f"{files.model} was written before the machine was started again; parts may be missing")
     if state.layout_digest != weights.layout.digest:
         raise DamagedCopy(f"{files.model} has another layout than {files.state} says")
     try:

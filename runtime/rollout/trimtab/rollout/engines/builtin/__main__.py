@@ -15,12 +15,14 @@ from aiohttp import web
 from trimtab.fabric.readable import unreadable
 from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError
 from trimtab.rollout.engines.builtin.batch import BatchLimits
+from trimtab.rollout.engines.builtin.graphed_decode import hindrance
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
 from trimtab.rollout.engines.builtin.sparse_update import WeightMismatchError
 
 _STOP_TIMEOUT_S = 5.0
+_GPU_PREFILL = 4096
 
 
 @click.command()
@@ -49,12 +51,19 @@ _STOP_TIMEOUT_S = 5.0
     show_default=True,
     help="What it computes with; auto is bfloat16 on a GPU and float32 on a CPU.",
 )
+@click.option(
+    "--disable-cuda-graph", is_flag=True, help="Start a GPU's kernels one by one: slower, but quicker to start."
+)
 @click.option("--weight-version", default="0", show_default=True)
 @click.option("--max-running-requests", type=int, default=BatchLimits.max_running, show_default=True)
 @click.option("--max-queued-requests", type=int, default=4096, show_default=True)
 @click.option("--max-total-tokens", type=int, default=BatchLimits.max_total_tokens, show_default=True)
 @click.option("--max-cached-tokens", type=int, default=BatchLimits.max_cached_tokens, show_default=True)
-@click.option("--chunked-prefill-size", type=int, default=BatchLimits.prefill_tokens, show_default=True)
+@click.option(
+    "--chunked-prefill-size",
+    type=int,
+    help="Tokens of prompts in one step, which a pause waits for; 512, on a GPU 4096.",
+)
 def main(
     *,
     model_path: Path,
@@ -64,12 +73,13 @@ def main(
     device: str,
     threads: int,
     dtype: str,
+    disable_cuda_graph: bool,
     weight_version: str,
     max_running_requests: int,
     max_queued_requests: int,
     max_total_tokens: int,
     max_cached_tokens: int,
-    chunked_prefill_size: int,
+    chunked_prefill_size: int | None,
 ) -> None:
     """Serve a transformers-format checkpoint of the Llama, Qwen2 or Qwen3 family."""
     if why := unreadable(model_path):
@@ -77,11 +87,14 @@ def main(
     torch.set_num_threads(threads)
     types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
     model = EngineModel(model_path, device=device, dtype=types[dtype])
+    if device.startswith("cuda") and not disable_cuda_graph:
+        _capture(model, most_rows=max_running_requests)
     limits = BatchLimits(
         max_running=max_running_requests,
         max_total_tokens=max_total_tokens,
         max_cached_tokens=max_cached_tokens,
-        prefill_tokens=chunked_prefill_size,
+        prefill_tokens=chunked_prefill_size
+        or (_GPU_PREFILL if device.startswith("cuda") else BatchLimits.prefill_tokens),
     )
     scheduler = Scheduler(model, weight_version=weight_version, limits=limits, max_held=max_queued_requests)
     scheduler.start()
@@ -99,6 +112,13 @@ def main(
     )
     if server.failed:
         raise click.ClickException(str(scheduler.death))
+
+
+def _capture(model: EngineModel, *, most_rows: int) -> None:
+    if why := hindrance():
+        click.echo(f"decoding without CUDA graphs, several times slower: {why}", err=True)
+    else:
+        model.capture_graphs(most_rows=most_rows)
 
 
 def _device(name: str) -> str:

@@ -102,7 +102,7 @@ class ControlEndpoints:
         await carried_out(lambda: self._scheduler.install(staged, weight_version=weight_version))
 
     async def _write_sparse(self, path: Path, weight_version: str) -> None:
-        update = await asyncio.to_thread(read_sparse_update, path)
+        update = await asyncio.to_thread(lambda: self._model.place(read_sparse_update(path)))
         await carried_out(lambda: self._scheduler.write(update, weight_version=weight_version))
 
     async def update_version(self, request: web.Request) -> web.Response:

@@ -10,14 +10,17 @@ import torch
 import xxhash
 
 from trimtab.rollout.engines.builtin.architecture import read_architecture
+from trimtab.rollout.engines.builtin.graphed_decode import GraphedDecode
 from trimtab.rollout.engines.builtin.kv_rows import Arena, KvShape
-from trimtab.rollout.engines.builtin.sparse_update import SparseTensor
+from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, SparseUpdate
 from trimtab.rollout.engines.builtin.transformer import Piece, Transformer
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 
 class EngineModel:
-    """A causal language model. Not thread-safe: the scheduler's thread owns it, and only `stage` may run elsewhere."""
+    """A causal language model. Not thread-safe: the scheduler's thread owns it; only `stage` and `place` may run
+    elsewhere.
+    """
 
     def __init__(self, path: Path, *, device: str, dtype: torch.dtype | None = None) -> None:
         self._device = torch.device(device)
@@ -26,6 +29,7 @@ class EngineModel:
         self.architecture = read_architecture(path)
         self._transformer = Transformer(self.architecture, device=self._device, dtype=self._dtype)
         self._weights = self.stage(path)
+        self._graphs: GraphedDecode | None = None
         self.kv_shape = KvShape(
             layers=self.architecture.layers,
             kv_heads=self.architecture.kv_heads,
@@ -36,13 +40,26 @@ class EngineModel:
         )
 
     @torch.inference_mode()
+    def capture_graphs(self, *, most_rows: int) -> None:
+        """Decode by CUDA graphs from now on, of so many rows at most."""
+        self._graphs = GraphedDecode(
+            self._transformer,
+            self._weights,
+            self.kv_shape,
+            most_rows=most_rows,
+            vocabulary=self.architecture.vocabulary,
+        )
+
+    @torch.inference_mode()
     def extend(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of every sequence in the pieces."""
         return self._transformer.extend(self._weights, pieces)
 
     @torch.inference_mode()
     def decode(self, arenas: Sequence[Arena[Any]], tokens: Sequence[int]) -> torch.Tensor:
-        """Logits after one more token on every row."""
+        """Logits after one more token on every row; the next step may overwrite them."""
+        if self._graphs is not None:
+            return self._graphs.decode(arenas, tokens)
         return self._transformer.decode(self._weights, arenas, tokens)
 
     @torch.inference_mode()
@@ -52,13 +69,23 @@ class EngineModel:
 
     def install(self, weights: ServedWeights) -> None:
         """Serve what was staged."""
-        self._weights = weights
+        if self._graphs is None:
+            self._weights = weights
+        else:
+            self._weights.take(weights)
 
     @torch.inference_mode()
-    def write(self, changes: Sequence[SparseTensor]) -> None:
-        """Change elements of the served weights. If one does not fit: WeightMismatchError, and nothing is changed."""
-        self._weights.check(changes)
-        self._weights.write(changes)
+    def place(self, update: SparseUpdate) -> PlacedUpdate:
+        """Get an update ready to be written, while others are served. WeightMismatchError if it does not fit."""
+        tensors = tuple(map(self._weights.placed, update.tensors))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return PlacedUpdate(base_version=update.base_version, tensors=tensors)
+
+    @torch.inference_mode()
+    def write(self, update: PlacedUpdate) -> None:
+        """Change elements of the served weights."""
+        self._weights.write(update.tensors)
 
     @torch.inference_mode()
     def checksum(self) -> str:

@@ -16,7 +16,7 @@ from typing import Literal
 from trimtab.rollout.engines.builtin.batch import BatchLimits, ContinuousBatch
 from trimtab.rollout.engines.builtin.generation import Generation
 from trimtab.rollout.engines.builtin.model import EngineModel
-from trimtab.rollout.engines.builtin.sparse_update import SparseUpdate, WeightMismatchError
+from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, WeightMismatchError
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -147,7 +147,7 @@ class Scheduler:
         """Serve weights that were staged beside the present ones."""
         return self._command(lambda: self._change_weights(lambda: self._model.install(weights), weight_version))
 
-    def write(self, update: SparseUpdate, *, weight_version: str) -> Future[None]:
+    def write(self, update: PlacedUpdate, *, weight_version: str) -> Future[None]:
         """Change elements of the present weights. WeightMismatchError if these are not the ones to be changed."""
         return self._command(lambda: self._write(update, weight_version))
 
@@ -245,12 +245,12 @@ class Scheduler:
             raise EngineBusyError("the cache is not flushed while requests are held; abort or finish them first")
         self._batch.flush_prefixes()
 
-    def _write(self, update: SparseUpdate, weight_version: str) -> None:
+    def _write(self, update: PlacedUpdate, weight_version: str) -> None:
         if update.base_version != self.weight_version:
             raise WeightMismatchError(
                 f"the update changes version {update.base_version}, and {self.weight_version} is served"
             )
-        self._change_weights(lambda: self._model.write(update.tensors), weight_version)
+        self._change_weights(lambda: self._model.write(update), weight_version)
 
     def _change_weights(self, change: Callable[[], None], weight_version: str | None) -> None:
         """Requests that run go on with the keys and values they have; no other request may start from those."""

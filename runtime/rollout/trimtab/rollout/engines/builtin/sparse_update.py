@@ -50,6 +50,23 @@ class SparseUpdate:
     tensors: tuple[SparseTensor, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlacedTensor:
+    """New values of elements of one tensor that has them, on its device."""
+
+    name: str
+    where: tuple[torch.Tensor, ...]
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedUpdate:
+    """An update that fits, where it will be needed: all that is left is to write it."""
+
+    base_version: str
+    tensors: tuple[PlacedTensor, ...]
+
+
 def write_sparse_update(path: Path, changes: Iterable[SparseChange], *, base_version: str) -> None:
     """The changes of `trimtab.weights.apply.changes.sparse_changes`, of which one tensor may have several."""
     parts: dict[str, list[SparseChange]] = {}

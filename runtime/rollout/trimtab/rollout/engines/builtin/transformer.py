@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,13 +91,32 @@ class Transformer:
         ids = torch.tensor(tokens, device=self._device)
         return self._logits(weights, self._layers(weights, ids, lengths, attend))
 
+    def decode_in_place(self, weights: ServedWeights, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """The same for rows that lie at the addresses in `places` (see decode_kernels), in few kernels that wait for no
+        number on the host.
+        """
+        from trimtab.rollout.engines.builtin import decode_kernels  # it brings Triton, which only a GPU has a use for
+
+        shape = self._shape
+        cosine, sine = self._angles(places[0])
+        add_norm = partial(decode_kernels.add_norm, epsilon=shape.norm_epsilon)
+        hidden = functional.embedding(tokens, weights.embedding)
+        change = None
+        for number, layer in enumerate(weights.layers):
+            queries = decode_kernels.rotate_and_keep(
+                layer.qkv(add_norm(hidden, change, layer.input_norm)), layer.qk_norms, cosine, sine, places,
+                layer=number, heads=shape.heads, kv_heads=shape.kv_heads, epsilon=shape.norm_epsilon,
+            )  # fmt: skip
+            change = layer.output(decode_kernels.attend(queries, places, layer=number, kv_heads=shape.kv_heads))
+            gate_up = layer.gate_up(add_norm(hidden, change, layer.mlp_norm))
+            change = layer.down(decode_kernels.gated(gate_up))
+        return functional.linear(add_norm(hidden, change, weights.norm), weights.head)
+
     def _layers(
         self, weights: ServedWeights, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         shape = self._shape
-        angles = positions[:, None, None].float() * self._frequencies
-        cosine = (angles.cos() * shape.rotary_scale).to(self._dtype)
-        sine = (angles.sin() * shape.rotary_scale).to(self._dtype)
+        cosine, sine = self._angles(positions)
         hidden = functional.embedding(tokens, weights.embedding)
         for number, layer in enumerate(weights.layers):
             heads = layer.qkv(self._norm(hidden, layer.input_norm)).view(len(hidden), -1, shape.head_size)
@@ -108,6 +128,12 @@ class Transformer:
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate) * up)
         return hidden
+
+    def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine (tokens, 1, half of a head)."""
+        angles = positions[:, None, None].float() * self._frequencies
+        scale = self._shape.rotary_scale
+        return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 
     def _logits(self, weights: ServedWeights, hidden: torch.Tensor) -> torch.Tensor:
         return functional.linear(self._norm(hidden, weights.norm), weights.head)

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trimtab.rollout.engines.builtin.architecture import Architecture
-from trimtab.rollout.engines.builtin.sparse_update import SparseTensor, WeightMismatchError
+from trimtab.rollout.engines.builtin.sparse_update import PlacedTensor, SparseTensor, WeightMismatchError
 
 _DERIVED = "rotary_emb.inv_freq"
 """Old checkpoints store it; it follows from the configuration."""
@@ -87,23 +87,31 @@ class ServedWeights:
             weights.named[name].copy_(content)
         return weights
 
-    def check(self, changes: Sequence[SparseTensor]) -> None:
-        """Raises what `write` must not find out halfway."""
-        for change in changes:
-            if change.name not in self.named:
-                raise WeightMismatchError(f"the update changes {change.name}, which the served model does not have")
-            elements = self.named[change.name].numel()
-            if len(change.indices) and not 0 <= int(change.indices.min()) <= int(change.indices.max()) < elements:
-                raise WeightMismatchError(f"the update of {change.name} points outside its {elements} elements")
+    def placed(self, change: SparseTensor) -> PlacedTensor:
+        """On the device. Raises WeightMismatchError if it does not fit, which `write` must not find out halfway."""
+        served = self.named.get(change.name)
+        if served is None:
+            raise WeightMismatchError(f"the update changes {change.name}, which the served model does not have")
+        elements = served.numel()
+        if len(change.indices) and not 0 <= int(change.indices.min()) <= int(change.indices.max()) < elements:
+            raise WeightMismatchError(f"the update of {change.name} points outside its {elements} elements")
+        indices = change.indices.to(self._device, torch.int64)
+        return PlacedTensor(
+            name=change.name,
+            where=(indices,) if served.dim() == 1 else (indices // served.shape[1], indices % served.shape[1]),
+            values=change.values.to(self._device, self._dtype),
+        )
 
-    def write(self, changes: Sequence[SparseTensor]) -> None:
-        """Put new values into the live tensors; `check` has passed."""
+    def write(self, changes: Sequence[PlacedTensor]) -> None:
+        """Put new values into the live tensors."""
         for change in changes:
-            served = self.named[change.name]
-            indices = change.indices.to(self._device, torch.int64)
-            values = change.values.to(self._device, self._dtype)
-            where = (indices,) if served.dim() == 1 else (indices // served.shape[1], indices % served.shape[1])
-            served.index_put_(where, values)
+            self.named[change.name].index_put_(change.where, change.values)
+
+    @torch.inference_mode()
+    def take(self, other: ServedWeights) -> None:
+        """Take over all values; the tensors stay where they are."""
+        for name, tensor in other.named.items():
+            self.named[name].copy_(tensor)
 
     def _layer(self, prefix: str) -> LayerWeights:
         shape = self._architecture

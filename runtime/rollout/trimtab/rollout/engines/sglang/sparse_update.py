@@ -35,11 +35,6 @@ class _EmptyTensor:
         return torch.Tensor, ()
 
 
-def takes_sparse_updates(info: ServerInfo) -> bool:
-    """Whether the server was launched for them."""
-    return set(LOADERS) <= set(info.weight_loaders) and info.tensor_parallel == 1
-
-
 def serialized_path(file: Path) -> str:
     """The named tensors of a request: for `PREPARE`, and again for `COMMIT` if the outcome was good."""
     payload = pickle.dumps([(str(file), _EmptyTensor())], protocol=_PICKLE_PROTOCOL)
@@ -66,9 +61,10 @@ class SglangSparseFile(SparseFile):
     nothing and leaves its verdict in a file, and only the second changes weights, and the version with them.
     """
 
+    def suits(self, info: ServerInfo) -> bool:
+        return set(LOADERS) <= set(info.weight_loaders) and info.tensor_parallel == 1
+
     async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
-        if not takes_sparse_updates(await engine.server_info(timeout_s=timeout_s)):
-            raise EngineRefused("/server_info: it was not launched with our weight loaders, or has several ranks")
         # SGLang does not tell its loaders what it serves.
         served = (await engine.model_info(timeout_s=timeout_s)).weight_version
         path = [serialized_path(self.path)]
