@@ -57,10 +57,10 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
-from trimtab.trainer.__main__ import TrainerPodSettings
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
+from trimtab.trainer.rank_place import TrainerPodSettings
 from trimtab.weights import layout
 from trimtab.weights.puller import WeightPuller
 from trimtab.weights.store.latest import LatestPointer
@@ -185,16 +185,15 @@ class Site:
                 "weights": {"signing_seed": self._signer.reveal_seed()},
                 "probes": {"host": "127.0.0.1", "port": 0},
                 "job_file": self.folder / "job.yaml",
-                "scratch": self.folder / "scratch",
+                # Another attempt is another pod, with a disk of its own; ranks of the one before may still be alive.
+                "scratch": self.folder / "scratch" / str(attempt),
                 "attempt": attempt,
             }
         )
         pids = []
         for rank in range(RANKS):
-            # A rank of another attempt is another pod, with a disk of its own; the one it follows may still be alive.
-            own = settings.model_copy(update={"scratch": self.folder / "scratch" / f"{attempt}-{rank}"})
             plan = RankPlan(
-                settings=own, rank=rank, port=port, folder=self.folder, death=death if rank == victim else None
+                settings=settings, rank=rank, port=port, folder=self.folder, death=death if rank == victim else None
             )
             pids.append(self._template.start(run_rank, plan))
         self._alive.update(pids)

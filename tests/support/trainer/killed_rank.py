@@ -30,6 +30,7 @@ from trimtab.trainer.batch_stream import BatchStream
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.rank_place import TrainerPodSettings
 from trimtab.weights.codec.blocks import encode_change, encode_whole
 from trimtab.weights.codec.change import find_change
 from trimtab.weights.layout import StateLayout
@@ -100,9 +101,9 @@ class Death:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlan:
-    """One rank of one attempt."""
+    """One rank of one attempt, all of which are in one pod."""
 
-    settings: trainer.TrainerPodSettings
+    settings: TrainerPodSettings
     rank: int
     port: int
     folder: Path
@@ -149,6 +150,7 @@ def run_rank(plan: RankPlan) -> None:
     os.environ.update(
         environment_for(plan.settings),
         RANK=str(plan.rank),
+        LOCAL_RANK=str(plan.rank),
         WORLD_SIZE=str(RANKS),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(plan.port),

@@ -24,7 +24,7 @@ def make_model(folder: Path) -> None:
         num_key_value_heads=8, max_position_embeddings=64, tie_word_embeddings=True,
     )  # fmt: skip
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model = LlamaForCausalLM(config).to(torch.bfloat16)  # type: ignore[arg-type]
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)

@@ -37,7 +37,7 @@ class BlankModel:
             setattr(module, attribute, value)
             computed[name] = value
         # What is on the meta device stays as it is; so only the buffers get values.
-        causal_lm.initialize_weights()
+        causal_lm.initialize_weights()  # type: ignore[no-untyped-call]
         return cls(causal_lm, {name: value.clone() for name, value in computed.items()})
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ def _on_meta(folder: Path) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_not_quantised(config, folder)
         with _META:
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32, attn_implementation="sdpa"
             )
     except OSError as error:
