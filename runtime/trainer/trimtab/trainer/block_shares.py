@@ -52,6 +52,9 @@ class BlockShares:
     def owned_by(self, rank: int, layout: StateLayout) -> tuple[Block, ...]:
         return tuple(block for block, owner in zip(layout.blocks, self.owners, strict=True) if owner == rank)
 
+    def held_by(self, rank: int) -> tuple[Segment, ...]:
+        return tuple(segment for its in self.segments for segment in its if segment.holder == rank)
+
 
 def _parts(layout: StateLayout, block: Block, *, ranks: int, spread: frozenset[str]) -> Iterator[Segment]:
     width = block.element.width

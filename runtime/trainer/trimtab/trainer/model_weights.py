@@ -1,8 +1,8 @@
 """A model's weights as a publisher reads them: Hugging Face names, in the published type, a block at a time.
 
-Master weights of a single rank on a CPU are rounded as they are read, so there is no second copy of the model. On a GPU
-there is one in the published type, which the next version is compared with (device_shadow.py). Of several ranks each
-has a copy of its share (spread_weights.py).
+Master weights of a single rank on a CPU are rounded as they are read, so there is no second copy of the model. Of
+several ranks each has a copy of its share (spread_weights.py). On a GPU each rank has one, in the published type, of
+what it holds there, which the next version is compared with (device_shadow.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.trainer import ranks
+from trimtab.trainer.change_exchange import ChangeExchange, ExchangedChanges
 from trimtab.trainer.network.policy_network import held_here
 from trimtab.trainer.spread_weights import SpreadWeights
 from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
@@ -22,6 +23,7 @@ from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
 
 if TYPE_CHECKING:
+    from trimtab.trainer.block_shares import BlockShares
     from trimtab.trainer.device_shadow import DeviceShadow
 
 _DTYPES = {
@@ -66,24 +68,42 @@ class PublishedModel:
         self._model = model
         self._dtype = dtype
         self._shadow: DeviceShadow | None = None
+        self._exchange: ChangeExchange | None = None
         self._share: SpreadWeights | None = None
 
     def weights(self) -> WeightSource | WeightShare | WeightChanges:
-        """As they are now: all of them at first, and on a GPU from then on what changed since the last call. Of several
-        ranks each gets the blocks that it owns, in a copy that the next call overwrites.
+        """As they are now: all of them at first, and on GPUs from then on what changed since the last call. Of several
+        ranks each gets the blocks that it owns, in a copy that the next call overwrites, or their changes.
         """
-        if ranks.world_size() > 1:
-            return self._copied_share()
         if self._shadow is not None:
-            return self._shadow.take(self._held())
+            changes = self._shadow.take(self._held())
+            return changes if self._exchange is None else ExchangedChanges(changes, self._exchange)
+        if ranks.world_size() > 1:
+            share = self._copied_share()
+            self._find_changes(share.layout, shares=share.shares)
+            return share
         everything = ModelWeights(self._model, dtype=self._dtype)
-        if all(tensor.is_cuda for tensor in self._held().values()):
-            # Triton is wherever torch has a GPU, and need not be elsewhere.
-            from trimtab.trainer.device_shadow import DeviceShadow
-
-            if DeviceShadow.fits(self._held(), published=self._dtype):
-                self._shadow = DeviceShadow(everything.layout, self._held(), published=self._dtype)
+        self._find_changes(everything.layout, shares=None)
         return everything
+
+    def _find_changes(self, layout: StateLayout, *, shares: BlockShares | None) -> None:
+        """From here on where the weights are, if that is on GPUs and all ranks can."""
+        held = self._held()
+        if not _on_gpu(held):
+            return
+        # Triton is wherever torch has a GPU, and need not be elsewhere.
+        from trimtab.trainer.device_shadow import DeviceShadow
+
+        (hindered,) = ranks.maxima(not DeviceShadow.fits(held, published=self._dtype))
+        if hindered:
+            return
+        segments = None
+        if shares is not None:
+            segments = shares.held_by(ranks.rank())
+            self._exchange = ChangeExchange(layout, shares)
+            # It is the publisher's now, and not needed again.
+            self._share = None
+        self._shadow = DeviceShadow(layout, held, published=self._dtype, segments=segments)
 
     def _copied_share(self) -> SpreadWeights:
         if self._share is None:
@@ -96,6 +116,10 @@ class PublishedModel:
 
     def _held(self) -> dict[str, torch.Tensor]:
         return {name: held_here(tensor) for name, tensor in unique_tensors(self._model).items()}
+
+
+def _on_gpu(tensors: Mapping[str, torch.Tensor]) -> bool:
+    return all(tensor.is_cuda for tensor in tensors.values())
 
 
 def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -33,11 +33,11 @@ class SpreadWeights:
     ) -> None:
         self.layout = layout
         self._dtypes = dtypes
-        self._shares = BlockShares.of(layout, ranks=ranks.world_size(), spread=spread)
-        self.own = self._shares.owned_by(ranks.rank(), layout)
+        self.shares = BlockShares.of(layout, ranks=ranks.world_size(), spread=spread)
+        self.own = self.shares.owned_by(ranks.rank(), layout)
         self._content = {block.index: np.empty(block.size, dtype=np.uint8) for block in self.own}
         self._rounds = [
-            [segment for block in blocks for segment in self._shares.segments[block.index]]
+            [segment for block in blocks for segment in self.shares.segments[block.index]]
             for blocks in _rounds(layout, round_bytes=round_bytes)
         ]
 
@@ -55,7 +55,7 @@ class SpreadWeights:
         sent: list[list[torch.Tensor]] = [[] for _ in range(ranks.world_size())]
         awaited: list[list[Segment]] = [[] for _ in range(ranks.world_size())]
         for segment in segments:
-            owner = self._shares.owners[segment.block]
+            owner = self.shares.owners[segment.block]
             if segment.holder == owner == me:
                 self._place(segment, self._published(segment, held).numpy())
             elif segment.holder == me:
