@@ -35,7 +35,6 @@ def make_model(folder: Path) -> None:
 
 def run_rank(model: Path, target: Path, with_weights: bool, rank: int) -> None:
     """Writes the most memory that loading took, and with it the whole weights or what the rank holds."""
-    torch.set_num_threads(1)
     before = _resident()
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
     learner = Learner(policy(), model_path=model)
