@@ -105,8 +105,9 @@ class RLJobSpec(ApiModel):
         ),
         Rule(
             "self.policies.all(policy, "
-            "policy.trainer.replicas <= (has(policy.batchSize) ? policy.batchSize : self.data.batchSize))",
-            "batchSize must be at least trainer.replicas: every rank needs a sample",
+            "policy.trainer.replicas * policy.trainer.devicesPerReplica <= "
+            "(has(policy.batchSize) ? policy.batchSize : self.data.batchSize))",
+            "batchSize must be at least trainer.replicas * trainer.devicesPerReplica: every rank needs a sample",
             ".data.batchSize",
         ),
         Rule(

@@ -17,7 +17,10 @@ from trimtab.api.training import TrainerSettings
 class TrainerSpec(TrainerSettings):
     """What the trainer should be."""
 
-    rules = (Rule("has(self.model) == has(oldSelf.model)", "model is immutable: versions continue from it", ".model"),)
+    rules = (
+        *TrainerSettings.rules,
+        Rule("has(self.model) == has(oldSelf.model)", "model is immutable: versions continue from it", ".model"),
+    )
 
     job_ref: Annotated[JobRef, immutable("jobRef", why="ranks are wired to one job; create another Trainer")]
     """The RLJob this trainer works for."""
@@ -39,9 +42,9 @@ class TrainerStatus(ApiModel):
     conditions: Conditions = ()
     """Ready, Accepted, Progressing and Suspended."""
     replicas: Count = 0
-    """Ranks that exist."""
+    """Pods that exist."""
     ready_replicas: Count = 0
-    """Ranks that train."""
+    """Pods whose ranks train."""
     attempt: Count = 0
     """How often the group was started; it marks pods, logs and checkpoints."""
     started_attempt: Count | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from trimtab.api.model import ApiModel
+from trimtab.api.rules import Rule
 from trimtab.api.scalars import Location, PodTemplate, PositiveCount, Resources, Seconds
 
 
@@ -38,15 +39,31 @@ class Checkpoint(ApiModel):
     """Where they go, a folder or `s3://bucket/prefix`; absent, the job's own object storage."""
 
 
+def _one_rank_per_gpu(resource: str) -> Rule:
+    gpus = f"self.resources.limits['{resource}']"
+    return Rule(
+        f"!('{resource}' in self.resources.limits) || string({gpus}) == string(self.devicesPerReplica)",
+        f"devicesPerReplica must be the number of {resource} in resources.limits: each rank has one GPU of its pod",
+        ".devicesPerReplica",
+        told=f"'devicesPerReplica is ' + string(self.devicesPerReplica) + ', but resources.limits gives each pod ' + "
+        f"string({gpus}) + ' {resource}: set both to the same number, each rank has one GPU of its pod'",
+    )
+
+
 class TrainerSettings(ApiModel):
     """How a policy's trainer runs."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (_one_rank_per_gpu("nvidia.com/gpu"), _one_rank_per_gpu("amd.com/gpu"))
+
     replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Ranks. They start, fail and restart as one group; a change restarts the group from its checkpoint."""
+    """Pods. They start, fail and restart as one group; a change restarts the group from its checkpoint."""
+    devices_per_replica: Annotated[int, Field(ge=1, le=64)] = 1
+    """Ranks in each pod, one for each of its GPUs; ranks of a pod share its host and NVLink. All ranks together,
+    replicas times this, hold one copy of model and optimiser. A change restarts the group from its checkpoint."""
     resources: Resources = Resources()
-    """Compute resources of each rank."""
+    """Compute resources of each pod, for all ranks in it."""
     template: PodTemplate | None = None
-    """Pod template of the ranks, laid over what the operator generates; a container named `trainer` replaces ours."""
+    """Pod template of the trainer, laid over what the operator generates; a container named `trainer` replaces ours."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type that weights are published in and scored with; on a GPU also computed in. Master weights and optimiser
     state are always float32."""
@@ -62,3 +79,7 @@ class TrainerSettings(ApiModel):
     """Publication of weights."""
     checkpoint: Checkpoint = Checkpoint()
     """Checkpoints."""
+
+    @property
+    def ranks(self) -> int:
+        return self.replicas * self.devices_per_replica

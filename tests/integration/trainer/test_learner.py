@@ -28,7 +28,7 @@ from trimtab.trainer.checkpoints.state import tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.network.policy_network import UnsupportedModel
+from trimtab.trainer.network.model_files import UnsupportedModel
 
 STEPS = 3
 

@@ -25,7 +25,8 @@ from trimtab.api.sampling import Sampling
 from trimtab.trainer.batch import Row, RowEpisode, pack
 from trimtab.trainer.network.attention import bundles
 from trimtab.trainer.network.chosen_logprobs import chosen_logprobs
-from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel
+from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.policy_network import PolicyNetwork
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 97,

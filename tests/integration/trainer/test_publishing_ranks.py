@@ -1,4 +1,4 @@
-"""The weights that are published of a model that is spread over ranks."""
+"""One, two and four ranks publish the same weights: what one rank alone would have, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,93 @@ from safetensors.torch import load_file
 
 from tests.support.template_process import TemplateProcess
 from tests.support.trainer.forked_ranks import run_ranks
-from tests.support.trainer.publishing_ranks import RANKS, run_rank
-from tests.support.trainer.samples import policy
-from trimtab.trainer.learner import Learner
-from trimtab.trainer.model_weights import ModelWeights
+from tests.support.trainer.publishing_ranks import BLOCK_BYTES, VERSIONS, Scene, run_rank
+from tests.support.trainer.storages import SIGNER
+from tests.support.weights.small_blocks import cut_small_blocks
+from tests.support.weights.weight_site import D
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.fabric.signing import Verifier
+from trimtab.weights import layout
+from trimtab.weights.puller import WeightPuller
+from trimtab.weights.store.latest import LatestPointer
+from trimtab.weights.store.position import Position
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored when the test is over."""
+    monkeypatch.setattr(layout, "BLOCK_BYTES", layout.BLOCK_BYTES)
+    monkeypatch.setattr(layout, "_OWN_BLOCK_BYTES", layout._OWN_BLOCK_BYTES)
+    cut_small_blocks(BLOCK_BYTES)
 
 
-async def test_rank_0_alone_keeps_them_and_they_are_those_of_one_rank(
-    rank_template: TemplateProcess, model: Path, tmp_path: Path
+class Published:
+    """What a group of ranks has published in a store of its own."""
+
+    def __init__(self, template: TemplateProcess, model: Path, nats: NatsSettings, bus: Bus) -> None:
+        self._template = template
+        self._model = model
+        self._nats = nats
+        self._bus = bus
+
+    async def by(
+        self, count: int, objects: ObjectStoreSettings, folder: Path, *, moved: bool
+    ) -> tuple[dict[int, str], dict[str, torch.Tensor]]:
+        """The digest of each version, and the tensors of the last."""
+        topology = JobTopology("t", f"ranks-{count}")
+        await KeyValue.declare(self._bus, topology.weights, deadline_s=D)
+        objects = objects.model_copy(update={"prefix": f"{objects.prefix}/{count}"})
+        scene = Scene(
+            model=self._model, nats=self._nats, objects=objects, topology=topology, folder=folder, moved=moved
+        )
+        await run_ranks(self._template, run_rank, scene, world_size=count)
+        async with ObjectStore(objects) as store:
+            latest = await LatestPointer(store, "p").read(deadline_s=D)
+            assert latest is not None
+            puller = WeightPuller(
+                store, "p", Verifier([SIGNER.public_text]), folder=folder / f"copy-{count}",
+                spool=folder / f"spool-{count}", member="m", threads=2,
+            )  # fmt: skip
+            await puller.open()
+            assert await puller.pull(deadline_s=D) == Position(1, VERSIONS - 1)
+            tensors = load_file(puller.folder / "model.safetensors")
+            await puller.close()
+        return {entry.target.version: entry.root for entry in latest.catalogue}, tensors
+
+
+@pytest.fixture
+def published(rank_template: TemplateProcess, model: Path, nats_settings: NatsSettings, bus: Bus) -> Published:
+    return Published(rank_template, model, nats_settings, bus)
+
+
+@pytest.mark.parametrize("counts", [(2,), pytest.param((4,), marks=pytest.mark.slow)])
+async def test_the_same_weights_are_published_alike_by_any_number_of_ranks(
+    published: Published, store_settings: ObjectStoreSettings, tmp_path: Path, counts: tuple[int, ...]
 ) -> None:
-    await run_ranks(rank_template, run_rank, model, tmp_path / "read", world_size=RANKS)
-    alone = Learner(policy(dtype="bfloat16"), model_path=model).weights()
-    assert isinstance(alone, ModelWeights)
-    expected = np.empty(alone.layout.data_bytes, dtype=np.uint8)
-    for block in alone.layout.blocks:
-        alone.read(block, expected[block.start : block.end])
-    assert torch.equal(load_file(tmp_path / "read")["read"], torch.from_numpy(expected))
+    roots, tensors = await published.by(1, store_settings, tmp_path, moved=True)
+    assert len(set(roots.values())) == VERSIONS
+    for count in counts:
+        its_roots, its_tensors = await published.by(count, store_settings, tmp_path, moved=True)
+        assert its_roots == roots
+        assert its_tensors.keys() == tensors.keys()
+        assert all(torch.equal(its_tensors[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.slow
+async def test_what_ranks_have_trained_together_is_published_as_one_has_it(
+    published: Published, store_settings: ObjectStoreSettings, tmp_path: Path
+) -> None:
+    """Sums of gradients are rounded differently, so weights may differ by a rounding, in a few places."""
+    roots, tensors = await published.by(1, store_settings, tmp_path, moved=False)
+    assert len(set(roots.values())) == VERSIONS
+    for count in (2, 4):
+        its_roots, its_tensors = await published.by(count, store_settings, tmp_path, moved=False)
+        assert its_roots[0] == roots[0], "what they begin with is the same"
+        for name, tensor in tensors.items():
+            ours, theirs = its_tensors[name].float(), tensor.float()
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3, msg=name)
+            assert np.mean((ours != theirs).numpy()) < 0.02, name

@@ -209,6 +209,21 @@ BAD_MANIFESTS = [
     _job("split-group-of-a-policy", "spec.policies", {"spec.policies.1.batchSize": 12}),
     _job("idle-ranks", "spec.data.batchSize", {"spec.policies.0.trainer.replicas": 512}),
     _job(
+        "idle-devices",
+        "spec.data.batchSize",
+        {"spec.policies.0.trainer": {"replicas": 3, "devicesPerReplica": 3}, "spec.policies.0.batchSize": 8},
+    ),
+    _job(
+        "fewer-gpus-than-ranks",
+        "spec.policies[0].trainer.devicesPerReplica",
+        {"spec.policies.0.trainer": {"devicesPerReplica": 8, "resources": {"limits": {"nvidia.com/gpu": 4}}}},
+    ),
+    _trainer(
+        "idle-gpus",
+        "spec.devicesPerReplica",
+        {"spec.devicesPerReplica": 2, "spec.resources": {"limits": {"amd.com/gpu": "8"}}},
+    ),
+    _job(
         "idle-ranks-of-a-policy",
         "spec.data.batchSize",
         {"spec.policies.0.trainer.replicas": 9, "spec.policies.0.batchSize": 8},

@@ -25,7 +25,7 @@ from trimtab.fabric.wire.lease import (
     SampleReference,
     StepTotals,
 )
-from trimtab.fabric.wire.trajectory import Scored
+from trimtab.fabric.wire.trajectory import Scored, Trajectory
 
 Answer = BatchLease | BatchNotReady | LeaseRefused
 NOT_READY = BatchNotReady(policy="solver", step=0, reason="too-few-groups", retry_after=0.01)
@@ -35,10 +35,11 @@ GROUP_SIZE = 2
 class BatchServer:
     """Serves `steps` steps of one group each, then says that the policy is finished."""
 
-    def __init__(self, bus: Bus, topology: JobTopology, *, steps: int) -> None:
+    def __init__(self, bus: Bus, topology: JobTopology, *, steps: int, group_size: int = GROUP_SIZE) -> None:
         self._bus = bus
         self._topology = topology
         self._steps = steps
+        self._group_size = group_size
         self.sequences: list[int] = []
         self.requests: list[BatchRequest] = []
         self.acks: list[LeaseAck] = []
@@ -47,8 +48,8 @@ class BatchServer:
 
     async def open(self) -> Responder:
         await declare_job(self._bus, self._topology, deadline_s=60.0)
-        for number in range(self._steps * GROUP_SIZE):
-            one = trajectory(number, job=self._topology.job)
+        for number in range(self._steps * self._group_size):
+            one = self._trajectory(number)
             stored = await publish(
                 self._bus,
                 self._topology.trajectory_subject("solver"),
@@ -77,8 +78,9 @@ class BatchServer:
     def lease(self, request: BatchRequest) -> Answer:
         if request.step >= self._steps:
             return LeaseRefused(refusal=Refusal.FINISHED, message="enough")
-        numbers = range(request.step * GROUP_SIZE, (request.step + 1) * GROUP_SIZE)
-        made = [trajectory(number, job=self._topology.job) for number in numbers]
+        size = self._group_size
+        numbers = range(request.step * size, (request.step + 1) * size)
+        made = [self._trajectory(number) for number in numbers]
         rewards = tuple(one.outcome.reward for one in made if isinstance(one.outcome, Scored))
         mine = [(number, one) for number, one in zip(numbers, made, strict=True)][request.rank :: request.world_size]
         return BatchLease(
@@ -112,7 +114,10 @@ class BatchServer:
                 )
                 for number, one in mine
             ),
-            totals=StepTotals(samples=GROUP_SIZE, groups=1, episodes=GROUP_SIZE, tokens=12, trained_tokens=4),
+            totals=StepTotals(samples=size, groups=1, episodes=size, tokens=6 * size, trained_tokens=2 * size),
             issued_at=1.0,
             expires_at=2.0,
         )
+
+    def _trajectory(self, number: int) -> Trajectory:
+        return trajectory(number, job=self._topology.job, group_size=self._group_size)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from tests.support.polling import eventually
@@ -37,6 +38,8 @@ async def run_ranks(template: TemplateProcess, work: Callable[..., None], *argum
 
 
 def _as_rank(work: Callable[..., None], arguments: tuple[Any, ...], rank: int, world_size: int, port: int) -> None:
+    # As in a pod. With more, threads of several ranks wait for one another's processors.
+    torch.set_num_threads(1)
     if world_size > 1:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update(address, RANK=str(rank), WORLD_SIZE=str(world_size))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests.support.trainer.interpreted_ranks import check_ranks
 from trimtab.trainer.changed_kernel import CHUNK
 from trimtab.trainer.device_shadow import DeviceShadow
 from trimtab.weights.layout import StateLayout
@@ -48,6 +49,8 @@ def check(published: torch.dtype, *, share: float, capacity: int, seed: int) -> 
 
 
 def main() -> None:
+    # First: ranks are forked, and what computing starts does not survive that.
+    check_ranks()
     cases = itertools.product(_TYPES, (0.0, 0.001, 0.1, 1.0), (CHUNK, 1 << 20))
     for seed, (published, share, capacity) in enumerate(cases):
         check(published, share=share, capacity=capacity, seed=seed)

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 import trimtab.trainer.__main__ as trainer
+from tests.support.weights.small_blocks import cut_small_blocks
 from tests.support.weights.transfer_worker import _parse_once
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import environment_for
@@ -29,12 +30,15 @@ from trimtab.trainer.batch_stream import BatchStream
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.rank_place import TrainerPodSettings
 from trimtab.weights.codec.blocks import encode_change, encode_whole
 from trimtab.weights.codec.change import find_change
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.version_writer import VersionWriter
 
 RANKS = 2
+BLOCK_BYTES = 1 << 10
 _HANGS_S = 30.0
 """After which a rank says in its log where it is."""
 MOMENTS: dict[str, tuple[type, str]] = {
@@ -46,9 +50,11 @@ MOMENTS: dict[str, tuple[type, str]] = {
     "deleting old checkpoints": (ObjectStorage, "delete"),
     "acknowledging": (BatchStream, "acknowledge"),
     "publishing": (WeightPublisher, "publish"),
+    "storing its blocks": (VersionWriter, "store_blocks"),
+    "signing": (VersionWriter, "sign"),
 }
 """What a rank can be in the midst of, and where in the code that is."""
-RANK_0_ALONE = set(MOMENTS) - {"resuming", "writing its file"}
+RANK_0_ALONE = set(MOMENTS) - {"resuming", "writing its file", "publishing", "storing its blocks"}
 TRAINING = "training"
 """Each time that a rank computes on rows."""
 
@@ -95,9 +101,9 @@ class Death:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlan:
-    """One rank of one attempt."""
+    """One rank of one attempt, all of which are in one pod."""
 
-    settings: trainer.TrainerPodSettings
+    settings: TrainerPodSettings
     rank: int
     port: int
     folder: Path
@@ -114,10 +120,11 @@ def prepare(job_file: Path) -> None:
     """
     # Progress bars of all forks would share a lock, and a rank that is killed while it has it stops all that follow.
     disable_progress_bar()
+    cut_small_blocks(BLOCK_BYTES)
     _parse_once()
     job = read_job(job_file)
     AutoModelForCausalLM.from_pretrained(job_file.parent / job.spec.policies[0].weights.uri, dtype=torch.float32)
-    (block,) = StateLayout.of({"x": ("F32", (1 << 12,))}).blocks
+    block = StateLayout.of({"x": ("F32", (1 << 12,))}).blocks[0]
     before = np.zeros(block.size, dtype=np.uint8)
     for every in (1, 50):
         after = before.copy()
@@ -143,6 +150,7 @@ def run_rank(plan: RankPlan) -> None:
     os.environ.update(
         environment_for(plan.settings),
         RANK=str(plan.rank),
+        LOCAL_RANK=str(plan.rank),
         WORLD_SIZE=str(RANKS),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(plan.port),

@@ -1,43 +1,80 @@
-"""Ranks that read the weights of a model that is spread over them, each a process of its own."""
+"""Ranks that load a model, publish their shares of it through a real store, train on, and publish again."""
 
 from __future__ import annotations
 
-import weakref
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors.torch import save_file
-from torch.distributed.tensor import DTensor
+import torch.distributed as dist
 
-from tests.support.trainer.samples import policy
+from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.storages import SIGNER
+from tests.support.weights.small_blocks import cut_small_blocks
+from tests.support.weights.weight_site import RULES, D
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.trainer.background import Background
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.model_weights import ModelWeights
+from trimtab.trainer.network.policy_network import held_here
+from trimtab.trainer.rank_exchange import RankExchange
+from trimtab.weights.baseline import WeightShare
+from trimtab.weights.publisher import WeightPublisher
 
-RANKS = 2
+SAMPLES = 8
+VERSIONS = 3
+BLOCK_BYTES = 64 << 10
 
 
-def run_rank(model: Path, target: Path, rank: int) -> None:
-    """Fails unless rank 0 alone keeps something, in the published type, and no two tensors are ever whole at once."""
-    learner = Learner(policy(dtype="bfloat16"), model_path=model)
-    gathered: list[weakref.ref[torch.Tensor]] = []
-    gather = DTensor.full_tensor
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """`moved`: the weights change as a function of where they are in the model, the same for any number of ranks.
+    Otherwise they are trained."""
 
-    def watched(tensor: DTensor) -> torch.Tensor:
-        assert all(other() is None for other in gathered), "a tensor before this one is still whole"
-        result = gather(tensor)
-        gathered.append(weakref.ref(result))
-        return result
+    model: Path
+    nats: NatsSettings
+    objects: ObjectStoreSettings
+    topology: JobTopology
+    folder: Path
+    moved: bool
 
-    DTensor.full_tensor = watched  # type: ignore[method-assign, assignment]
-    weights = learner.weights()
-    assert isinstance(weights, ModelWeights)
-    assert len(gathered) == len(learner.model.state_dict())
-    kept = weights._tensors
-    assert bool(kept) == (rank == 0)
-    assert {(tensor.dtype, tensor.device.type) for tensor in kept.values()} <= {(torch.bfloat16, "cpu")}
-    if rank == 0:
-        read = np.empty(weights.layout.data_bytes, dtype=np.uint8)
-        for block in weights.layout.blocks:
-            weights.read(block, read[block.start : block.end])
-        save_file({"read": torch.from_numpy(read)}, target)
+
+def run_rank(scene: Scene, rank: int) -> None:
+    """Every rank owns something of what is published."""
+    cut_small_blocks(BLOCK_BYTES)
+    learner = Learner(policy(dtype="bfloat16"), model_path=scene.model)
+    with Background() as background:
+        background.run(_publish(scene, learner, rank=rank))
+
+
+async def _publish(scene: Scene, learner: Learner, *, rank: int) -> None:
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    async with await Bus.connect(scene.nats, name="rank") as bus, ObjectStore(scene.objects) as store:
+        publisher = await WeightPublisher.open(
+            store, KeyValue(bus, scene.topology.weights), job=scene.topology.job, policy="p", signer=SIGNER,
+            rules=RULES, clock=lambda: 1.0, folder=scene.folder / f"{ranks}-{rank}", deadline_s=D, group=RankExchange(),
+        )  # fmt: skip
+        for version in range(VERSIONS):
+            weights = learner.weights()
+            assert isinstance(weights, WeightShare) == (ranks > 1)
+            assert not isinstance(weights, WeightShare) or weights.own
+            captured = await asyncio.to_thread(publisher.capture, weights)
+            await publisher.publish(version, captured, deadline_s=D)
+            if scene.moved:
+                _move(learner, version)
+            else:
+                train_on(learner, rows(SAMPLES, seed=version)[rank::ranks], of=SAMPLES)
+        await publisher.close()
+
+
+@torch.no_grad()
+def _move(learner: Learner, version: int) -> None:
+    """By more than rounding to bfloat16 hides, where the value itself says so."""
+    for parameter in learner.model.parameters():
+        held = held_here(parameter)
+        chosen = (held.view(torch.int32) + version) % 50 == 0
+        held.copy_(torch.where(chosen, held * 1.02, held))

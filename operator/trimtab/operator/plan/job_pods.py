@@ -67,29 +67,34 @@ def trained_policy(job: RLJob, trainer: Trainer) -> Policy:
 
 
 def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]:
-    """One pod per rank. They find each other at $(MASTER_ADDR): the one place where pods of a job talk directly."""
+    """Each has as many ranks as devices. All of them find each other at $(MASTER_ADDR): the one place where pods of a
+    job talk directly.
+    """
     policy = trained_policy(job, trainer)
+    settings = policy.trainer
     group = trainer.metadata.name
-    ranks = policy.trainer.replicas
     pods = []
-    for rank in range(ranks):
-        name = names.trainer_pod_name(group, rank)
+    for ordinal in range(settings.replicas):
+        name = names.trainer_pod_name(group, ordinal)
         ours = (
             "python", "-m", "trimtab.trainer.launch",
-            f"--nnodes={ranks}", f"--node-rank={rank}", "--nproc-per-node=1", "--max-restarts=0",
+            f"--nnodes={settings.replicas}", f"--node-rank={ordinal}",
+            f"--nproc-per-node={settings.devices_per_replica}", "--max-restarts=0",
             "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)",
             "-m", "trimtab.trainer",
         )  # fmt: skip
         container = ContainerPlan(
             name="trainer",
-            command=template_command(policy.trainer.template, container="trainer") or ours,
+            command=template_command(settings.template, container="trainer") or ours,
             environment=_identity(job, role="trainer", pod=name)
             | {
                 "TRIMTAB_POD__POLICY": policy.name,
                 "TRIMTAB_ATTEMPT": str(attempt),
                 "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
+                # torchrun gives ranks that are told to leave half a minute, unless it is told otherwise.
+                "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(settings.grace_period_seconds),
             },
-            resources=policy.trainer.resources,
+            resources=settings.resources,
         )  # fmt: skip
         pods.append(
             PodPlan(
@@ -99,13 +104,13 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
                 gang=True,
                 containers=(container,),
                 restart=Restart.NEVER,
-                grace_s=policy.trainer.grace_period_seconds,
+                grace_s=settings.grace_period_seconds,
                 attempt=attempt,
-                template=policy.trainer.template or {},
+                template=settings.template or {},
             )
         )
     reads = policy.model_dump(mode="json", exclude={"trainer": {"replicas"}})
-    revision = _revision_of(replace(pods[0], attempt=0, containers=()), reads=[ranks, reads])
+    revision = _revision_of(replace(pods[0], attempt=0, containers=()), reads=[settings.replicas, reads])
     return [replace(pod, revision=revision) for pod in pods]
 
 

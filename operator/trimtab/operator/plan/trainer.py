@@ -103,7 +103,7 @@ def _continue(
             return _release(pods)
         if all(pod.phase is Phase.SUCCEEDED for pod in pods):
             return _Decision(reason=COMPLETED, message="every rank has ended well")
-        return _watched(pods)
+        return _watched(pods, devices=trainer.spec.devices_per_replica)
     if current and not failed and all(pod.gated and pod.alive for pod in pods):
         there = {pod.name for pod in pods}
         missing = tuple(StartPod(pod) for pod in wanted if pod.name not in there)
@@ -122,17 +122,17 @@ def _continue(
     return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
 
 
-def _watched(pods: Sequence[ObservedPod]) -> _Decision:
-    """A whole group that has not ended: how many of it train, and what keeps the others."""
+def _watched(pods: Sequence[ObservedPod], *, devices: int) -> _Decision:
+    """A whole group that has not ended: how many of its ranks train, and what keeps the others."""
     unready = [pod for pod in pods if not (pod.ready and pod.phase is Phase.RUNNING)]
-    ready = len(pods) - len(unready)
-    count = f"{ready} of {len(pods)} ranks train"
+    of_ranks = f"{(len(pods) - len(unready)) * devices} of {len(pods) * devices} ranks"
+    count = f"{of_ranks} train"
     if not unready:
         return _Decision(reason="RanksReady", message=count)
     trouble = told(unready)
     if all(pod.trouble is not None and pod.trouble.reason == NODE_NOT_READY for pod in unready):
         # They are cut off from the cluster, not necessarily from one another.
-        return _Decision(reason=NODE_NOT_READY, message=f"{ready} of {len(pods)} ranks are within sight; {trouble}")
+        return _Decision(reason=NODE_NOT_READY, message=f"{of_ranks} are within sight; {trouble}")
     return _Decision(reason="RanksNotReady", message=count + (f"; {trouble}" if trouble else ""))
 
 

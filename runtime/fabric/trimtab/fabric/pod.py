@@ -63,8 +63,10 @@ class Pod(Generic[S]):
         return self.settings.job_file.parent
 
 
-def pod_settings(kind: type[S]) -> S:
-    """The settings, with logs configured; ends the process with a readable list when they are wrong."""
+def pod_settings(kind: type[S], **identity: str) -> S:
+    """The settings, with logs configured; ends the process with a readable list when they are wrong. Every line of the
+    log names the pod, and this process in it by `identity`.
+    """
     try:
         settings = load_settings(os.environ, kind)
     except SettingsError as error:
@@ -74,9 +76,11 @@ def pod_settings(kind: type[S]) -> S:
         settings.logs,
         stream=sys.stderr,
         secrets=secret_values(settings),
+        redactor=REDACTOR,
         job=settings.pod.job,
         role=settings.pod.role,
         pod=settings.pod.name,
+        **identity,
     )
     return settings
 

@@ -26,7 +26,6 @@ from trimtab.fabric.parent_death import die_with_launcher
 from trimtab.fabric.pod import (
     EXIT_MISCONFIGURED,
     JobMisconfigured,
-    JobPodSettings,
     Pod,
     pod_settings,
     running_pod,
@@ -48,8 +47,10 @@ from trimtab.trainer.claim_collection import ClaimCollector
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
 from trimtab.trainer.metrics import TrainerMetrics
-from trimtab.trainer.network.policy_network import UnsupportedModel
+from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.publisher import open_publisher
+from trimtab.trainer.rank_exchange import RankExchange
+from trimtab.trainer.rank_place import RankPlace, TrainerPodSettings
 from trimtab.trainer.stall_watch import StallWatch
 
 _log = structlog.get_logger(__name__)
@@ -58,14 +59,6 @@ _HEARTBEAT_S = 3.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 # Before a collective gives up, the log says where it stood.
 _STALLED_S = 300.0
-
-
-class TrainerPodSettings(JobPodSettings):
-    """`attempt` counts the restarts of the rank group: the dataflow refuses ranks of an older one."""
-
-    attempt: int = 0
-    threads: int = 1
-    scratch: Path
 
 
 class Connections:
@@ -88,7 +81,8 @@ async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Conne
 
 def main() -> None:
     die_with_launcher()
-    settings = pod_settings(TrainerPodSettings)
+    place = RankPlace.of(os.environ)
+    settings = place.own(pod_settings(TrainerPodSettings, rank=str(place.rank)))
     stop = threading.Event()
 
     def on_signal(signum: int, frame: FrameType | None) -> None:
@@ -97,9 +91,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     torch.set_num_threads(settings.threads)
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = _device()
-    if world_size > 1 or device.type == "cuda":
+    try:
+        _run(settings, place=place, stop=stop)
+    except JobMisconfigured as error:
+        _log.error("job_misconfigured", reason=str(error))
+        sys.exit(EXIT_MISCONFIGURED)
+    except CheckpointDamaged as error:
+        # It would be just as damaged for the next attempt: this takes a person.
+        _log.error("checkpoint_damaged", reason=str(error))
+        sys.exit(EXIT_MISCONFIGURED)
+
+
+def _run(settings: TrainerPodSettings, *, place: RankPlace, stop: threading.Event) -> None:
+    device = place.device()
+    if place.world_size > 1 or device.type == "cuda":
         # What is decided over all ranks is decided in main memory, whatever the model lies in.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
@@ -107,27 +112,11 @@ def main() -> None:
         stack = AsyncExitStack()
         connections = background.run(_connect(settings, stack))
         try:
-            _train(settings, connections, background, stack, rank=rank, world_size=world_size, device=device, stop=stop)
-        except JobMisconfigured as error:
-            _log.error("job_misconfigured", reason=str(error))
-            sys.exit(EXIT_MISCONFIGURED)
-        except CheckpointDamaged as error:
-            # It would be just as damaged for the next attempt: this takes a person.
-            _log.error("checkpoint_damaged", reason=str(error))
-            sys.exit(EXIT_MISCONFIGURED)
+            _train(settings, connections, background, stack, place=place, device=device, stop=stop)
         finally:
             background.run(stack.aclose())
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _device() -> torch.device:
-    """The GPU of this rank if the pod has any, else the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(device)
-    return device
 
 
 def _train(
@@ -136,11 +125,11 @@ def _train(
     background: Background,
     stack: AsyncExitStack,
     *,
-    rank: int,
-    world_size: int,
+    place: RankPlace,
     device: torch.device,
     stop: threading.Event,
 ) -> None:
+    rank = place.rank
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     learner = _learner(policy, folder=pod.folder, device=device)
@@ -150,25 +139,24 @@ def _train(
         )
     )
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
-    publisher = None
-    epoch = 0
-    if rank == 0:
-        publisher = background.run(
-            open_publisher(
-                connections.store,
-                connections.pointers,
-                policy,
-                settings,
-                pools=pod.job.spec.pools,
-                scratch=settings.scratch,
-                stack=stack,
-            )
+    publisher = background.run(
+        open_publisher(
+            connections.store,
+            connections.pointers,
+            policy,
+            settings,
+            pools=pod.job.spec.pools,
+            scratch=settings.scratch,
+            stack=stack,
+            group=RankExchange(),
         )
-        epoch = publisher.epoch
-        background.run(checkpoints.claim(epoch))
-    (epoch,) = map(int, ranks.maxima(epoch))
+    )
+    if rank == 0:
+        background.run(checkpoints.claim(publisher.epoch))
+    # No rank writes, or looks where to go on, before the checkpoints are claimed.
+    ranks.wait_for_all()
     if rank != 0:
-        background.run(checkpoints.follow(epoch, rank=rank))
+        background.run(checkpoints.follow(publisher.epoch, rank=rank))
     resume(learner, checkpoints, background, rank=rank, scratch=settings.scratch)
     set_aside = SetAsideRecords(pod.metrics)
     set_aside.watch("trajectories")
@@ -176,7 +164,7 @@ def _train(
         pod.bus,
         pod.topology.batch_subject(policy.name),
         RankIdentity(
-            job=settings.pod.job, policy=policy.name, rank=rank, world_size=world_size, attempt=settings.attempt
+            job=settings.pod.job, policy=policy.name, rank=rank, world_size=place.world_size, attempt=settings.attempt
         ),
         advantages=AdvantageRule.of(policy),
         clock=time.time,
@@ -203,7 +191,10 @@ def _train(
             sent_at=time.time(),
         )
 
-    loops = [background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S))]
+    loops = []
+    if place.leads_pod:
+        # A pod is one member, whatever the number of its ranks.
+        loops.append(background.start(beat(connections.members, heartbeat, every_s=_HEARTBEAT_S)))
     if rank == 0:
         collector = ClaimCollector(
             connections.store, pod.bus, stream=pod.topology.trajectories.name, policy=policy.name, clock=time.time

@@ -1,15 +1,18 @@
 """Keeps what was published last beside the model on its GPU, so that an update is compared there and only what changed
-leaves it. The optimiser need not wait: the comparison stands before it in the same stream.
+leaves it. The optimiser need not wait: the comparison stands before it in the same stream. Of several ranks each
+compares what it holds, and what it finds goes to the ranks that publish it (change_exchange.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from trimtab.trainer.block_shares import BlockShares, Segment
+from trimtab.trainer.change_exchange import in_order
 from trimtab.trainer.changed_kernel import ALIGNED, CHUNK, Room, comparable, launch
 from trimtab.weights.codec.change import Elements, Positions, Sparse
 from trimtab.weights.layout import StateLayout
@@ -41,13 +44,13 @@ class DeviceChanges:
 
     def by_block(self) -> dict[int, Sparse]:
         """Waits for the GPU."""
-        found: dict[int, list[tuple[Positions, Elements]]] = {}
+        found: dict[int, list[Sparse]] = {}
         for round_ in self._rounds:
             if round_.arrived is not None:
                 round_.arrived.synchronize()
             for block, positions, values in _split(round_):
-                found.setdefault(block, []).append((positions, values))
-        return {block: _joined(parts) for block, parts in found.items()}
+                found.setdefault(block, []).append(Sparse(positions, values))
+        return {block: in_order(parts) for block, parts in found.items()}
 
 
 def _split(round_: _Round) -> Iterator[tuple[int, Positions, Elements]]:
@@ -59,15 +62,6 @@ def _split(round_: _Round) -> Iterator[tuple[int, Positions, Elements]]:
     for block, begin, end in zip(round_.table.blocks, ends - found, ends, strict=True):
         if end > begin:
             yield block, positions[begin:end], values[begin:end]
-
-
-def _joined(parts: list[tuple[Positions, Elements]]) -> Sparse:
-    if len(parts) == 1:
-        return Sparse(*parts[0])
-    positions = np.concatenate([positions for positions, _ in parts])
-    values = np.concatenate([values for _, values in parts])
-    order = np.argsort(positions, kind="stable")
-    return Sparse(positions[order], values[order])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +78,8 @@ class _Table:
 
 
 class DeviceShadow:
-    """Of one model, on one device and in one published type. Tensors keep their names and shapes; they may lie
-    elsewhere the next time.
+    """Of what one rank holds of a model, on one device and in one published type. Tensors keep their names and shapes;
+    they may lie elsewhere the next time.
     """
 
     def __init__(
@@ -94,12 +88,18 @@ class DeviceShadow:
         tensors: Mapping[str, torch.Tensor],
         *,
         published: torch.dtype,
+        segments: Sequence[Segment] | None = None,
         capacity: int | None = None,
     ) -> None:
-        """`capacity` changes are taken in a pass; all of a program's have to fit."""
+        """`segments` are the parts of blocks that the tensors are; without them the tensors are whole. `capacity`
+        changes are taken in a pass; all of a program's have to fit.
+        """
         if capacity is not None and capacity < CHUNK:
             raise ValueError(f"capacity: at least {CHUNK}, got {capacity}")
+        if segments is None:
+            segments = BlockShares.of(layout, ranks=1, spread=frozenset()).held_by(0)
         self._layout = layout
+        self._segments = segments
         self._capacity = capacity
         self._published = published
         self._olds = {name: tensor.to(published, copy=True).contiguous() for name, tensor in tensors.items()}
@@ -117,6 +117,8 @@ class DeviceShadow:
         """What differs from the last time; from here on these are the last."""
         device = next(iter(tensors.values())).device
         table = self._table(tuple(tensors), device=device)
+        if not table.blocks:
+            return DeviceChanges(self._layout, [])
         room = self._room_for(table, device=device)
         sources = _addresses(tensors[name] for name in table.names)
         olds = _addresses(self._olds[name] for name in table.names)
@@ -132,7 +134,7 @@ class DeviceShadow:
 
     def _table(self, names: tuple[str, ...], *, device: torch.device) -> _Table:
         if names not in self._tables:
-            self._tables[names] = _table(self._layout, names, device=device)
+            self._tables[names] = _table(self._layout, self._segments, names, device=device)
         return self._tables[names]
 
     def _room_for(self, table: _Table, *, device: torch.device) -> Room:
@@ -142,34 +144,23 @@ class DeviceShadow:
         return self._room
 
 
-def _table(layout: StateLayout, names: tuple[str, ...], *, device: torch.device) -> _Table:
+def _table(layout: StateLayout, segments: Sequence[Segment], names: tuple[str, ...], *, device: torch.device) -> _Table:
     number = {name: place for place, name in enumerate(names)}
-    rows: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+    rows = [np.empty((4, 0), dtype=np.int64)]
     blocks: list[int] = []
     first_programs: list[int] = []
     programs = 0
-    for block in layout.blocks:
-        width = block.element.width
-        for tensor in layout.tensors_in(block):
-            if tensor.name not in number:
-                continue
-            start, end = max(tensor.start, block.start), min(tensor.end, block.end)
-            first, last = (start - tensor.start) // width, (end - tensor.start) // width
-            firsts = np.arange(first, last, CHUNK)
-            rows.append(
-                np.stack(
-                    [
-                        np.full_like(firsts, number[tensor.name]),
-                        firsts,
-                        np.minimum(CHUNK, last - firsts),
-                        (start - block.start) // width + firsts - first,
-                    ]
-                )
-            )
-            if not blocks or blocks[-1] != block.index:
-                blocks.append(block.index)
-                first_programs.append(programs)
-            programs += firsts.size
+    for segment in segments:
+        if segment.tensor not in number:
+            continue
+        firsts = np.arange(segment.first, segment.last, CHUNK)
+        places = segment.at // layout.blocks[segment.block].element.width + firsts - segment.first
+        lengths = np.minimum(CHUNK, segment.last - firsts)
+        rows.append(np.stack([np.full_like(firsts, number[segment.tensor]), firsts, lengths, places]))
+        if not blocks or blocks[-1] != segment.block:
+            blocks.append(segment.block)
+            first_programs.append(programs)
+        programs += firsts.size
     chunks = np.concatenate(rows, axis=1)
     return _Table(
         names=names,

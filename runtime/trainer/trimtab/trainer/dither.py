@@ -8,12 +8,14 @@ update are as many as its size asks for, from the first one on, and version 0 is
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
 from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.spread import rows_of
 
 _ELEMENTS = 1 << 22
 """At a time, so that the numbers drawn take no more memory than a part of the model."""
@@ -65,8 +67,6 @@ def _held_from(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
     (placement,) = parameter.placements
     assert isinstance(placement, Shard)
     assert placement.dim == 0, "FSDP cuts tensors into rows"
-    # As torch.chunk does it: all ranks but the last ones have as many rows.
-    rows = parameter.shape[0]
-    each = -(-rows // parameter.device_mesh.size())
-    first = min(rows, each * parameter.device_mesh.get_local_rank())
-    return parameter.to_local(), first * (parameter.numel() // rows)
+    mesh = parameter.device_mesh
+    rows = rows_of(parameter.shape[0], rank=mesh.get_local_rank(), ranks=mesh.size())
+    return parameter.to_local(), rows.start * math.prod(parameter.shape[1:])

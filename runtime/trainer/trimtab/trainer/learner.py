@@ -21,12 +21,13 @@ from trimtab.trainer.dither import dither
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
-from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel, held_here, shard
+from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 from trimtab.trainer.stand_in import StandIn, as_published
 from trimtab.trainer.witness import Witness
-from trimtab.weights.baseline import WeightChanges, WeightSource
+from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
 
 _TINY = 1e-6
 _NO_ROW = blank_row(-1, RowEpisode(group="", index=-1, rows=1, trained_tokens=0))
@@ -145,9 +146,9 @@ class Learner:
         measures = replace(outcomes[-1].measures, logprob_mismatch=self._witness.mismatch)
         return replace(outcomes[-1], measures=measures)
 
-    def weights(self) -> WeightSource | WeightChanges:
+    def weights(self) -> WeightSource | WeightShare | WeightChanges:
         """The weights as pools load them, to be read before the next update, or what changed in them since the last
-        call.
+        call; of several ranks each gets a copy of its share.
         """
         self._witness.keep(self.step)
         return self._published.weights()
@@ -240,17 +241,14 @@ class Learner:
 
     def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
         settings = self._policy.trainer
-        network = PolicyNetwork.load(
+        return PolicyNetwork.load(
             model_path,
             sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
-        ).to(self._device)
-        if self._computing is torch.bfloat16:
-            network.speed_up()
-        if self._device.type == "cuda" or ranks.world_size() > 1:
-            shard(network, compute_dtype=self._computing)
-        return network
+            device=self._device,
+            compute_dtype=self._computing if self._device.type == "cuda" or ranks.world_size() > 1 else None,
+        )
 
     def _check_seen(self, totals: StepTotals) -> None:
         (seen,) = ranks.sums(self._seen)

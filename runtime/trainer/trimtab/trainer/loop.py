@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainingLoop:
-    """One rank. Rank 0 also publishes: `publisher` is None on all others."""
+    """One rank. Without a publisher nothing is published, by none of the ranks."""
 
     def __init__(
         self,

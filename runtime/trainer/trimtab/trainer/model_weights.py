@@ -1,11 +1,13 @@
 """A model's weights as a publisher reads them: Hugging Face names, in the published type, a block at a time.
 
-Master weights of a single rank on a CPU are rounded as they are read, so there is no second copy of the model. On a GPU
-there is one in the published type, which the next version is compared with (device_shadow.py).
+Master weights of a single rank on a CPU are rounded as they are read, so there is no second copy of the model. Of
+several ranks each has a copy of its share (spread_weights.py). On a GPU each rank has one, in the published type, of
+what it holds there, which the next version is compared with (device_shadow.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,12 +15,15 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.trainer import ranks
-from trimtab.trainer.network.policy_network import held_here, whole
-from trimtab.weights.baseline import WeightChanges, WeightSource
+from trimtab.trainer.change_exchange import ChangeExchange, ExchangedChanges
+from trimtab.trainer.network.policy_network import held_here
+from trimtab.trainer.spread_weights import SpreadWeights
+from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
 
 if TYPE_CHECKING:
+    from trimtab.trainer.block_shares import BlockShares
     from trimtab.trainer.device_shadow import DeviceShadow
 
 _DTYPES = {
@@ -38,24 +43,13 @@ _DTYPES = {
 
 
 class ModelWeights:
-    """A view of the model as it is now: read it before the next step changes it.
-
-    All ranks make it together when the model is spread over them. Then rank 0 alone has something to read: a copy in
-    the published type, in main memory.
-    """
+    """A view of the model of a single rank as it is now: read it before the next step changes it."""
 
     def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
         tensors = unique_tensors(model)
-        self._dtypes = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
-        self.layout = StateLayout.of(
-            {name: (_DTYPES[self._dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()}
-        )
-        self._tensors = {}
-        for name, tensor in tensors.items():
-            # One after the other: there is never more than one of them whole beside the model.
-            readable = _readable(tensor, dtype=self._dtypes[name])
-            if readable is not None:
-                self._tensors[name] = readable
+        self._dtypes = published_types(tensors, dtype=dtype)
+        self.layout = layout_of(tensors, self._dtypes)
+        self._tensors = {name: held_here(tensor) for name, tensor in tensors.items()}
 
     def read(self, block: Block, out: Bytes) -> None:
         width = block.element.width
@@ -74,22 +68,58 @@ class PublishedModel:
         self._model = model
         self._dtype = dtype
         self._shadow: DeviceShadow | None = None
+        self._exchange: ChangeExchange | None = None
+        self._share: SpreadWeights | None = None
 
-    def weights(self) -> WeightSource | WeightChanges:
-        """As they are now: all of them at first, and on a GPU from then on what changed since the last call."""
+    def weights(self) -> WeightSource | WeightShare | WeightChanges:
+        """As they are now: all of them at first, and on GPUs from then on what changed since the last call. Of several
+        ranks each gets the blocks that it owns, in a copy that the next call overwrites, or their changes.
+        """
         if self._shadow is not None:
-            return self._shadow.take(self._held())
+            changes = self._shadow.take(self._held())
+            return changes if self._exchange is None else ExchangedChanges(changes, self._exchange)
+        if ranks.world_size() > 1:
+            share = self._copied_share()
+            self._find_changes(share.layout, shares=share.shares)
+            return share
         everything = ModelWeights(self._model, dtype=self._dtype)
-        if ranks.world_size() == 1 and all(tensor.is_cuda for tensor in self._held().values()):
-            # Triton is wherever torch has a GPU, and need not be elsewhere.
-            from trimtab.trainer.device_shadow import DeviceShadow
-
-            if DeviceShadow.fits(self._held(), published=self._dtype):
-                self._shadow = DeviceShadow(everything.layout, self._held(), published=self._dtype)
+        self._find_changes(everything.layout, shares=None)
         return everything
+
+    def _find_changes(self, layout: StateLayout, *, shares: BlockShares | None) -> None:
+        """From here on where the weights are, if that is on GPUs and all ranks can."""
+        held = self._held()
+        if not _on_gpu(held):
+            return
+        # Triton is wherever torch has a GPU, and need not be elsewhere.
+        from trimtab.trainer.device_shadow import DeviceShadow
+
+        (hindered,) = ranks.maxima(not DeviceShadow.fits(held, published=self._dtype))
+        if hindered:
+            return
+        segments = None
+        if shares is not None:
+            segments = shares.held_by(ranks.rank())
+            self._exchange = ChangeExchange(layout, shares)
+            # It is the publisher's now, and not needed again.
+            self._share = None
+        self._shadow = DeviceShadow(layout, held, published=self._dtype, segments=segments)
+
+    def _copied_share(self) -> SpreadWeights:
+        if self._share is None:
+            tensors = unique_tensors(self._model)
+            dtypes = published_types(tensors, dtype=self._dtype)
+            spread = frozenset(name for name, tensor in tensors.items() if isinstance(tensor, DTensor))
+            self._share = SpreadWeights(layout_of(tensors, dtypes), dtypes, spread=spread)
+        self._share.copy(self._held())
+        return self._share
 
     def _held(self) -> dict[str, torch.Tensor]:
         return {name: held_here(tensor) for name, tensor in unique_tensors(self._model).items()}
+
+
+def _on_gpu(tensors: Mapping[str, torch.Tensor]) -> bool:
+    return all(tensor.is_cuda for tensor in tensors.values())
 
 
 def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -105,10 +135,11 @@ def unique_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return unique
 
 
-@torch.no_grad()
-def _readable(tensor: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor | None:
-    """What is not spread is read where it lies. None on ranks that do not read."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    gathered = whole(tensor)
-    return gathered.to(dtype).cpu() if tensor.device_mesh.get_rank() == 0 else None
+def published_types(tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Floats are published in `dtype`, everything else as it is."""
+    return {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> StateLayout:
+    """The same however the tensors are spread."""
+    return StateLayout.of({name: (_DTYPES[dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()})

@@ -20,9 +20,10 @@ from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.settings import Settings
 from trimtab.fabric.signing import Signer
 from trimtab.trainer.background import Background, Outbox, persistently
-from trimtab.weights.baseline import Captured, WeightChanges, WeightSource
+from trimtab.weights.baseline import Captured, WeightChanges, WeightShare, WeightSource
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
+from trimtab.weights.publishing_group import PublishingGroup
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.upkeep import UpkeepRules
 
@@ -42,10 +43,14 @@ async def open_publisher(
     pools: Sequence[JobPool],
     scratch: Path,
     stack: AsyncExitStack,
+    group: PublishingGroup | None = None,
 ) -> WeightPublisher:
-    """The process that opens it becomes the policy's trainer: an earlier one can publish nothing any more."""
-    # A store that ignores conditional writes would let two trainers interleave unnoticed.
-    await prove_store(store)
+    """The process that opens it becomes the policy's trainer: an earlier one can publish nothing any more. Of a trainer
+    with several ranks all open it, with the group in which they publish.
+    """
+    if group is None or group.signs:
+        # A store that ignores conditional writes would let two trainers interleave unnoticed.
+        await prove_store(store)
     if settings.weights.signing_seed is None:
         raise JobMisconfigured("TRIMTAB_WEIGHTS__SIGNING_SEED: missing; pools load signed weights only")
     publish = policy.trainer.publish
@@ -66,6 +71,7 @@ async def open_publisher(
         codec=codec_for(publish.codec, pools),
         clock=time.time,
         deadline_s=_OPEN_DEADLINE_S,
+        group=group,
     )
     stack.push_async_callback(publisher.close)
     return publisher
@@ -97,12 +103,12 @@ class WeightOutbox:
         """Raises what the last version failed with."""
         return self._versions.busy
 
-    def send(self, version: int, weights: WeightSource | WeightChanges) -> None:
+    def send(self, version: int, weights: WeightSource | WeightShare | WeightChanges) -> None:
         """Only when it is not busy. The weights must stay as they are until `wait_until_read` returns, unless what
-        changed in them is known already.
+        changed in them is known already, or they are a copy.
         """
         reading = self._background.start(asyncio.to_thread(self._publisher.capture, weights))
-        self._reading = None if isinstance(weights, WeightChanges) else reading
+        self._reading = None if isinstance(weights, WeightChanges | WeightShare) else reading
         self._versions.send(self._publish(version, reading))
 
     def wait_until_read(self) -> None:

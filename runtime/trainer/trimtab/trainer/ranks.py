@@ -10,6 +10,10 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def sums(*values: float) -> tuple[float, ...]:
     """Each value added up over all ranks, in float64."""
     return _reduced(values, dist.ReduceOp.SUM)
@@ -17,6 +21,11 @@ def sums(*values: float) -> tuple[float, ...]:
 
 def maxima(*values: float) -> tuple[float, ...]:
     return _reduced(values, dist.ReduceOp.MAX)
+
+
+def wait_for_all() -> None:
+    """Until every rank has come here."""
+    maxima(0.0)
 
 
 def gathered(values: torch.Tensor) -> torch.Tensor:

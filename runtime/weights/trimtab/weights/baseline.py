@@ -9,9 +9,10 @@ from __future__ import annotations
 import mmap
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -32,6 +33,20 @@ class WeightSource(Protocol):
 
     def read(self, block: Block, out: Bytes) -> None:
         """Fill `out`, which has the block's size. Several threads call it at once, for different blocks."""
+
+
+@runtime_checkable
+class WeightShare(Protocol):
+    """The blocks that one of several ranks owns of such a state: a copy that stays as it is while training goes on."""
+
+    @property
+    def layout(self) -> StateLayout: ...
+
+    @property
+    def own(self) -> Sequence[Block]:
+        """In their order, and the same every time."""
+
+    def read(self, block: Block, out: Bytes) -> None: ...
 
 
 @runtime_checkable
@@ -69,29 +84,47 @@ class Captured:
 
 
 class Baseline:
-    """One per publisher. `capture` and `advance` are not to be called at the same time."""
+    """One per publisher, of all blocks or of those it owns. `capture` and `advance` are not to be called at the same
+    time.
+    """
 
-    def __init__(self, layout: StateLayout, folder: Path, executor: Executor) -> None:
+    def __init__(
+        self, layout: StateLayout, folder: Path, executor: Executor, *, own: Sequence[Block] | None = None
+    ) -> None:
         self.layout = layout
+        self.own = tuple(layout.blocks if own is None else own)
         self._folder = folder
         self._executor = executor
-        self._data = np.empty(layout.data_bytes, dtype=np.uint8)
+        self._starts = dict(zip((block.index for block in self.own), _offsets(self.own), strict=False))
+        self._data = np.empty(sum(block.size for block in self.own), dtype=np.uint8)
         self._buffers = threading.local()
         self.digests: list[bytes] = []
+        """Of all blocks, whoever owns them."""
 
     @property
     def root(self) -> str:
         return root_digest(self.layout, self.digests)
 
     def block(self, block: Block) -> Bytes:
-        return self._data[block.start : block.end]
+        start = self._starts[block.index]
+        return self._data[start : start + block.size]
 
     def fill(self, source: WeightSource) -> None:
         """Take a state as it is; the digests follow with `hash_all`."""
         self._each(lambda block: source.read(block, self.block(block)))
 
     def hash_all(self) -> None:
-        self.digests = self._each(lambda block: block_digest(self.block(block)))
+        """Where all blocks are its own."""
+        self.know(self.hash_own())
+
+    def hash_own(self) -> dict[int, bytes]:
+        digests = self._each(lambda block: block_digest(self.block(block)))
+        return {block.index: digest for block, digest in zip(self.own, digests, strict=True)}
+
+    def know(self, *digests: Mapping[int, bytes]) -> None:
+        """Of the state as it is, from all who own blocks of it."""
+        known = {index: digest for part in digests for index, digest in part.items()}
+        self.digests = [known[block.index] for block in self.layout.blocks]
 
     def capture(self, source: WeightSource) -> Captured:
         """The differences, found block by block with one block of memory per thread."""
@@ -103,7 +136,7 @@ class Baseline:
             change = find_change(self.block(block), fresh, width=block.element.width)
             return Whole(self._on_disk(fresh)) if isinstance(change, Whole) else change
 
-        found = zip(self.layout.blocks, self._each(compare), strict=True)
+        found = zip(self.own, self._each(compare), strict=True)
         return Captured({block.index: change for block, change in found if change is not None})
 
     def take(self, found: WeightChanges) -> Captured:
@@ -160,4 +193,9 @@ class Baseline:
             return np.asarray(kept)
 
     def _each(self, work: Callable[[Block], Result]) -> list[Result]:
-        return list(self._executor.map(work, self.layout.blocks))
+        return list(self._executor.map(work, self.own))
+
+
+def _offsets(blocks: Sequence[Block]) -> Iterator[int]:
+    """Where each lies when they lie one behind the other."""
+    return accumulate((block.size for block in blocks), initial=0)

@@ -1,34 +1,37 @@
 """What keeps the store usable beside the versions themselves: anchors for joiners, folds for those who were away, and
 garbage collection. None of it delays a version: what needs the state is encoded to disk, and uploaded on the side.
+
+Where several ranks publish, the one that signs says what is due, each rank stores its blocks of it, and tells so with a
+later version; when all have, it is signed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Literal
 
-import numpy as np
+import msgspec
 import structlog
 
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.weights.baseline import Baseline
-from trimtab.weights.codec.blocks import Codec, Encoded, Mode, encode_change
-from trimtab.weights.codec.change import apply_change, find_change
-from trimtab.weights.digests import root_digest
-from trimtab.weights.layout import Block
+from trimtab.weights.codec.blocks import Codec
+from trimtab.weights.layout import StateLayout
+from trimtab.weights.publishing_group import PublishingGroup
+from trimtab.weights.spool import FoldBase, SpooledBlocks
 from trimtab.weights.store.collection import CollectionRules, collect
 from trimtab.weights.store.latest import CatalogueTooLarge, PointerRolledBack, SupersededTrainer
 from trimtab.weights.store.leases import InvalidLease
 from trimtab.weights.store.manifest import InvalidManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
+from trimtab.weights.stored_blocks import StoredBlocks, joined
 from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, encoded_whole, in_order
 
 _log = structlog.get_logger(__name__)
@@ -56,17 +59,56 @@ class UpkeepRules:
     collect_every_s: float = 60.0
 
 
+What = Literal["anchor", "fold"]
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What is due with a version, the same for all ranks. `fold_base`: folds begin here from now on."""
+
+    anchor: bool = False
+    fold: bool = False
+    fold_base: bool = False
+
+
+class UpkeepPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank has stored of an anchor or fold; nothing where it failed, and then why."""
+
+    what: What
+    stored: StoredBlocks | None = None
+    failure: str = ""
+    base_lost: bool = False
+    """It has no state that a fold could begin at."""
+
+
+@dataclass(kw_only=True)
+class _Due:
+    """An anchor or fold on its way, on the rank that will sign it."""
+
+    target: Position
+    begin: Begin | None
+    root: str
+    layout: StateLayout
+    parts: list[UpkeepPart] = field(default_factory=list)
+    signing: bool = False
+    claims: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Keeps what this rank has stored of it from being collected until it is signed."""
+
+
 class Upkeep:
-    """One for a publisher. `after` is to be called with every version, before the baseline moves on."""
+    """One for a publisher. With every version, before the baseline moves on, it is asked for orders where it signs, and
+    has them carried out.
+    """
 
     def __init__(
-        self, writer: VersionWriter, manifests: ManifestReader, rules: UpkeepRules, *, folder: Path, codec: Codec,
-        executor: ThreadPoolExecutor, threads: int, since_anchor: int, clock: Callable[[], float],
+        self, writer: VersionWriter, manifests: ManifestReader, rules: UpkeepRules, *, group: PublishingGroup,
+        folder: Path, codec: Codec, executor: ThreadPoolExecutor, threads: int, since_anchor: int,
+        clock: Callable[[], float],
     ) -> None:  # fmt: skip
         """`since_anchor` counts the versions that trainers before this one have published since the last anchor."""
         self._writer = writer
         self._manifests = manifests
         self._rules = rules
+        self._group = group
         self._folder = folder
         self._codec = codec
         self._executor = executor
@@ -75,50 +117,74 @@ class Upkeep:
         self._since_anchor = since_anchor
         self._since_fold = 0
         self._fold_base: FoldBase | None = None
+        self._due: dict[What, _Due] = {}
+        self._finished: list[UpkeepPart] = []
         self._collected_at = clock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def after(self, baseline: Baseline, position: Position, *, was_anchor: bool) -> None:
-        """Returns when the baseline is no longer needed. What is due while its like is under way waits its turn."""
+    def orders(self, *, was_anchor: bool) -> Orders:
+        """What is due while its like is under way waits its turn."""
         self._since_anchor = 0 if was_anchor else self._since_anchor + 1
         self._since_fold += 1
-        if self._since_anchor >= self._rules.anchor_every and self._idle("anchor"):
-            jobs = [partial(encoded_whole, baseline, block) for block in baseline.layout.blocks]
+        every = self._rules.fold_every
+        return Orders(
+            anchor=self._since_anchor >= self._rules.anchor_every and self._idle("anchor"),
+            fold=every is not None and self._fold_base is not None and self._since_fold >= every and self._idle("fold"),
+            fold_base=every is not None and self._fold_base is None and self._idle("fold"),
+        )
+
+    async def carry_out(self, orders: Orders, baseline: Baseline, position: Position) -> None:
+        """Returns when the baseline is no longer needed."""
+        if orders.anchor:
+            jobs = [partial(encoded_whole, baseline, block) for block in baseline.own]
             if await self._spool("anchor", position, None, baseline, jobs):
                 self._since_anchor = 0
-        if self._rules.fold_every is not None:
-            await self._fold(baseline, position, every=self._rules.fold_every)
-        if self._clock() - self._collected_at >= self._rules.collect_every_s and self._idle("collection"):
-            self._collected_at = self._clock()
-            self._begin("collection", self._collect())
-
-    async def _fold(self, baseline: Baseline, position: Position, *, every: int) -> None:
-        if self._fold_base is None:
+        if orders.fold_base:
             try:
                 self._fold_base = await asyncio.to_thread(FoldBase, baseline, position, self._folder)
             except OSError as error:
+                self._fold_base = None
                 self._report("fold", error)
             self._since_fold = 0
-        elif self._since_fold >= every and self._idle("fold"):
-            base = self._fold_base
-            begin = Begin(base.position, base.root)
-            # Should anything fail half-way, the base is neither the old state nor the new one.
-            self._fold_base = None
-            jobs = [
-                partial(base.encoded_fold, baseline, block, self._codec)
-                for block in baseline.layout.blocks
-                if base.digests[block.index] != baseline.digests[block.index]
-            ]
-            if await self._spool("fold", position, begin, baseline, jobs):
-                base.moved_to(baseline, position)
-                self._fold_base = base
-                self._since_fold = 0
+        if orders.fold:
+            await self._fold(baseline, position)
+        if self._group.signs:
+            self._collect_when_due()
+
+    def finished(self) -> tuple[UpkeepPart, ...]:
+        """What this rank has stored since it was asked last, for the rank that signs."""
+        finished, self._finished = tuple(self._finished), []
+        return finished
+
+    def heard(self, parts: Iterable[UpkeepPart]) -> None:
+        """What ranks have stored; what all have stored is signed."""
+        for part in parts:
+            self._due[part.what].parts.append(part)
+        for what, due in list(self._due.items()):
+            if len(due.parts) == self._group.size and not due.signing:
+                self._begin(f"signing of the {what}", self._sign(what, due))
+
+    async def _fold(self, baseline: Baseline, position: Position) -> None:
+        base = self._fold_base
+        if base is None:
+            self._finished.append(UpkeepPart(what="fold", failure="no state to begin at", base_lost=True))
+            return
+        begin = Begin(base.position, base.root)
+        # Should anything fail half-way, the base is neither the old state nor the new one.
+        self._fold_base = None
+        jobs = [partial(base.encoded_fold, baseline, block, self._codec) for block in base.stale_blocks(baseline)]
+        if await self._spool("fold", position, begin, baseline, jobs):
+            base.moved_to(baseline, position)
+            self._fold_base = base
+            self._since_fold = 0
 
     async def _spool(
-        self, what: str, position: Position, begin: Begin | None, baseline: Baseline,
+        self, what: What, position: Position, begin: Begin | None, baseline: Baseline,
         jobs: Iterable[Callable[[], EncodedBlock]],
     ) -> bool:  # fmt: skip
         """Encode now, upload on the side. Whether the first half went well."""
+        if self._group.signs:
+            self._due[what] = _Due(target=position, begin=begin, root=baseline.root, layout=baseline.layout)
         try:
             with contextlib.ExitStack() as closing:
                 spooled = closing.enter_context(SpooledBlocks(self._folder))
@@ -127,18 +193,59 @@ class Upkeep:
                 closing.pop_all()
         except OSError as error:
             self._report(what, error)
+            await self._tell(UpkeepPart(what=what, failure=str(error), base_lost=what == "fold"))
             return False
-        root, layout = baseline.root, baseline.layout
-
-        async def upload() -> None:
-            with spooled:
-                await self._writer.write(
-                    position, spooled.blocks(), begin=begin, root=lambda _: root, layout=layout,
-                    deadline_s=_UPLOAD_DEADLINE_S,
-                )  # fmt: skip
-
-        self._begin(what, upload())
+        self._begin(what, self._upload(what, spooled))
         return True
+
+    async def _upload(self, what: What, spooled: SpooledBlocks) -> None:
+        publication = None
+        if self._group.signs:
+            publication = self._due[what].claims.enter_context(self._writer.in_flight.publication())
+        try:
+            with spooled:
+                stored = await self._writer.store_blocks(
+                    spooled.blocks(), publication=publication, deadline_s=_UPLOAD_DEADLINE_S
+                )
+        except _FAILURES as error:
+            self._report(what, error)
+            await self._tell(UpkeepPart(what=what, failure=str(error)))
+        else:
+            await self._tell(UpkeepPart(what=what, stored=stored))
+
+    async def _tell(self, part: UpkeepPart) -> None:
+        """Alone, it is all there is; otherwise it goes along with the next version."""
+        if self._group.size > 1:
+            self._finished.append(part)
+            return
+        due = self._due[part.what]
+        due.parts.append(part)
+        await self._sign(part.what, due)
+
+    async def _sign(self, what: What, due: _Due) -> None:
+        due.signing = True
+        if any(part.base_lost for part in due.parts):
+            self._fold_base = None
+        stored = [part.stored for part in due.parts if part.stored is not None]
+        if self._group.size > 1 and len(stored) < len(due.parts):
+            self._report(what, f"ranks have failed: {'; '.join(part.failure for part in due.parts if part.failure)}")
+        try:
+            with due.claims, self._writer.in_flight.publication() as publication:
+                if len(stored) == self._group.size:
+                    await self._writer.sign(
+                        due.target, joined(stored), begin=due.begin, root=due.root, layout=due.layout,
+                        publication=publication, deadline_s=_UPLOAD_DEADLINE_S,
+                    )  # fmt: skip
+        finally:
+            del self._due[what]
+
+    def _collect_when_due(self) -> None:
+        # What other ranks have stored and nobody signed yet, this process does not know to be counted on.
+        unsigned = self._group.size > 1 and bool(self._due)
+        due = self._clock() - self._collected_at >= self._rules.collect_every_s
+        if due and not unsigned and self._idle("collection"):
+            self._collected_at = self._clock()
+            self._begin("collection", self._collect())
 
     async def _collect(self) -> None:
         collected = await collect(
@@ -155,7 +262,7 @@ class Upkeep:
             _log.info("weights_collected", objects=len(collected.deleted), freed_bytes=collected.freed_bytes)
 
     def _idle(self, what: str) -> bool:
-        return what not in self._tasks or self._tasks[what].done()
+        return what not in self._due and (what not in self._tasks or self._tasks[what].done())
 
     def _begin(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         async def reported() -> None:
@@ -166,7 +273,7 @@ class Upkeep:
 
         self._tasks[what] = asyncio.create_task(reported())
 
-    def _report(self, what: str, error: BaseException) -> None:
+    def _report(self, what: str, error: BaseException | str) -> None:
         """Versions do not depend on upkeep: a failure is told, and the work is due again later."""
         _log.warning("upkeep_failed", what=what, policy=self._writer.policy, error=str(error))
 
@@ -178,69 +285,3 @@ class Upkeep:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-
-class FoldBase:
-    """An earlier state, kept on disk, that a folded delta begins at: one hop for a pool that was away for many
-    versions. It is a file without a name, of which nothing is left behind, in page cache that the kernel can drop.
-    """
-
-    def __init__(self, baseline: Baseline, position: Position, folder: Path) -> None:
-        self._layout = baseline.layout
-        with tempfile.TemporaryFile(dir=folder) as file:
-            self._data = np.memmap(file, dtype=np.uint8, mode="w+", shape=(max(1, baseline.layout.data_bytes),))
-        for block in baseline.layout.blocks:
-            self._data[block.start : block.end] = baseline.block(block)
-        self.moved_to(baseline, position)
-
-    @property
-    def root(self) -> str:
-        return root_digest(self._layout, self.digests)
-
-    def moved_to(self, baseline: Baseline, position: Position) -> None:
-        self.position = position
-        self.digests = list(baseline.digests)
-
-    def encoded_fold(self, baseline: Baseline, block: Block, codec: Codec) -> EncodedBlock:
-        """From here to the baseline; afterwards the block here is the baseline's."""
-        here = np.asarray(self._data[block.start : block.end])
-        change = find_change(here, baseline.block(block), width=block.element.width)
-        assert change is not None, "blocks with different digests differ"
-        encoded = encode_change(here, change, block.element, codec=codec)
-        apply_change(change, here, width=block.element.width)
-        return EncodedBlock(block.index, encoded, self.digests[block.index], baseline.digests[block.index])
-
-
-@dataclass(frozen=True)
-class _Kept:
-    block: int
-    mode: Mode
-    size: int
-    base: bytes | None
-    digest: bytes
-
-
-class SpooledBlocks:
-    """Encoded blocks on disk: anchors and folds are encoded at once, while the state is at hand, and uploaded when
-    there is time. Written once, read once or more, gone when closed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by close)
-        self._kept: list[_Kept] = []
-
-    def append(self, block: EncodedBlock) -> None:
-        self._file.write(block.encoded.payload)
-        self._kept.append(_Kept(block.block, block.encoded.mode, len(block.encoded.payload), block.base, block.digest))
-
-    async def blocks(self) -> AsyncIterator[EncodedBlock]:
-        self._file.seek(0)
-        for kept in self._kept:
-            payload = await asyncio.to_thread(self._file.read, kept.size)
-            yield EncodedBlock(kept.block, Encoded(kept.mode, payload), kept.base, kept.digest)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()

@@ -17,11 +17,12 @@ from trimtab.weights.codec.change import Change
 from trimtab.weights.layout import Block, StateLayout
 from trimtab.weights.store.chunk_writer import CHUNK_BYTES, ChunkWriter
 from trimtab.weights.store.entry import Entry
-from trimtab.weights.store.in_flight import InFlight
+from trimtab.weights.store.in_flight import InFlight, Publication
 from trimtab.weights.store.latest import LatestPointer
 from trimtab.weights.store.manifest import FORMAT, WeightManifest
 from trimtab.weights.store.manifests import write_manifest
 from trimtab.weights.store.position import Position
+from trimtab.weights.stored_blocks import StoredBlocks
 
 
 @dataclass(frozen=True)
@@ -102,47 +103,71 @@ class VersionWriter:
 
         Raises SupersededTrainer when a newer epoch was claimed; after any other error it can be repeated.
         """
-        digests: dict[int, bytes] = {}
+        with self.in_flight.publication() as publication:
+            stored = await self.store_blocks(blocks, publication=publication, deadline_s=deadline_s)
+            return await self.sign(
+                target, stored, begin=begin, root=root(stored.digests()), layout=layout, publication=publication,
+                deadline_s=deadline_s,
+            )  # fmt: skip
+
+    async def store_blocks(
+        self, blocks: AsyncIterable[EncodedBlock], *, publication: Publication | None, deadline_s: float
+    ) -> StoredBlocks:
+        """The first half: chunks, which nothing leads to yet. Without a publication the process that collects garbage
+        is another one, and does not know what this one counts on.
+        """
+        try:
+            async with (
+                asyncio.timeout(deadline_s),
+                ChunkWriter(
+                    self.store,
+                    self.policy,
+                    epoch=self.epoch,
+                    publication=publication,
+                    deadline_s=deadline_s,
+                    chunk_bytes=self.chunk_bytes,
+                ) as chunks,
+            ):
+                async for block in blocks:
+                    await chunks.add(
+                        block.block, block.encoded.mode, block.encoded.payload, base=block.base, digest=block.digest
+                    )
+                stored, pieces = await chunks.finish()
+        except TimeoutError:
+            raise StoreTimeout(f"chunks of {self.policy}: not written within {deadline_s:.3g} s") from None
+        return StoredBlocks(chunks=stored, pieces=pieces)
+
+    async def sign(
+        self,
+        target: Position,
+        stored: StoredBlocks,
+        *,
+        begin: Begin | None,
+        root: str,
+        layout: StateLayout,
+        publication: Publication,
+        deadline_s: float,
+    ) -> Entry:
+        """The second half: manifest and pointer. Afterwards the version is public."""
+        manifest = WeightManifest(
+            format=FORMAT,
+            policy=self.policy,
+            target=target,
+            base=begin.position if begin else None,
+            base_root=begin.root if begin else None,
+            root=root,
+            layout=layout.digest,
+            header=None if begin else layout.header,
+            chunks=stored.chunks,
+            pieces=stored.pieces,
+            created_at=self.clock(),
+        )
         try:
             async with asyncio.timeout(deadline_s):
-                with self.in_flight.publication() as publication:
-                    async with ChunkWriter(
-                        self.store,
-                        self.policy,
-                        epoch=self.epoch,
-                        publication=publication,
-                        deadline_s=deadline_s,
-                        chunk_bytes=self.chunk_bytes,
-                    ) as chunks:
-                        async for block in blocks:
-                            digests[block.block] = block.digest
-                            await chunks.add(
-                                block.block,
-                                block.encoded.mode,
-                                block.encoded.payload,
-                                base=block.base,
-                                digest=block.digest,
-                            )
-                        stored, pieces = await chunks.finish()
-                    manifest = WeightManifest(
-                        format=FORMAT,
-                        policy=self.policy,
-                        target=target,
-                        base=begin.position if begin else None,
-                        base_root=begin.root if begin else None,
-                        root=root(digests),
-                        layout=layout.digest,
-                        header=None if begin else layout.header,
-                        chunks=stored,
-                        pieces=pieces,
-                        created_at=self.clock(),
-                    )
-                    entry = await write_manifest(
-                        self.store, manifest, self.signer, publication=publication, deadline_s=deadline_s
-                    )
-                    await self.pointer.update(
-                        lambda latest: latest.adding(entry), epoch=self.epoch, deadline_s=deadline_s
-                    )
+                entry = await write_manifest(
+                    self.store, manifest, self.signer, publication=publication, deadline_s=deadline_s
+                )
+                await self.pointer.update(lambda latest: latest.adding(entry), epoch=self.epoch, deadline_s=deadline_s)
         except TimeoutError:
             raise StoreTimeout(f"{target} of {self.policy}: not written within {deadline_s:.3g} s") from None
         return entry

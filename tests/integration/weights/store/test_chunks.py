@@ -264,3 +264,16 @@ async def test_a_fetch_ends_by_its_deadline(store: ObjectStore, tmp_path: Path) 
     chunks, _ = await write(store, [content("slow", 5 * MIB)])
     with pytest.raises(StoreTimeout, match="1 chunks could not be fetched within 0.5 s"):
         await fetch_chunks(store, chunks, spool=tmp_path, rate=RateLimit(1000.0), parallel=1, deadline_s=0.5)
+
+
+async def test_a_chunk_that_another_process_may_delete_is_not_relied_on(store: ObjectStore, tmp_path: Path) -> None:
+    """Of ranks that publish together one collects garbage, and does not know what the others have found in place."""
+    payload = content("there", 1000)
+    (first,) = (await write(store, [payload]))[0]
+    async with ChunkWriter(store, POLICY, epoch=3, publication=None, deadline_s=D) as writer:
+        await writer.add(0, "fast", payload, base=None, digest=hashlib.md5(payload).digest())
+        (chunk,), (piece,) = await writer.finish()
+    key = chunk_key(POLICY, epoch=3, sha256=chunk.sha256)
+    assert key != first
+    (path,) = (await fetch(store, {key: chunk}, tmp_path)).values()
+    assert path.read_bytes()[piece.offset : piece.offset + piece.size] == payload

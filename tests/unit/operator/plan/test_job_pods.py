@@ -81,8 +81,22 @@ def test_ranks_are_a_group_that_knows_its_attempt() -> None:
         (container,) = pod.containers
         assert f"--node-rank={number}" in container.command
         assert "--nnodes=2" in container.command
+        assert "--nproc-per-node=1" in container.command
         assert container.environment["TRIMTAB_ATTEMPT"] == "3"
         assert container.environment["TRIMTAB_POD__POLICY"] == "solver"
+
+
+def test_a_pod_starts_a_rank_for_each_of_its_devices() -> None:
+    desired = job("sums", trainer={"replicas": 2, "devicesPerReplica": 2, "gracePeriodSeconds": 90})
+    pods = trainer_pods(desired, trainer_of(desired, desired.spec.policies[0]), attempt=0)
+    assert len(pods) == 2
+    for number, pod in enumerate(pods):
+        (container,) = pod.containers
+        assert {"--nnodes=2", f"--node-rank={number}", "--nproc-per-node=2"} <= set(container.command)
+        assert container.environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "90"
+    fewer = job("sums", trainer={"replicas": 2, "gracePeriodSeconds": 90})
+    others = trainer_pods(fewer, trainer_of(fewer, fewer.spec.policies[0]), attempt=0)
+    assert pods[0].revision != others[0].revision, "a change of it restarts the group"
 
 
 def test_a_rollout_pod_has_a_worker_and_an_engine_for_each_policy_as_sidecar() -> None:

@@ -77,6 +77,15 @@ def test_a_trainer_says_what_keeps_its_ranks_and_the_job_repeats_it() -> None:
     assert "no node fits" in message
 
 
+def test_ranks_are_counted_and_not_their_pods() -> None:
+    of = job(trainer={"replicas": 2, "devicesPerReplica": 2})
+    group = trainer(of, attempt=1)
+    pods = [rank(of, group, 0), rank(of, group, 1, ready=False)]
+    status = plan_trainer(of, group, pods, now=9.0).status
+    assert "2 of 4 ranks train" in _condition(status.conditions, ConditionType.READY).message
+    assert (status.replicas, status.ready_replicas) == (2, 1)
+
+
 def test_ranks_behind_a_node_that_is_not_ready_are_not_said_to_be_idle() -> None:
     group = _group(*(rank(JOB, trainer(JOB), number, **LOST) for number in range(2)))
     assert group.status is not None

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol
 
 import msgspec
 import structlog
-import torch
-import torch.distributed as dist
 
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.trainer import ranks
@@ -20,12 +17,10 @@ from trimtab.trainer.checkpoints.shards import Shard, Staging, write_shards
 from trimtab.trainer.checkpoints.state import optimizer_steps_of, tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.rank_exchange import RankExchange
 
 _log = structlog.get_logger(__name__)
 _WRITE_DEADLINE_S = 600.0
-_PART_BYTES = 2048
-# Longer than any rank goes on trying to write its file.
-_TIMEOUT = timedelta(hours=2)
 
 
 class WrittenPart(msgspec.Struct, frozen=True, tag=True):
@@ -42,35 +37,6 @@ class FailedPart(msgspec.Struct, frozen=True, tag=True):
 
 
 Part = WrittenPart | FailedPart
-
-
-class PartExchange:
-    """How the ranks tell one another that their files are there, while their main threads are in the midst of a step.
-    All ranks make it together. It has a process group of its own, so that it never gets between a step's sums.
-    """
-
-    def __init__(self) -> None:
-        self._group: dist.ProcessGroup | None = None
-        if ranks.world_size() > 1:
-            group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
-            assert isinstance(group, dist.ProcessGroup)
-            self._group = group
-
-    async def gather(self, part: Part) -> list[Part]:
-        """The parts of all ranks, once each has come with its own. A rank that dies is an error on all others."""
-        if self._group is None:
-            return [part]
-        return await asyncio.to_thread(self._gather, part)
-
-    def _gather(self, part: Part) -> list[Part]:
-        if isinstance(part, FailedPart):
-            part = msgspec.structs.replace(part, reason=part.reason[: _PART_BYTES // 8])
-        body = msgspec.json.encode(part)
-        own = torch.zeros(_PART_BYTES, dtype=torch.uint8)
-        own[: len(body)] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
-        everyone = [torch.empty_like(own) for _ in range(ranks.world_size())]
-        dist.all_gather(everyone, own, group=self._group)
-        return [msgspec.json.decode(bytes(one.tolist()).rstrip(b"\0"), type=Part) for one in everyone]
 
 
 class CheckpointFailed(RuntimeError):
@@ -109,7 +75,7 @@ class CheckpointSaver:
         self._rank = rank
         self._acknowledge = acknowledge
         self._staging = Staging()
-        self._exchange = PartExchange()
+        self._exchange = RankExchange()
         self._outbox = Outbox(background)
         self.durable_step: int | None = learner.step if rank == 0 and learner.step else None
         """Of the newest checkpoint; known on rank 0, which commits them."""
@@ -162,7 +128,8 @@ class CheckpointSaver:
         except (ObjectStoreError, OSError) as error:
             failure = error
             part = FailedPart(rank=self._rank, reason=str(error))
-        parts = await self._exchange.gather(part)
+        told = await self._exchange.gather(msgspec.json.encode(part))
+        parts = [msgspec.json.decode(word, type=Part) for word in told]
         if failure is not None:
             raise CheckpointFailed(f"checkpoint {moment.step} could not be written: {failure}") from failure
         for other in parts:

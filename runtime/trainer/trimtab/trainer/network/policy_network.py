@@ -7,23 +7,24 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from trimtab.api.sampling import Sampling
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
+from trimtab.trainer.network.blank_model import BlankModel
 from trimtab.trainer.network.chosen_logprobs import TokenScores, chosen_logprobs
+from trimtab.trainer.network.model_files import ModelFiles, UnsupportedModel
 from trimtab.trainer.network.truncation import Truncation
 
+_CPU = torch.device("cpu")
 _PROBE_TOKENS = 8
+_PROBE_LAYERS = 2
 _PROBE_TOLERANCE = 1e-3
-
-
-class UnsupportedModel(ValueError):
-    """This trainer would not compute the model as it is meant to be; the message names the field."""
 
 
 class PolicyNetwork(nn.Module):
@@ -40,21 +41,37 @@ class PolicyNetwork(nn.Module):
 
     @classmethod
     def load(
-        cls, path: Path, *, sampling: Sampling, with_entropy: bool = False, gradient_checkpointing: bool = False
+        cls,
+        path: Path,
+        *,
+        sampling: Sampling,
+        with_entropy: bool = False,
+        gradient_checkpointing: bool = False,
+        device: torch.device = _CPU,
+        compute_dtype: torch.dtype | None = None,
     ) -> PolicyNetwork:
-        """In float32: master weights are never kept in less."""
-        causal_lm = _loaded(path)
-        network = cls(causal_lm, sampling=sampling, with_entropy=with_entropy)
-        _check_family(causal_lm)
-        network._prove()
+        """Master weights are float32. With a type to compute in the model is spread over the ranks, which all call this
+        together, and each of which reads what it holds and no more.
+        """
+        blank = BlankModel.of(path)
+        files = ModelFiles(path)
+        _check_family(blank.causal_lm)
+        cls._prove(path, files, sampling=sampling)
+        blank.causal_lm.set_attn_implementation(IMPLEMENTATION)
+        network = cls(blank.causal_lm, sampling=sampling, with_entropy=with_entropy)
         if gradient_checkpointing:
             # transformers has the first name since 5.23, and warns of the second.
-            enable = getattr(causal_lm, "activation_checkpointing_enable", None)
-            enable = enable or causal_lm.gradient_checkpointing_enable
+            enable = getattr(network.causal_lm, "activation_checkpointing_enable", None)
+            enable = enable or network.causal_lm.gradient_checkpointing_enable
             enable({"use_reentrant": False})
+        if compute_dtype is torch.bfloat16:
+            network._speed_up()
+        if compute_dtype is not None:
+            _spread(network, compute_dtype=compute_dtype, device=device)
+        blank.fill(files, within=network, device=device)
         return network.train()
 
-    def speed_up(self) -> None:
+    def _speed_up(self) -> None:
         """For half precision on a GPU: layers are compiled once for packs of any lengths."""
         self._half_precision_on_gpu = True
         for layer in self.layers:
@@ -85,17 +102,36 @@ class PolicyNetwork(nn.Module):
             truncation=truncation,
         )
 
+    @classmethod
+    def _prove(cls, path: Path, files: ModelFiles, *, sampling: Sampling) -> None:
+        """What rank 0 objects to ends all ranks: one that went alone would leave the others waiting for it."""
+        objection = None
+        if ranks.rank() == 0:
+            try:
+                objection = cls._objection(path, files, sampling=sampling)
+            except UnsupportedModel as error:
+                objection = str(error)
+        (refused,) = ranks.maxima(objection is not None)
+        if refused:
+            raise UnsupportedModel(objection or "policies[].model: rank 0 refuses the model, and says why")
+
+    @classmethod
     @torch.no_grad()
-    def _prove(self) -> None:
+    def _objection(cls, path: Path, files: ModelFiles, *, sampling: Sampling) -> str | None:
         """Models differ in what they do to logits, and some attend to less than all that came before. One that our way
-        does not compute exactly is refused here, and not found out by its rewards.
+        does not compute exactly is refused here, and not found out by its rewards. Its first layers tell: the others
+        are of the same kind, and all of them together need not fit into this machine.
         """
-        tokens = (torch.arange(_PROBE_TOKENS) * 7919 + 1) % self._head.shape[0]
-        logits = self.causal_lm(input_ids=tokens[None], use_cache=False).logits[0, :-1].float() / self._temperature
+        blank = BlankModel.of(path)
+        probe = cls(blank.causal_lm, sampling=sampling, with_entropy=False).eval()
+        blank.causal_lm.base_model.layers = probe.layers[:_PROBE_LAYERS]
+        blank.fill(files, within=probe, device=_CPU)
+        tokens = (torch.arange(_PROBE_TOKENS) * 7919 + 1) % probe._head.shape[0]
+        logits = probe.causal_lm(input_ids=tokens[None], use_cache=False).logits[0, :-1].float() / probe._temperature
         expected = torch.log_softmax(logits, dim=-1).gather(-1, tokens[1:, None])[:, 0]
-        self.causal_lm.set_attn_implementation(IMPLEMENTATION)
+        probe.causal_lm.set_attn_implementation(IMPLEMENTATION)
         zeros = torch.zeros(_PROBE_TOKENS - 1)
-        ours = self._scores(
+        ours = probe._scores(
             PackedBatch(
                 token_ids=tokens,
                 positions=torch.arange(_PROBE_TOKENS),
@@ -111,27 +147,12 @@ class PolicyNetwork(nn.Module):
             ),
             Truncation(),
         ).logprobs
-        if not torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
-            raise UnsupportedModel(
-                f"policies[].model: {type(self.causal_lm).__name__} is not computed exactly by this trainer"
-                f" (logprobs differ by {(ours - expected).abs().max().item():.2g}); the Llama and Qwen families are"
-            )
-
-
-def _loaded(path: Path) -> PreTrainedModel:
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
+        if torch.allclose(ours, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE):
+            return None
+        return (
+            f"policies[].model: {type(probe.causal_lm).__name__} is not computed exactly by this trainer"
+            f" (logprobs differ by {(ours - expected).abs().max().item():.2g}); the Llama and Qwen families are"
         )
-    except OSError as error:
-        # With a number it is the disk's or the network's error, which passes; without, transformers' own: a file that
-        # it needs is not in the folder.
-        if error.errno is not None:
-            raise
-        raise UnsupportedModel(f"policies[].model.uri: {error}") from error
-    except ValueError as error:
-        raise UnsupportedModel(f"policies[].model.uri: {path} cannot be loaded: {error}") from error
-    return model
 
 
 def _check_family(causal_lm: PreTrainedModel) -> None:
@@ -148,15 +169,16 @@ def _check_family(causal_lm: PreTrainedModel) -> None:
         )
 
 
-def shard(network: PolicyNetwork, *, compute_dtype: torch.dtype) -> None:
+def _spread(network: PolicyNetwork, *, compute_dtype: torch.dtype, device: torch.device) -> None:
     """Computes in `compute_dtype`, averages gradients over the ranks in float32. All ranks call it together."""
+    mesh = init_device_mesh(device.type, (ranks.world_size(),))
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     # Alone, a rank has nothing to gain from taking a layer apart again between the two passes.
     reshard = ranks.world_size() > 1
     for layer in network.layers:
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The root holds embeddings, the last norm and the head, which the backward pass of the chunks needs again.
-    fully_shard(network, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(network, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
 def held_here(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,13 +30,15 @@ class ChunkWriter:
         policy: str,
         *,
         epoch: int,
-        publication: Publication,
+        publication: Publication | None,
         deadline_s: float,
         parallel: int = 8,
         max_bytes_in_flight: int = 32 << 20,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """`deadline_s` is for each chunk. Only a block that is larger makes a chunk larger than `chunk_bytes`."""
+        """`deadline_s` is for each chunk. Only a block that is larger makes a chunk larger than `chunk_bytes`. Without
+        a publication nothing keeps another process from deleting old chunks: none that is there already is relied on.
+        """
         self._store = store
         self._policy = policy
         self._epoch = epoch
@@ -111,10 +113,14 @@ class ChunkWriter:
         key = chunk_key(self._policy, epoch=self._epoch, sha256=sha256)
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._publication.claim(key)
+                if self._publication is not None:
+                    await self._publication.claim(key)
                 await upload(self._store, key, body, if_absent=True, deadline_s=self._deadline_s)
         except PreconditionFailed:
-            pass  # named by its content, it is the same
+            # Named by its content, it is the same. But if it is old, a collection may be about to delete it: then a few
+            # bytes behind the last block make a new one of it.
+            if self._publication is None:
+                return await self._upload(body + self._store.new_write_id().encode())
         except TimeoutError:
             raise StoreTimeout(f"upload {self._store.where(key)}: not done within {self._deadline_s:.3g} s") from None
         return Chunk(sha256, len(body))
