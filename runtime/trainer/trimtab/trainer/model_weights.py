@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from trimtab.trainer import ranks
 from trimtab.trainer.network.policy_network import held_here, whole
+from trimtab.weights.adapters import Adapter
 from trimtab.weights.baseline import WeightChanges, WeightSource
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
@@ -44,11 +45,12 @@ class ModelWeights:
     the published type, in main memory.
     """
 
-    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype, adapter: Adapter | None = None) -> None:
         tensors = unique_tensors(model)
         self._dtypes = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
         self.layout = StateLayout.of(
-            {name: (_DTYPES[self._dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()}
+            {name: (_DTYPES[self._dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()},
+            metadata=None if adapter is None else adapter.metadata(),
         )
         self._tensors = {}
         for name, tensor in tensors.items():
@@ -70,16 +72,18 @@ class ModelWeights:
 class PublishedModel:
     """A model whose weights are read again and again. All ranks make every call together."""
 
-    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype, adapter: Adapter | None = None) -> None:
+        """`adapter` says what the weights are, where they are not those of a whole model."""
         self._model = model
         self._dtype = dtype
+        self._adapter = adapter
         self._shadow: DeviceShadow | None = None
 
     def weights(self) -> WeightSource | WeightChanges:
         """As they are now: all of them at first, and on a GPU from then on what changed since the last call."""
         if self._shadow is not None:
             return self._shadow.take(self._held())
-        everything = ModelWeights(self._model, dtype=self._dtype)
+        everything = ModelWeights(self._model, dtype=self._dtype, adapter=self._adapter)
         if ranks.world_size() == 1 and all(tensor.is_cuda for tensor in self._held().values()):
             # Triton is wherever torch has a GPU, and need not be elsewhere.
             from trimtab.trainer.device_shadow import DeviceShadow
