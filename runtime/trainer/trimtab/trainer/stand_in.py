@@ -18,7 +18,9 @@ from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 
 
 class StandIn:
-    """Weights in the place of those that this rank holds and trains of a network. All ranks make every call together."""
+    """Weights in the place of those of a network that this rank holds and that learn. All ranks make every call
+    together.
+    """
 
     def __init__(self, network: PolicyNetwork) -> None:
         self._network = network

@@ -31,16 +31,32 @@ def merge_into(model: Path, adapters: Path, folder: Path) -> Adapter:
     adapter = said_in(opened.layout.metadata)
     if adapter is None:
         raise InvalidAdapter(f"{adapters} has the weights of a whole model, not of adapters")
-    left = _by_weight(opened)
+    changes = _by_weight(opened)
+    _check_fits(model, changes)
+    if folder.resolve() == model.resolve():
+        raise InvalidAdapter(f"{folder} is the model itself; take another folder for the merged one")
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted(model.iterdir()):
         if file.suffix == ".safetensors":
-            _merge_file(file, folder / file.name, left, adapter)
+            _merge_file(file, folder / file.name, changes, adapter)
         elif file.is_file():
             shutil.copyfile(file, folder / file.name)
-    if left:
-        raise InvalidAdapter(f"{model} has no {next(iter(left))}, which {adapters} adapts; is it the model it was?")
     return adapter
+
+
+def _check_fits(model: Path, changes: Mapping[str, Mapping[str, Matrix]]) -> None:
+    """Before anything is written."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in model.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            shapes |= {tensor.name: tensor.shape for tensor in StateLayout.read(opened).tensors}
+    for weight, matrices in changes.items():
+        shape = (matrices[UP].shape[0], matrices[DOWN].shape[1])
+        if shapes.get(weight) != shape or matrices[UP].shape[1] != matrices[DOWN].shape[0]:
+            raise InvalidAdapter(
+                f"{model} has no {weight} of shape {list(shape)}, which the adapters belong to; take the model that the"
+                " job began with"
+            )
 
 
 def _by_weight(adapters: SafetensorsFile) -> dict[str, dict[str, Matrix]]:
@@ -58,22 +74,20 @@ def _by_weight(adapters: SafetensorsFile) -> dict[str, dict[str, Matrix]]:
     return found
 
 
-def _merge_file(source: Path, target: Path, left: dict[str, dict[str, Matrix]], adapter: Adapter) -> None:
+def _merge_file(source: Path, target: Path, changes: Mapping[str, Mapping[str, Matrix]], adapter: Adapter) -> None:
     """Tensor by tensor: there is never more than one of them in memory."""
     model = SafetensorsFile(source)
     with target.open("wb") as file:
         file.write(model.layout.prefix)
         for tensor in model.layout.tensors:
             raw = model.bytes_of(tensor)
-            matrices = left.pop(tensor.name, None)
+            matrices = changes.get(tensor.name)
             file.write((raw if matrices is None else _merged(tensor, raw, matrices, adapter)).data)
 
 
 def _merged(tensor: Tensor, raw: Raw, matrices: Mapping[str, Matrix], adapter: Adapter) -> Raw:
-    change = adapter.scale * (matrices[UP] @ matrices[DOWN])
-    if change.shape != tensor.shape:
-        raise InvalidAdapter(f"{tensor.name} has shape {list(tensor.shape)}, its adapter {list(change.shape)}")
-    return _rounded(_matrix(tensor, raw) + change.astype(np.float32), tensor.dtype)
+    change = np.float32(adapter.scale) * (matrices[UP] @ matrices[DOWN])
+    return _rounded(_matrix(tensor, raw) + change, tensor.dtype)
 
 
 def _matrix(tensor: Tensor, raw: Raw) -> Matrix:

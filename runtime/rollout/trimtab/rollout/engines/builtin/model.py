@@ -17,7 +17,6 @@ from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, SparseUp
 from trimtab.rollout.engines.builtin.transformer import Piece, Transformer
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
-
 Staged = ServedWeights | dict[str, torch.Tensor]
 """A whole checkpoint, or adapters by their names."""
 

@@ -97,9 +97,7 @@ class ServedWeights:
     def staged_adapters(self, folder: Path) -> dict[str, torch.Tensor]:
         """Adapters for these weights from a folder, on their device. Raises WeightMismatchError if they do not fit."""
         _check_fits(folder, self.adapted)
-        return {
-            name: content.to(self._device, self._dtype) for name, _, content in _stored(folder, with_content=True)
-        }
+        return {name: content.to(self._device, self._dtype) for name, _, content in _stored(folder, with_content=True)}
 
     def adapt(self, adapters: Mapping[str, torch.Tensor]) -> None:
         """Put what was staged into the live tensors."""
