@@ -31,8 +31,8 @@ _library.impl("initialize", lambda size, rank: None, "CompositeExplicitAutograd"
 
 
 _PINNING = ("layers.py", "lora.py", "backend/torch_backend.py")
-"""Of SGLang's adapters. They pin memory for copies to a GPU, which torch refuses where there is none; all else that they
-compute on a CPU is there.
+"""Of SGLang's adapters: they pin memory for copies to a GPU, which torch refuses where there is none. Nothing else
+keeps them from being computed on a CPU.
 """
 
 

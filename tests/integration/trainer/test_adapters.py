@@ -11,7 +11,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.template_process import TemplateProcess
-from tests.support.trainer.adapted import SAMPLES, adapting, adapting_rank, publish, scored, train
+from tests.support.trainer.adapted import (
+    SAMPLES,
+    adapting,
+    adapting_rank,
+    half_precision_rank,
+    publish,
+    scored,
+    train,
+)
 from tests.support.trainer.forked_ranks import run_ranks
 from tests.support.trainer.samples import policy, rows, train_on
 from tests.support.trainer.scored_rows import sampled
@@ -220,6 +228,16 @@ async def test_ranks_train_the_same_adapters_as_one(
     mine, other = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     assert same(mine, other)
     torch.testing.assert_close(mine, adapters(alone), rtol=1e-4, atol=2e-5)
+
+
+async def test_a_spread_model_may_be_in_half_precision_beside_its_adapters(
+    rank_template: TemplateProcess, model: Path, tmp_path: Path
+) -> None:
+    await run_ranks(rank_template, half_precision_rank, model, tmp_path, world_size=2)
+    mine, other = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
+    assert same(mine, other)
+    assert all("lora" in name and gradient.dtype is torch.float32 for name, gradient in mine.items())
+    assert all(gradient.any() for name, gradient in mine.items() if "lora_B" in name)
 
 
 def test_a_target_that_the_model_does_not_have_is_named() -> None:

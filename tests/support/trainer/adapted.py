@@ -11,10 +11,14 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tests.support.trainer.samples import policy, rows, train_on
+from trimtab.api.lora import Lora
 from trimtab.api.policy import Policy
+from trimtab.api.sampling import Sampling
+from trimtab.trainer.batch import pack
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.model_weights import ModelWeights
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer.network.adapters import attach, begin
+from trimtab.trainer.network.policy_network import PolicyNetwork, shard, whole
 
 SAMPLES = 12
 
@@ -54,3 +58,16 @@ def scored(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
     """Logprobs of what comes after the last token, by a transformers model."""
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([tokens])).logits[0, -1].float(), dim=-1)
+
+
+def half_precision_rank(model: Path, target: Path, rank: int) -> None:
+    """As on a GPU: the model in the type it is computed with, its adapters in float32 beside it, both spread."""
+    network = PolicyNetwork.load(model, sampling=Sampling())
+    attach(network.causal_lm, Lora(rank=4), computing=torch.bfloat16)
+    shard(network, compute_dtype=torch.bfloat16)
+    begin(network.causal_lm)
+    network(pack(rows(4, seed=rank), device=torch.device("cpu"))).logprobs.sum().backward()
+    held = {name: whole(parameter.grad) for name, parameter in network.named_parameters() if parameter.grad is not None}
+    kinds = {parameter.dtype for parameter in network.parameters() if not parameter.requires_grad}
+    assert kinds == {torch.bfloat16}
+    save_file({name: gradient.clone() for name, gradient in held.items()}, target / f"{rank}.safetensors")

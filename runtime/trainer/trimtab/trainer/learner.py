@@ -23,6 +23,7 @@ from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
 from trimtab.trainer.network.adapters import adapters_of, attach, begin, description_of, switched_off
+from trimtab.trainer.network.chosen_logprobs import TokenScores
 from trimtab.trainer.network.policy_network import PolicyNetwork, UnsupportedModel, held_here, shard
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
@@ -218,9 +219,11 @@ class Learner:
         if self._policy.algorithm.kl.coefficient == 0:
             return None
         if self._reference is not None:
-            return self._reference(batch).logprobs
+            scores: TokenScores = self._reference(batch)
+            return scores.logprobs
         with switched_off(self.network):
-            return self.network(batch).logprobs
+            scores = self.network(batch)
+        return scores.logprobs
 
     def _apply(self) -> StepOutcome:
         """One update from the gradients at hand."""

@@ -38,14 +38,15 @@ class AdaptedLinear(nn.Module):
         outputs = linear(inputs, self.weight, self.bias)
         if self.off:
             return outputs
-        return outputs + self._scale * self.lora_B(self.lora_A(inputs))
+        added: torch.Tensor = self.lora_B(self.lora_A(inputs))
+        return outputs + self._scale * added
 
 
 def _matrix(rows: int, columns: int, *, like: torch.Tensor) -> nn.Linear:
     """Masters are float32, whatever the model's own weights are. Their values come later."""
-    made = nn.utils.skip_init(nn.Linear, columns, rows, bias=False, device=like.device, dtype=torch.float32)
-    assert isinstance(made, nn.Linear)
-    return made
+    with torch.device("meta"):
+        made = nn.Linear(columns, rows, bias=False, dtype=torch.float32)
+    return made.to_empty(device=like.device)
 
 
 def attach(causal_lm: nn.Module, lora: Lora, *, computing: torch.dtype) -> None:
