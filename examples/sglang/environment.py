@@ -30,6 +30,12 @@ _library.impl("initialize", lambda size, rank: None, "CompositeExplicitAutograd"
 '''
 
 
+_PINNING = ("layers.py", "lora.py", "backend/torch_backend.py")
+"""Of SGLang's adapters: they pin memory for copies to a GPU, which torch refuses where there is none. Nothing else
+keeps them from being computed on a CPU.
+"""
+
+
 class EnvironmentFailed(RuntimeError):
     """The environment could not be made."""
 
@@ -44,7 +50,21 @@ def sglang_interpreter() -> Path:
     if not marker.is_file() or marker.read_text() != wanted:
         _prepare(folder, python)
         marker.write_text(wanted)  # last: half an environment is made anew
+    _leave_unpinned(folder)
     return python
+
+
+def _leave_unpinned(folder: Path) -> None:
+    """Does nothing where it was done before."""
+    (adapters,) = folder.glob("lib/python3.*/site-packages/sglang/srt/lora")
+    for name in _PINNING:
+        text = (adapters / name).read_text()
+        unpinned = text.replace("pin_memory=True", "pin_memory=False").replace(".pin_memory()", "")
+        if unpinned != text:
+            # A file of its own first: uv's cache may have the old one under another name.
+            fresh = adapters / f"{name}.unpinned"
+            fresh.write_text(unpinned)
+            fresh.replace(adapters / name)
 
 
 def _prepare(folder: Path, python: Path) -> None:

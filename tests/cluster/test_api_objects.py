@@ -141,6 +141,7 @@ IMMUTABLE: list[tuple[str, Manifest, str, Any]] = [
     ("seed", job(), "spec.data.seed", 1),
     ("managedBy", job(), "spec.managedBy", "kueue.x-k8s.io/multikueue"),
     ("model", job(), "spec.policies.0.model.uri", "/models/other"),
+    ("lora", job(), "spec.policies.0.lora", {"rank": 8}),
     ("policies", job(), "spec.policies", [*job()["spec"]["policies"], {"name": "third", "model": {"uri": "m"}}]),
     ("policies", job(), "spec.policies.1.name", "renamed"),
     ("jobRef", pool(), "spec.jobRef.name", "other"),

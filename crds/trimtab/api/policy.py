@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.data import MAX_BATCH
+from trimtab.api.lora import Lora
 from trimtab.api.model import ApiModel
 from trimtab.api.names import RESERVED_MEMBERS
 from trimtab.api.rules import Rule, immutable, only_with
@@ -43,6 +44,12 @@ class Policy(ApiModel):
         Rule("self.frozen || has(self.model)", "model is required, except for a frozen policy on endpoints", ".model"),
         Rule("has(self.model) == has(oldSelf.model)", "model is immutable: versions continue from it", ".model"),
         only_with("batchSize", condition="!self.frozen", when="to policies that learn, not to a frozen one"),
+        only_with("lora", condition="!self.frozen", when="to policies that learn, not to a frozen one"),
+        Rule(
+            "has(self.lora) == has(oldSelf.lora)",
+            "lora is immutable: its checkpoints are of adapters, or of the model; create a new RLJob",
+            ".lora",
+        ),
     )
 
     name: Annotated[MemberName, NOT_RESERVED]
@@ -56,6 +63,10 @@ class Policy(ApiModel):
         False
     )
     """It stays as it is: it has no Trainer, no versions and no samples, and what it says is environment to others."""
+    lora: (
+        Annotated[Lora, immutable("lora", why="versions and checkpoints continue from it; create a new RLJob")] | None
+    ) = None
+    """Train adapters of low rank and leave the model as it is; absent, all its weights are trained."""
     batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)] | None = None
     """Episodes in one step of its trainer, over all ranks; absent, data.batchSize."""
     algorithm: Algorithm = Algorithm()

@@ -14,18 +14,15 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy, rows, train_on
-from tests.support.trainer.storages import StorageSpec, same, seal_of, state_of
+from tests.support.trainer.shelf import Shelf
+from tests.support.trainer.storages import same, state_of
 from trimtab.api.policy import Policy
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.transformer import Piece
-from trimtab.trainer.background import Background
 from trimtab.trainer.batch import blank_row, sole_row
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
-from trimtab.trainer.checkpoints.resume import resume
-from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.shards import Staging, write_shards
 from trimtab.trainer.checkpoints.state import tensors_of
-from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner, TrainingDiverged, UnsupportedAlgorithm
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.network.model_files import UnsupportedModel
@@ -66,35 +63,6 @@ def test_micro_batches_do_not_change_the_update(model: Path, one_rank: dict[str,
     train(learner, steps=range(STEPS))
     for name, tensor in parameters(learner).items():
         torch.testing.assert_close(tensor, one_rank[name], rtol=1e-4, atol=1e-5)
-
-
-class Shelf:
-    """Checkpoints in a folder, and who was told of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._place = StorageSpec(folder).open()
-        self._folder = folder
-        self._epoch = 0
-        self.acknowledged: list[int] = []
-
-    def save(self, learner: Learner) -> None:
-        with Background() as background:
-            saver = CheckpointSaver(learner, self._opened(background), background, rank=0, acknowledge=self._told)
-            saver.begin(lease_id="l")
-            saver.flush()
-
-    def restore(self, learner: Learner) -> None:
-        with Background() as background:
-            resume(learner, self._opened(background), background, rank=0, scratch=self._folder / "scratch")
-
-    def _opened(self, background: Background) -> CheckpointStore:
-        self._epoch += 1
-        checkpoints = CheckpointStore(self._place, seal_of(), keep=1)
-        background.run(checkpoints.claim(self._epoch))
-        return checkpoints
-
-    async def _told(self, step: int, *, lease_id: str, weight_version: int) -> None:
-        self.acknowledged.append(step)
 
 
 @pytest.fixture

@@ -16,16 +16,22 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+import torch
 from click.testing import CliRunner, Result
 from pydantic import BaseModel, SecretStr
+from safetensors.torch import load_file
 
+from examples.quickstart.make import make_model
 from tests.support.polling import eventually, within
+from tests.support.rollout.adapter_files import make_adapters
 from tests.support.weights.states import LAYOUT, TrainedState
 from tests.support.weights.weight_site import RULES, SIGNER, D, WeightSite
 from trimtab.cli.main import main
 from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.weights.baseline import SafetensorsFile
 from trimtab.weights.digests import root_digest
+from trimtab.weights.merging import merge_into
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
 from trimtab.weights.store.latest import LatestPointer
@@ -374,3 +380,41 @@ async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(
     await shell("pull", str(tmp_path), "--rate", "50MB")
     assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(0).file()
     assert not list((tmp_path / ".spool").glob("*.part"))
+
+
+async def test_adapters_are_exported_by_themselves_or_merged(site: WeightSite, shell: Shell, tmp_path: Path) -> None:
+    make_model(tmp_path / "model", seed=0)
+    publisher = await site.publisher()
+    for version in range(2):
+        given = make_adapters(tmp_path / "model", tmp_path / f"given-{version}", rank=4, seed=version)
+        captured = publisher.capture(SafetensorsFile(given / "model.safetensors"))
+        await publisher.publish(version, captured, deadline_s=D)
+    said = (await shell("export", str(tmp_path / "alone"))).stdout
+    assert "adapters of rank 4 for q_proj, k_proj" in said
+    assert "version 1 of epoch 1" in said
+    assert {path.name for path in (tmp_path / "alone").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    newest = load_file(tmp_path / "given-1" / "model.safetensors")
+    alone = load_file(tmp_path / "alone" / "adapter_model.safetensors")
+    assert alone.keys() == newest.keys()
+    assert all(torch.equal(alone[name], newest[name]) for name in newest)
+
+    target = tmp_path / "merged"
+    assert "merged into" in (await shell("export", str(target), "--merge-into", str(tmp_path / "model"))).stdout
+    merge_into(tmp_path / "model", tmp_path / "given-1" / "model.safetensors", tmp_path / "expected")
+    names = {path.name for path in (tmp_path / "expected").iterdir()}
+    assert {path.name for path in target.iterdir()} == names
+    assert all((target / name).read_bytes() == (tmp_path / "expected" / name).read_bytes() for name in names)
+
+    make_model(tmp_path / "other", seed=0)
+    (tmp_path / "other" / "model.safetensors").unlink()
+    refused = (await shell("export", str(tmp_path / "none"), "--merge-into", str(tmp_path / "other"), code=1)).stderr
+    assert "take the model that the job began with" in refused
+    assert not await site.sizes("lease")
+
+
+async def test_whole_weights_are_not_exported_as_adapters(filled: WeightSite, shell: Shell, tmp_path: Path) -> None:
+    refused = (await shell("export", str(tmp_path / "none"), code=1)).stderr
+    assert "the weights of p are whole, not adapters; `trimtab weights pull` fetches them" in refused

@@ -159,6 +159,7 @@ def complete_job() -> Manifest:
             "spec.policies.0.sampling": _SAMPLING,
             "spec.policies.0.trainer": _TRAINER,
             "spec.policies.0.model": _MODEL,
+            "spec.policies.0.lora": {"rank": 16, "alpha": 32, "targets": ["q_proj", "v_proj"]},
             "spec.policies.1.algorithm": {"name": "m2po", "m2Threshold": 0.01},
             "spec.pools.1": {"name": "spot", **_POOL},
             "spec.pools.0.engines": [{"policy": "solver"}, {"policy": "verifier"}, _ASKED],

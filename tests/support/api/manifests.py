@@ -177,6 +177,17 @@ BAD_MANIFESTS = [
         "spec.policies[1].batchSize",
         {"spec.policies.1.frozen": True, "spec.policies.1.batchSize": 8},
     ),
+    _job(
+        "frozen-adapters",
+        "spec.policies[1].lora",
+        {"spec.policies.1.frozen": True, "spec.policies.1.lora": {"rank": 8}},
+    ),
+    _job("lora-without-rank", "spec.policies[0].lora.rank", {"spec.policies.0.lora": {"targets": ["q_proj"]}}),
+    _job("lora-rank", "spec.policies[0].lora.rank", {"spec.policies.0.lora": {"rank": 257}}),
+    _job("lora-alpha", "spec.policies[0].lora.alpha", {"spec.policies.0.lora": {"rank": 8, "alpha": 0}}),
+    _job("lora-of-nothing", "spec.policies[0].lora.targets", {"spec.policies.0.lora": {"rank": 8, "targets": []}}),
+    _job("lora-target", "lora.targets[0]", {"spec.policies.0.lora": {"rank": 8, "targets": ["lm_head"]}}),
+    _job("lora-twice", "lora.targets[1]", {"spec.policies.0.lora": {"rank": 8, "targets": ["q_proj", "q_proj"]}}),
     _job("policy-without-role", "spec.workflow.roles", {"spec.workflow.roles": [{"name": "a", "policy": "solver"}]}),
     _job(
         "published-too-rarely",

@@ -23,13 +23,22 @@ _STOP_S = 40.0
 class LaunchedSGLang:
     """Started on construction; `url` answers once `wait_ready` has returned."""
 
-    def __init__(self, model: Path, *, interpreter: Path, folder: Path, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        interpreter: Path,
+        folder: Path,
+        options: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        """`options` are the launcher's own, `arguments` SGLang's."""
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "sglang.log"
         command = [
             sys.executable, "-m", "trimtab.rollout.engines.sglang", f"--model-path={model}", f"--port={port}",
-            f"--interpreter={interpreter}", f"--startup-timeout-seconds={START_S}", "--", *arguments,
+            f"--interpreter={interpreter}", f"--startup-timeout-seconds={START_S}", *options, "--", *arguments,
         ]  # fmt: skip
         with self.log.open("ab") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

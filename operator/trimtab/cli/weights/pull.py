@@ -53,7 +53,7 @@ def pull(folder: Path, policy: str | None, rate: int | None, max_bytes: int | No
     limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
     try:
         pulled = with_weights(
-            lambda weights: _pulled(weights, folder, limits),
+            lambda weights: pulled_into(weights, folder, limits),
             policy=policy,
             failures=(WrongWeights, CopyInUse, DamagedCopy),
         )
@@ -67,7 +67,7 @@ def pull(folder: Path, policy: str | None, rate: int | None, max_bytes: int | No
         click.echo(f"{file} is {pulled.position} already, the newest")
 
 
-async def _pulled(weights: OpenWeights, folder: Path, limits: PullLimits) -> Pulled:
+async def pulled_into(weights: OpenWeights, folder: Path, limits: PullLimits) -> Pulled:
     puller = WeightPuller(
         weights.store, weights.policy, weights.needed_verifier(), folder=folder, spool=_spool(folder),
         member=f"pull-{socket.gethostname()}-{uuid.uuid4().hex[:8]}", limits=limits,

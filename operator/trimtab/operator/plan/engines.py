@@ -81,11 +81,15 @@ def _launched(pool: PoolSettings, seat: _Seat) -> tuple[str, ...]:
     model = seat.policy.weights
     tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
     serve = (f"--model-path={_beside_the_manifest(model.uri)}", *tokenizer, f"--port=$({seat.port})")
+    lora = seat.policy.lora
+    # What an engine that is given adapters must have room for when it starts.
+    adapters = () if lora is None else (f"--lora-rank={lora.rank}", f"--lora-targets={','.join(lora.targets)}")
     if engine.name == "builtin":
+        scaled = () if lora is None else (f"--lora-alpha={lora.full_alpha:g}",)
         # The last word is ours.
-        return ("python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve)
+        return ("python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *adapters, *scaled)
     return (
-        "python", "-m", "trimtab.rollout.engines.sglang", *serve,
+        "python", "-m", "trimtab.rollout.engines.sglang", *serve, *adapters,
         f"--startup-timeout-seconds={engine.startup_timeout_seconds}",
         *(() if engine.interpreter is None else (f"--interpreter={_beside_the_manifest(engine.interpreter)}",)),
         "--", *seat.args,

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from trimtab.api.algorithm import Schedule
+from trimtab.api.lora import Lora
 from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
@@ -21,6 +22,8 @@ from trimtab.trainer.dither import dither
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
+from trimtab.trainer.network.adapters import adapters_of, begin, description_of, switched_off
+from trimtab.trainer.network.chosen_logprobs import TokenScores
 from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 from trimtab.trainer.objective import Objective, Surroundings
@@ -65,23 +68,31 @@ class Learner:
         self._computing = published if self._device.type == "cuda" else torch.float32
         self._objective = Objective(policy)
         algorithm = policy.algorithm
-        self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0)
+        self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0, lora=policy.lora)
         _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
-        dither(self.network, published=published)
+        if policy.lora is None:
+            self.model: torch.nn.Module = self.network.causal_lm
+            """What is trained, under the names that it is published by."""
+            dither(self.network, published=published)
+        else:
+            begin(self.network.causal_lm)
+            self.model = adapters_of(self.network.causal_lm)
         self._reference: PolicyNetwork | None = None
-        if algorithm.kl.coefficient > 0:
-            self._reference = self._network(reference_path or model_path, with_entropy=False).requires_grad_(False)
-            StandIn(self._reference).round(published)
+        if algorithm.kl.coefficient > 0 and (policy.lora is None or reference_path is not None):
+            self._reference = self._network(reference_path or model_path, with_entropy=False)
+            if policy.lora is None:
+                StandIn(self._reference).round(published)
+            self._reference.requires_grad_(False)
         optimizer = algorithm.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.network.parameters(),
+            [parameter for parameter in self.network.parameters() if parameter.requires_grad],
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
             weight_decay=optimizer.weight_decay,
             fused=self._device.type == "cuda",
         )
-        self._published = PublishedModel(self.model, dtype=published)
+        self._published = PublishedModel(self.model, dtype=published, adapter=description_of(policy))
         stand_in = StandIn(self.network)
         self._as_published = as_published(stand_in, published=published, computing=self._computing)
         self._witness = Witness(self.network, stand_in, published=published)
@@ -99,11 +110,6 @@ class Learner:
         """Longer rows and other tokens would be an error of the model, or memory for something it was not made for."""
         config, asked = self.network.causal_lm.config, self._policy.weights.max_context_tokens
         return RowLimits(vocabulary=config.vocab_size, longest=asked or config.max_position_embeddings)
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """Under the names of its checkpoint."""
-        return self.network.causal_lm
 
     def accumulate(self, rows: Sequence[Row]) -> None:
         """Rows of the step that is under way: whole groups of all of it, or of a portion while others do not exist yet.
@@ -199,19 +205,26 @@ class Learner:
         answers = self._answer_log_ratios(share)
         with self._as_published():
             for number, batch in enumerate(share.packs):
-                reference = None
-                if self._reference is not None:
-                    with torch.no_grad():
-                        reference = self._reference(batch).logprobs
                 around = Surroundings(
                     begin_logprobs=None if share.begun is None else share.begun[number],
-                    reference_logprobs=reference,
+                    reference_logprobs=self._reference_logprobs(batch),
                     answer_log_ratios=answers[number],
                     second_moment_limit=limit,
                 )
                 loss, sums = self._objective.loss(batch, self.network(batch), around)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._sums += sums
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: PackedBatch) -> torch.Tensor | None:
+        if self._policy.algorithm.kl.coefficient == 0:
+            return None
+        if self._reference is not None:
+            scores: TokenScores = self._reference(batch)
+            return scores.logprobs
+        with switched_off(self.network):
+            scores = self.network(batch)
+        return scores.logprobs
 
     def _apply(self) -> StepOutcome:
         """One update from the gradients at hand."""
@@ -239,13 +252,14 @@ class Learner:
             loss=loss, grad_norm=norm, skipped=skipped, measures=StepMeasures.of(sums, with_entropy=with_entropy)
         )
 
-    def _network(self, model_path: Path, *, with_entropy: bool) -> PolicyNetwork:
+    def _network(self, model_path: Path, *, with_entropy: bool, lora: Lora | None = None) -> PolicyNetwork:
         settings = self._policy.trainer
         return PolicyNetwork.load(
             model_path,
             sampling=self._policy.sampling,
             with_entropy=with_entropy,
             gradient_checkpointing=settings.gradient_checkpointing,
+            lora=lora,
             device=self._device,
             compute_dtype=self._computing if self._device.type == "cuda" or ranks.world_size() > 1 else None,
         )

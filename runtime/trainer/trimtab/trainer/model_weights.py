@@ -18,6 +18,7 @@ from trimtab.trainer import ranks
 from trimtab.trainer.change_exchange import ChangeExchange, ExchangedChanges
 from trimtab.trainer.network.policy_network import held_here
 from trimtab.trainer.spread_weights import SpreadWeights
+from trimtab.weights.adapters import Adapter
 from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource
 from trimtab.weights.codec.change import Bytes
 from trimtab.weights.layout import Block, StateLayout
@@ -45,10 +46,10 @@ _DTYPES = {
 class ModelWeights:
     """A view of the model of a single rank as it is now: read it before the next step changes it."""
 
-    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype, adapter: Adapter | None = None) -> None:
         tensors = unique_tensors(model)
         self._dtypes = published_types(tensors, dtype=dtype)
-        self.layout = layout_of(tensors, self._dtypes)
+        self.layout = layout_of(tensors, self._dtypes, adapter=adapter)
         self._tensors = {name: held_here(tensor) for name, tensor in tensors.items()}
 
     def read(self, block: Block, out: Bytes) -> None:
@@ -64,9 +65,11 @@ class ModelWeights:
 class PublishedModel:
     """A model whose weights are read again and again. All ranks make every call together."""
 
-    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: torch.nn.Module, *, dtype: torch.dtype, adapter: Adapter | None = None) -> None:
+        """`adapter` says what the weights are, where they are not those of a whole model."""
         self._model = model
         self._dtype = dtype
+        self._adapter = adapter
         self._shadow: DeviceShadow | None = None
         self._exchange: ChangeExchange | None = None
         self._share: SpreadWeights | None = None
@@ -82,7 +85,7 @@ class PublishedModel:
             share = self._copied_share()
             self._find_changes(share.layout, shares=share.shares)
             return share
-        everything = ModelWeights(self._model, dtype=self._dtype)
+        everything = ModelWeights(self._model, dtype=self._dtype, adapter=self._adapter)
         self._find_changes(everything.layout, shares=None)
         return everything
 
@@ -110,7 +113,7 @@ class PublishedModel:
             tensors = unique_tensors(self._model)
             dtypes = published_types(tensors, dtype=self._dtype)
             spread = frozenset(name for name, tensor in tensors.items() if isinstance(tensor, DTensor))
-            self._share = SpreadWeights(layout_of(tensors, dtypes), dtypes, spread=spread)
+            self._share = SpreadWeights(layout_of(tensors, dtypes, adapter=self._adapter), dtypes, spread=spread)
         self._share.copy(self._held())
         return self._share
 
@@ -140,6 +143,11 @@ def published_types(tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype) 
     return {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
 
 
-def layout_of(tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> StateLayout:
+def layout_of(
+    tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype], *, adapter: Adapter | None
+) -> StateLayout:
     """The same however the tensors are spread."""
-    return StateLayout.of({name: (_DTYPES[dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()})
+    return StateLayout.of(
+        {name: (_DTYPES[dtypes[name]], tuple(tensor.shape)) for name, tensor in tensors.items()},
+        metadata=None if adapter is None else adapter.metadata(),
+    )

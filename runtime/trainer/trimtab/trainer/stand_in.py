@@ -18,7 +18,9 @@ from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
 
 
 class StandIn:
-    """Weights in the place of those that this rank holds of a network. All ranks make every call together."""
+    """Weights in the place of those of a network that this rank holds and that learn. All ranks make every call
+    together.
+    """
 
     def __init__(self, network: PolicyNetwork) -> None:
         self._network = network
@@ -65,7 +67,7 @@ class StandIn:
             self._forget_gathered()
 
     def _held(self) -> list[torch.Tensor]:
-        return [held_here(parameter.detach()) for parameter in self._network.parameters()]
+        return [held_here(parameter.detach()) for parameter in self._network.parameters() if parameter.requires_grad]
 
     def _forget_gathered(self) -> None:
         """What was put together from all ranks is kept between passes, and is of the weights before."""

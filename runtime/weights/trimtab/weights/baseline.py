@@ -20,7 +20,7 @@ import numpy as np
 
 from trimtab.weights.codec.change import SPARSE_SHARE, Bytes, Change, Sparse, Whole, apply_change, find_change
 from trimtab.weights.digests import block_digest, root_digest
-from trimtab.weights.layout import Block, StateLayout
+from trimtab.weights.layout import Block, StateLayout, Tensor
 
 Result = TypeVar("Result")
 
@@ -70,6 +70,9 @@ class SafetensorsFile:
 
     def read(self, block: Block, out: Bytes) -> None:
         np.copyto(out, self._data[block.start : block.end])
+
+    def bytes_of(self, tensor: Tensor) -> Bytes:
+        return self._data[tensor.start : tensor.end]
 
 
 class LayoutChanged(ValueError):

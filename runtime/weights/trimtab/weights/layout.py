@@ -96,6 +96,10 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
+class _Notes(msgspec.Struct, frozen=True):
+    metadata: dict[str, str] = msgspec.field(default_factory=dict, name=_METADATA)
+
+
 @dataclass(frozen=True)
 class StateLayout:
     """Everything a safetensors header says. `header` is its JSON as it stands in the file, padding included."""
@@ -157,6 +161,14 @@ class StateLayout:
         if size != len(layout.prefix) + layout.data_bytes:
             raise InvalidLayout(f"the file has {size} bytes, its header describes {layout.data_bytes} of data")
         return layout
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """Texts beside the tensors; none where they are something else."""
+        try:
+            return msgspec.json.decode(self.header, type=_Notes).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return {}
 
     @cached_property
     def data_bytes(self) -> int:

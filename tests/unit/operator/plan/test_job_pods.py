@@ -10,6 +10,7 @@ from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rollout_pod
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.job import RLJob
+from trimtab.api.lora import Lora
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
 from trimtab.operator.plan.children import pool_of, trainer_of
@@ -68,6 +69,21 @@ def test_an_engine_has_the_tokenizer_that_the_manifest_names(engine: str) -> Non
     changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
     (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
     assert "--tokenizer-path=$(JOB_FOLDER)/words" in pod.containers[0].command
+
+
+@pytest.mark.parametrize("engine", ["builtin", "sglang"])
+def test_an_engine_is_started_for_the_adapters_of_its_policy(engine: str) -> None:
+    desired = job("sums", pools=[{"name": "home", "engine": {"name": engine, "args": ["--mine"]}}])
+    (policy,) = desired.spec.policies
+    policies = (policy.model_copy(update={"lora": Lora(rank=8, targets=("q_proj", "o_proj"))}),)
+    changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
+    (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
+    command = pod.containers[0].command
+    assert {"--lora-rank=8", "--lora-targets=q_proj,o_proj"} <= set(command)
+    # SGLang is told the scale by each adapter.
+    assert ("--lora-alpha=16" in command) == (engine == "builtin")
+    if engine == "sglang":
+        assert command.index("--lora-rank=8") < command.index("--"), "they are the launcher's"
 
 
 def test_ranks_are_a_group_that_knows_its_attempt() -> None:

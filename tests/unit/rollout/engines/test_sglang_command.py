@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from trimtab.fabric.pod import JobMisconfigured
-from trimtab.rollout.engines.sglang.command import ServerCommand, child_environment, refuse_owned, server_command
+from trimtab.rollout.engines.sglang.command import (
+    AdapterRoom,
+    ServerCommand,
+    child_environment,
+    refuse_owned,
+    server_command,
+)
 
 
-def _command(*extra: str, accelerator: bool = True) -> ServerCommand:
+def _command(*extra: str, accelerator: bool = True, adapters: AdapterRoom | None = None) -> ServerCommand:
     return server_command(
         interpreter=Path("/opt/sglang/bin/python"),
         model_path=Path("/models/small"),
         port=4321,
         accelerator=accelerator,
+        adapters=adapters,
         extra=extra,
         environ={"PATH": "/bin"},
     )
@@ -46,9 +53,32 @@ def test_a_machine_without_an_accelerator_is_told_to_use_the_cpu_and_the_manifes
     assert "SGLANG_USE_CPU_ENGINE" not in _command().environment
 
 
+def test_room_for_adapters_is_made_at_the_start() -> None:
+    room = AdapterRoom(rank=8, targets=("q_proj", "o_proj"))
+    arguments = _command("--tp-size=2", adapters=room).arguments
+    assert {"--enable-lora", "--max-lora-rank=8"} <= set(arguments)
+    number = arguments.index("--lora-target-modules")
+    assert arguments[number + 1 : number + 3] == ("q_proj", "o_proj")
+    assert arguments[number + 3].startswith("--")
+    assert "--lora-backend=torch_native" in _command(adapters=room, accelerator=False).arguments
+    assert "--lora-backend=torch_native" not in arguments
+    assert "--enable-lora" not in _command().arguments
+
+
 @pytest.mark.parametrize(
     "argument",
-    ["--port", "--port=1", "--host=0.0.0.0", "--model-path=x", "--model", "--custom-weight", "--api-key=secret"],
+    [
+        "--port",
+        "--port=1",
+        "--host=0.0.0.0",
+        "--model-path=x",
+        "--model",
+        "--custom-weight",
+        "--api-key=secret",
+        "--enable-lora",
+        "--max-lora-rank=4",
+        "--lora-paths=a=b",
+    ],
 )
 def test_what_is_ours_to_set_is_refused_by_name_also_abbreviated(argument: str) -> None:
     with pytest.raises(JobMisconfigured, match=f"engine.args: {argument.partition('=')[0]} is not yours") as refusal:

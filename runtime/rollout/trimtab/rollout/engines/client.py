@@ -55,13 +55,16 @@ class EngineClient(EngineSession):
             "sampling_params": settings.sampling_params(),
             "return_logprob": True,
         }
-        if self._salt_prefixes:
-            body["extra_key"] = weight_version
+        body |= self._weights_field(weight_version)
         likeliest = likeliest_needed(settings) if self._whole_logprobs else 0
         if likeliest:
             body["top_logprobs_num"] = likeliest
         answer = await self._post("/generate", body, timeout_s=self._request_timeout_s)
         return responses.generated(answer, truncated=settings if likeliest else None)
+
+    def _weights_field(self, weight_version: str) -> Mapping[str, Any]:
+        """What a request says of the weights that it is meant for."""
+        return {"extra_key": weight_version} if self._salt_prefixes else {}
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Requests that come while the engine is paused wait there."""
@@ -110,6 +113,11 @@ class EngineClient(EngineSession):
 
     async def end_weight_update(self, *, timeout_s: float) -> None:
         await self._post("/end_weight_update", {}, timeout_s=timeout_s)
+
+    async def rename_weights(self, weight_version: str, *, timeout_s: float) -> None:
+        """What the engine calls the weights that it serves."""
+        body = {"new_version": weight_version, "abort_all_requests": False}
+        await self._post("/update_weight_version", body, timeout_s=timeout_s)
 
     async def model_info(self, *, timeout_s: float) -> ModelInfo:
         return responses.model_info(await self._get("/model_info", timeout_s=timeout_s))

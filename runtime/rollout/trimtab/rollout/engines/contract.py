@@ -11,6 +11,8 @@ PauseMode = Literal["abort", "retract", "in_place"]
 
 Finish = Literal["stop", "length", "abort"]
 
+BASE_WEIGHTS = "0"
+"""What an engine calls the weights that it was started with."""
 FIXED_VERSION = "0"
 """What the weights of an endpoint are called, which never change: those of the model that the job begins with."""
 

@@ -11,22 +11,21 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from trimtab.rollout.engines.contract import BASE_WEIGHTS
 from trimtab.weights.store.position import Position
 
 BASE = Position(epoch=0, version=0)
 """The model the job began with, which no trainer published: the first one claims epoch 1."""
-_BASE_LABEL = "0"
-"""What an engine calls the weights that it was started with."""
 _LABEL = re.compile(r"([1-9][0-9]{0,15})\.(0|[1-9][0-9]{0,15})")
 
 
 def label_of(position: Position) -> str:
-    return _BASE_LABEL if position == BASE else f"{position.epoch}.{position.version}"
+    return BASE_WEIGHTS if position == BASE else f"{position.epoch}.{position.version}"
 
 
 def position_of(label: str) -> Position | None:
     """None for a name that is not ours, such as SGLang's `default`."""
-    if label == _BASE_LABEL:
+    if label == BASE_WEIGHTS:
         return BASE
     match = _LABEL.fullmatch(label)
     return Position(epoch=int(match[1]), version=int(match[2])) if match else None

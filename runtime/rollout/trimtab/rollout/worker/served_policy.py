@@ -4,6 +4,7 @@ weights fresh if anything can.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -29,6 +30,7 @@ from trimtab.rollout.engines.contract import SamplingEngine, SamplingSettings
 from trimtab.rollout.engines.messages import MESSAGES
 from trimtab.rollout.engines.openai import OpenAIClient
 from trimtab.rollout.engines.openai_chat import OpenAIChatClient
+from trimtab.rollout.engines.sglang.adapters import AdapterClient
 from trimtab.rollout.engines.sparse_file import SparseFile
 from trimtab.rollout.policy.freshness import Announcements, VersionLine
 from trimtab.rollout.policy.sampler import PolicySampler
@@ -107,12 +109,7 @@ async def refreshed_policy(
     where there are any.
     """
     settings = resources.pool.engine
-    engine = EngineClient(
-        url,
-        request_timeout_s=settings.request_timeout_seconds,
-        salt_prefixes=settings.name == "sglang",
-        whole_logprobs=settings.name == "sglang",
-    )
+    engine = _client(policy, url, resources)
     await stack.enter_async_context(engine)
     served = ServedPolicy(policy, engine, read_tokenizer(policy, folder=resources.folder))
     served.refresh = WeightRefresh(
@@ -155,7 +152,23 @@ async def host_copy(policy: Policy, resources: PodResources, stack: AsyncExitSta
     )
     await puller.open()
     stack.push_async_callback(puller.close)
-    return HostCopy(puller, _sparse_carrier(resources.pool.engine.name)(scratch / "sparse.safetensors"))
+    engine = resources.pool.engine.name
+    if policy.lora is not None and engine == "sglang":
+        # Adapters are so small that it takes them whole.
+        return HostCopy(puller, None)
+    return HostCopy(puller, _sparse_carrier(engine)(scratch / "sparse.safetensors"))
+
+
+def _client(policy: Policy, url: str, resources: PodResources) -> EngineClient:
+    settings = resources.pool.engine
+    timeout_s = settings.request_timeout_seconds
+    if settings.name != "sglang":
+        return EngineClient(url, request_timeout_s=timeout_s)
+    if policy.lora is None:
+        return EngineClient(url, request_timeout_s=timeout_s, salt_prefixes=True, whole_logprobs=True)
+    # Each engine of the policy has its own: one may still need what another has done with.
+    folder = resources.scratch / policy.name / "adapters" / re.sub("[^0-9a-z]+", "-", url)
+    return AdapterClient(url, request_timeout_s=timeout_s, folder=folder)
 
 
 async def fixed_policy(

@@ -22,10 +22,13 @@ _META = torch.device("meta")
 
 @dataclass(frozen=True)
 class BlankModel:
-    """`computed` are the buffers that follow from the configuration, such as rotary frequencies, and are in no file."""
+    """`computed` are the buffers that follow from the configuration, such as rotary frequencies, and are in no file;
+    `stored` the names of what is in files, and not of adapters that came later.
+    """
 
     causal_lm: PreTrainedModel
     computed: dict[str, torch.Tensor]
+    stored: frozenset[str]
 
     @classmethod
     def of(cls, folder: Path) -> BlankModel:
@@ -38,7 +41,8 @@ class BlankModel:
             computed[name] = value
         # What is on the meta device stays as it is; so only the buffers get values.
         causal_lm.initialize_weights()  # type: ignore[no-untyped-call]
-        return cls(causal_lm, {name: value.clone() for name, value in computed.items()})
+        values = {name: value.clone() for name, value in computed.items()}
+        return cls(causal_lm, values, stored=frozenset(causal_lm.state_dict()))
 
     @torch.no_grad()
     def fill(self, files: ModelFiles, *, within: nn.Module, device: torch.device) -> None:
@@ -52,6 +56,8 @@ class BlankModel:
         for name, value in self.computed.items():
             model.get_buffer(name).copy_(value)
         for names, tensor in _by_tensor(model):
+            if self.stored.isdisjoint(names):
+                continue
             rows = None
             held = tensor
             if isinstance(tensor, DTensor):

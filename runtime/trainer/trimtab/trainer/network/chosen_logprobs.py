@@ -82,8 +82,8 @@ class _ChosenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, by_logprob: torch.Tensor, by_entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, head, chosen, normalizers, entropies, edges, shares = ctx.saved_tensors
         by_hidden = torch.empty_like(hidden)
-        # Summed up in float32: each chunk adds to all of it.
-        by_head = torch.zeros_like(head, dtype=torch.float32)
+        # Summed up in float32: each chunk adds to all of it. A frozen head needs none.
+        by_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         slopes = _on(hidden.device, _slopes)
         for start in range(0, len(chosen), ctx.rows):
             part = slice(start, start + ctx.rows)
@@ -98,8 +98,9 @@ class _ChosenLogprobs(torch.autograd.Function):
                 (edges[part], shares[part]) if ctx.truncated else None,
             )
             by_hidden[part] = by_logits @ head
-            _add_product(by_head, by_logits.T, hidden[part])
-        return by_hidden, by_head.to(head.dtype), None, None, None, None, None
+            if by_head is not None:
+                _add_product(by_head, by_logits.T, hidden[part])
+        return by_hidden, None if by_head is None else by_head.to(head.dtype), None, None, None, None, None
 
 
 Kept = tuple[torch.Tensor, torch.Tensor]

@@ -12,9 +12,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from trimtab.api.lora import Lora
 from trimtab.api.sampling import Sampling
 from trimtab.trainer import ranks
 from trimtab.trainer.batch import PackedBatch
+from trimtab.trainer.network.adapters import attach
 from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
 from trimtab.trainer.network.blank_model import BlankModel
 from trimtab.trainer.network.chosen_logprobs import TokenScores, chosen_logprobs
@@ -47,24 +49,27 @@ class PolicyNetwork(nn.Module):
         sampling: Sampling,
         with_entropy: bool = False,
         gradient_checkpointing: bool = False,
+        lora: Lora | None = None,
         device: torch.device = _CPU,
         compute_dtype: torch.dtype | None = None,
     ) -> PolicyNetwork:
         """Master weights are float32. With a type to compute in the model is spread over the ranks, which all call this
-        together, and each of which reads what it holds and no more.
+        together, and each of which reads what it holds and no more. Adapters have no values yet.
         """
         blank = BlankModel.of(path)
         files = ModelFiles(path)
         _check_family(blank.causal_lm)
         cls._prove(path, files, sampling=sampling)
         blank.causal_lm.set_attn_implementation(IMPLEMENTATION)
+        if lora is not None:
+            attach(blank.causal_lm, lora, computing=compute_dtype or torch.float32)
         network = cls(blank.causal_lm, sampling=sampling, with_entropy=with_entropy)
         if gradient_checkpointing:
             # transformers has the first name since 5.23, and warns of the second.
             enable = getattr(network.causal_lm, "activation_checkpointing_enable", None)
             enable = enable or network.causal_lm.gradient_checkpointing_enable
             enable({"use_reentrant": False})
-        if compute_dtype is torch.bfloat16:
+        if compute_dtype is torch.bfloat16 and device.type == "cuda":
             network._speed_up()
         if compute_dtype is not None:
             _spread(network, compute_dtype=compute_dtype, device=device)

@@ -16,6 +16,7 @@ from trimtab.fabric.readable import unreadable
 from trimtab.rollout.engines.builtin.architecture import UnsupportedModelError
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.graphed_decode import hindrance
+from trimtab.rollout.engines.builtin.low_rank import AdapterShape
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
@@ -54,6 +55,9 @@ _GPU_PREFILL = 4096
 @click.option(
     "--disable-cuda-graph", is_flag=True, help="Start a GPU's kernels one by one: slower, but quicker to start."
 )
+@click.option("--lora-rank", type=click.IntRange(min=1), help="Make room for adapters of this rank.")
+@click.option("--lora-alpha", type=float, help="Adapters are scaled by alpha/rank.")
+@click.option("--lora-targets", help="Projections that have them, with commas between, such as q_proj,v_proj.")
 @click.option("--weight-version", default="0", show_default=True)
 @click.option("--max-running-requests", type=int, default=BatchLimits.max_running, show_default=True)
 @click.option("--max-queued-requests", type=int, default=4096, show_default=True)
@@ -74,6 +78,9 @@ def main(
     threads: int,
     dtype: str,
     disable_cuda_graph: bool,
+    lora_rank: int | None,
+    lora_alpha: float | None,
+    lora_targets: str | None,
     weight_version: str,
     max_running_requests: int,
     max_queued_requests: int,
@@ -86,7 +93,8 @@ def main(
         raise UnsupportedModelError(why)
     torch.set_num_threads(threads)
     types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
-    model = EngineModel(model_path, device=device, dtype=types[dtype])
+    adapters = _adapters(lora_rank, alpha=lora_alpha, targets=lora_targets)
+    model = EngineModel(model_path, device=device, dtype=types[dtype], adapters=adapters)
     if device.startswith("cuda") and not disable_cuda_graph:
         _capture(model, most_rows=max_running_requests)
     limits = BatchLimits(
@@ -119,6 +127,14 @@ def _capture(model: EngineModel, *, most_rows: int) -> None:
         click.echo(f"decoding without CUDA graphs, several times slower: {why}", err=True)
     else:
         model.capture_graphs(most_rows=most_rows)
+
+
+def _adapters(rank: int | None, *, alpha: float | None, targets: str | None) -> AdapterShape | None:
+    if rank is None and alpha is None and targets is None:
+        return None
+    if rank is None or alpha is None or targets is None:
+        raise click.UsageError("--lora-rank, --lora-alpha and --lora-targets go together: give all three or none")
+    return AdapterShape(rank=rank, alpha=alpha, targets=frozenset(targets.split(",")))
 
 
 def _device(name: str) -> str:

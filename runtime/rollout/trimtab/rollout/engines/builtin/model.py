@@ -12,9 +12,13 @@ import xxhash
 from trimtab.rollout.engines.builtin.architecture import read_architecture
 from trimtab.rollout.engines.builtin.graphed_decode import GraphedDecode
 from trimtab.rollout.engines.builtin.kv_rows import Arena, KvShape
-from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, SparseUpdate
+from trimtab.rollout.engines.builtin.low_rank import AdapterShape, adapter_in
+from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, SparseUpdate, WeightMismatchError
 from trimtab.rollout.engines.builtin.transformer import Piece, Transformer
 from trimtab.rollout.engines.builtin.weights import ServedWeights
+
+Staged = ServedWeights | dict[str, torch.Tensor]
+"""A whole checkpoint, or adapters by their names."""
 
 
 class EngineModel:
@@ -22,13 +26,17 @@ class EngineModel:
     elsewhere.
     """
 
-    def __init__(self, path: Path, *, device: str, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, path: Path, *, device: str, dtype: torch.dtype | None = None, adapters: AdapterShape | None = None
+    ) -> None:
+        """`adapters` is what it has room for, besides the model's own weights."""
+        self._adapters = adapters
         self._device = torch.device(device)
         # Few CPUs compute bf16 faster than float32, and those without its instructions take a hundred times as long.
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self.architecture = read_architecture(path)
         self._transformer = Transformer(self.architecture, device=self._device, dtype=self._dtype)
-        self._weights = self.stage(path)
+        self._weights = self._read(path)
         self._graphs: GraphedDecode | None = None
         self.kv_shape = KvShape(
             layers=self.architecture.layers,
@@ -63,16 +71,32 @@ class EngineModel:
         return self._transformer.decode(self._weights, arenas, tokens)
 
     @torch.inference_mode()
-    def stage(self, folder: Path) -> ServedWeights:
-        """Read a whole checkpoint beside the one that is served. Raises WeightMismatchError if it does not fit."""
-        return ServedWeights.read(folder, self.architecture, device=self._device, dtype=self._dtype)
+    def stage(self, folder: Path) -> Staged:
+        """Read a whole checkpoint beside the one that is served, or adapters for it. Raises WeightMismatchError if it
+        does not fit.
+        """
+        adapter = adapter_in(folder)
+        if adapter is None:
+            return self._read(folder)
+        if self._adapters is None:
+            raise WeightMismatchError(f"{folder} holds adapters, which the engine was not started for: see --lora-rank")
+        self._adapters.check(adapter)
+        return self._weights.staged_adapters(folder)
 
-    def install(self, weights: ServedWeights) -> None:
+    def _read(self, folder: Path) -> ServedWeights:
+        return ServedWeights.read(
+            folder, self.architecture, device=self._device, dtype=self._dtype, adapters=self._adapters
+        )
+
+    @torch.inference_mode()
+    def install(self, staged: Staged) -> None:
         """Serve what was staged."""
-        if self._graphs is None:
-            self._weights = weights
+        if not isinstance(staged, ServedWeights):
+            self._weights.adapt(staged)
+        elif self._graphs is None:
+            self._weights = staged
         else:
-            self._weights.take(weights)
+            self._weights.take(staged)
 
     @torch.inference_mode()
     def place(self, update: SparseUpdate) -> PlacedUpdate:
@@ -91,7 +115,7 @@ class EngineModel:
     def checksum(self) -> str:
         """Of all served weights, by name."""
         digest = xxhash.xxh3_128()
-        for name, tensor in sorted(self._weights.named.items()):
+        for name, tensor in sorted((self._weights.named | self._weights.adapted).items()):
             digest.update(name.encode())
             digest.update(tensor.contiguous().view(torch.uint8).cpu().numpy().data)
         return digest.hexdigest()

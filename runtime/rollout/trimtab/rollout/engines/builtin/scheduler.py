@@ -15,9 +15,8 @@ from typing import Literal
 
 from trimtab.rollout.engines.builtin.batch import BatchLimits, ContinuousBatch
 from trimtab.rollout.engines.builtin.generation import Generation
-from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.model import EngineModel, Staged
 from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, WeightMismatchError
-from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 PauseMode = Literal["abort", "retract", "in_place"]
 _IDLE_WAIT_S = 0.5
@@ -143,7 +142,7 @@ class Scheduler:
         """Forget all prefixes. EngineBusyError while requests are held, as in SGLang."""
         return self._command(self._flush)
 
-    def install(self, weights: ServedWeights, *, weight_version: str | None) -> Future[None]:
+    def install(self, weights: Staged, *, weight_version: str | None) -> Future[None]:
         """Serve weights that were staged beside the present ones."""
         return self._command(lambda: self._change_weights(lambda: self._model.install(weights), weight_version))
 

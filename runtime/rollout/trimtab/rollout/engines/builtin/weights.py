@@ -6,7 +6,7 @@ and for a few rows on a CPU twice as fast as the (outputs, inputs) of the file. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trimtab.rollout.engines.builtin.architecture import Architecture
+from trimtab.rollout.engines.builtin.low_rank import AdapterShape, LowRank
 from trimtab.rollout.engines.builtin.sparse_update import PlacedTensor, SparseTensor, WeightMismatchError
 
 _DERIVED = "rotary_emb.inv_freq"
@@ -27,9 +28,11 @@ class Projection:
     matrix: torch.Tensor
     """(inputs, outputs)"""
     bias: torch.Tensor | None
+    adapters: LowRank | None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.mm(rows, self.matrix) if self.bias is None else torch.addmm(self.bias, rows, self.matrix)
+        outputs = torch.mm(rows, self.matrix) if self.bias is None else torch.addmm(self.bias, rows, self.matrix)
+        return outputs if self.adapters is None else self.adapters.added(outputs, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +51,22 @@ class LayerWeights:
 class ServedWeights:
     """All weights of one version. Filled before it is served; after that only the model's thread writes to it."""
 
-    def __init__(self, architecture: Architecture, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        adapters: AdapterShape | None = None,
+    ) -> None:
         self._architecture = architecture
         self._device = device
         self._dtype = dtype
+        self._adapters = adapters
         self.named: dict[str, torch.Tensor] = {}
         """Views with the names and shapes of the checkpoint."""
+        self.adapted: dict[str, torch.Tensor] = {}
+        """The same of the adapters, which are zero in the model's own weights."""
         self.embedding = self._vector("model.embed_tokens", architecture.vocabulary, architecture.hidden)
         self.layers = [self._layer(f"model.layers.{number}") for number in range(architecture.layers)]
         self.norm = self._vector("model.norm", architecture.hidden)
@@ -64,32 +77,36 @@ class ServedWeights:
 
     @classmethod
     def read(
-        cls, folder: Path, architecture: Architecture, *, device: torch.device, dtype: torch.dtype
+        cls,
+        folder: Path,
+        architecture: Architecture,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        adapters: AdapterShape | None = None,
     ) -> ServedWeights:
         """A checkpoint's weights, once all its names and shapes are found to fit."""
         expected = cls(architecture, device=torch.device("meta"), dtype=dtype).named
-        seen: set[str] = set()
-        for name, shape, _ in _stored(folder, with_content=False):
-            if name not in expected:
-                raise WeightMismatchError(f"{folder} holds {name}, which the served model does not have")
-            if shape != tuple(expected[name].shape):
-                raise WeightMismatchError(
-                    f"{name} in {folder} has shape {list(shape)}, served is {list(expected[name].shape)}"
-                )
-            seen.add(name)
-        if architecture.tied and seen & {"lm_head.weight", "model.embed_tokens.weight"}:
-            seen |= {"lm_head.weight", "model.embed_tokens.weight"}
-        missing = [name for name in expected if name not in seen]
-        if missing:
-            raise WeightMismatchError(f"{folder} lacks {len(missing)} tensors of the served model, first {missing[0]}")
-        weights = cls(architecture, device=device, dtype=dtype)
+        tied = {"lm_head.weight", "model.embed_tokens.weight"} if architecture.tied else set()
+        _check_fits(folder, expected, tied=tied)
+        weights = cls(architecture, device=device, dtype=dtype, adapters=adapters)
         for name, _, content in _stored(folder, with_content=True):
             weights.named[name].copy_(content)
         return weights
 
+    def staged_adapters(self, folder: Path) -> dict[str, torch.Tensor]:
+        """Adapters for these weights from a folder, on their device. Raises WeightMismatchError if they do not fit."""
+        _check_fits(folder, self.adapted)
+        return {name: content.to(self._device, self._dtype) for name, _, content in _stored(folder, with_content=True)}
+
+    def adapt(self, adapters: Mapping[str, torch.Tensor]) -> None:
+        """Put what was staged into the live tensors."""
+        for name, tensor in adapters.items():
+            self.adapted[name].copy_(tensor)
+
     def placed(self, change: SparseTensor) -> PlacedTensor:
         """On the device. Raises WeightMismatchError if it does not fit, which `write` must not find out halfway."""
-        served = self.named.get(change.name)
+        served = self.adapted.get(change.name, self.named.get(change.name))
         if served is None:
             raise WeightMismatchError(f"the update changes {change.name}, which the served model does not have")
         elements = served.numel()
@@ -105,13 +122,16 @@ class ServedWeights:
     def write(self, changes: Sequence[PlacedTensor]) -> None:
         """Put new values into the live tensors."""
         for change in changes:
-            self.named[change.name].index_put_(change.where, change.values)
+            served = self.adapted.get(change.name, self.named.get(change.name))
+            assert served is not None, "what was placed is served"
+            served.index_put_(change.where, change.values)
 
     @torch.inference_mode()
     def take(self, other: ServedWeights) -> None:
         """Take over all values; the tensors stay where they are."""
         for name, tensor in other.named.items():
             self.named[name].copy_(tensor)
+        self.adapt(other.adapted)
 
     def _layer(self, prefix: str) -> LayerWeights:
         shape = self._architecture
@@ -153,7 +173,28 @@ class ServedWeights:
             if bias is not None:
                 self.named[f"{name}.bias"] = bias[start : start + count]
             start += count
-        return Projection(matrix, bias)
+        adapters = None
+        if self._adapters is not None:
+            adapters = self._adapters.beside(outputs, inputs=inputs, like=matrix, named=self.adapted)
+        return Projection(matrix, bias, adapters)
+
+
+def _check_fits(folder: Path, expected: Mapping[str, torch.Tensor], *, tied: Set[str] = frozenset()) -> None:
+    """All names and shapes; of those that are `tied` one is enough."""
+    seen: set[str] = set()
+    for name, shape, _ in _stored(folder, with_content=False):
+        if name not in expected:
+            raise WeightMismatchError(f"{folder} holds {name}, which the served model does not have")
+        if shape != tuple(expected[name].shape):
+            raise WeightMismatchError(
+                f"{name} in {folder} has shape {list(shape)}, served is {list(expected[name].shape)}"
+            )
+        seen.add(name)
+    if seen & tied:
+        seen |= tied
+    missing = [name for name in expected if name not in seen]
+    if missing:
+        raise WeightMismatchError(f"{folder} lacks {len(missing)} tensors of the served model, first {missing[0]}")
 
 
 def _stored(folder: Path, *, with_content: bool) -> Iterator[tuple[str, tuple[int, ...], torch.Tensor]]:

@@ -18,6 +18,7 @@ from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import LogSettings
 from trimtab.rollout.engines.sglang.command import (
     HOST,
+    AdapterRoom,
     child_environment,
     find_installation,
     refuse_owned,
@@ -42,6 +43,8 @@ _log = structlog.get_logger(__name__)
     default=Path(sys.executable),
     help="Python that has SGLang; otherwise the one that runs this.",
 )
+@click.option("--lora-rank", type=click.IntRange(min=1), help="Make room for adapters of this rank.")
+@click.option("--lora-targets", help="Projections that have them, with commas between, such as q_proj,v_proj.")
 @click.option("--startup-timeout-seconds", type=float, default=1800.0, show_default=True)
 @click.argument("sglang_arguments", nargs=-1, type=click.UNPROCESSED)
 def main(
@@ -50,10 +53,17 @@ def main(
     tokenizer_path: Path | None,
     port: int,
     interpreter: Path,
+    lora_rank: int | None,
+    lora_targets: str | None,
     startup_timeout_seconds: float,
     sglang_arguments: tuple[str, ...],
 ) -> None:
     """Serve a checkpoint with SGLang. What follows `--` goes to SGLang."""
+    if (lora_rank is None) != (lora_targets is None):
+        raise click.UsageError("--lora-rank and --lora-targets go together: give both or neither")
+    room = None
+    if lora_rank is not None and lora_targets is not None:
+        room = AdapterRoom(rank=lora_rank, targets=tuple(lora_targets.split(",")))
     configure_logs(LogSettings(), stream=sys.stderr, role="engine")
     run_pod(
         _main(
@@ -61,6 +71,7 @@ def main(
             tokenizer_path=tokenizer_path,
             port=port,
             interpreter=interpreter,
+            adapters=room,
             patience=Patience(startup_s=startup_timeout_seconds),
             extra=sglang_arguments,
         )
@@ -73,6 +84,7 @@ async def _main(
     tokenizer_path: Path | None,
     port: int,
     interpreter: Path,
+    adapters: AdapterRoom | None,
     patience: Patience,
     extra: tuple[str, ...],
 ) -> None:
@@ -90,6 +102,7 @@ async def _main(
         tokenizer_path=tokenizer_path,
         port=port,
         accelerator=found.accelerator,
+        adapters=adapters,
         extra=extra,
         environ=os.environ,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.fabric.pod import JobMisconfigured
+from trimtab.rollout.engines.sglang.adapters import MOST_LOADED
 from trimtab.rollout.engines.sglang.sparse_update import LOADERS
 
 HOST = "127.0.0.1"
@@ -27,6 +28,10 @@ _OWNED = {
     "--custom-weight-loader": "sparse weight updates need it",
     "--api-key": "the worker beside it sends none",
     "--admin-api-key": "the worker beside it sends none",
+    "--enable-lora": "it follows from policies[].lora",
+    "--max-lora-rank": "it follows from policies[].lora.rank",
+    "--lora-target-modules": "it follows from policies[].lora.targets",
+    "--lora-paths": "adapters are those of the policy's trainer",
 }
 # SGLang would otherwise take most of the machine's memory for its cache, and use kernels that need a GPU.
 _ON_CPU = (
@@ -37,6 +42,8 @@ _ON_CPU = (
     "--grammar-backend=none",
     "--max-total-tokens=32768",
 )
+# The other kernels for adapters are Triton's.
+_ADAPTERS_ON_CPU = ("--lora-backend=torch_native",)
 # /health generates a token otherwise, and so hangs in every pause; the launcher watches the scheduler by other means.
 _ADDED = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false", "PYTHONUNBUFFERED": "1"}
 _ADDED_ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
@@ -55,6 +62,14 @@ _ADVICE = "pools[].engine.interpreter must be the path of a Python that has sgla
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterRoom:
+    """The adapters that a server is started for."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerCommand:
     """What is executed, with the whole environment it gets."""
 
@@ -69,6 +84,7 @@ def server_command(
     tokenizer_path: Path | None = None,
     port: int,
     accelerator: bool,
+    adapters: AdapterRoom | None = None,
     extra: Sequence[str],
     environ: Mapping[str, str],
 ) -> ServerCommand:
@@ -81,9 +97,18 @@ def server_command(
         f"--host={HOST}", f"--port={port}", f"--weight-version={BASE_VERSION}",
         "--custom-weight-loader", *LOADERS, "--log-level-http=warning",
         *(() if accelerator else _ON_CPU),
+        *(() if adapters is None else _for_adapters(adapters, accelerator=accelerator)),
         *extra,
     )  # fmt: skip
     return ServerCommand(arguments=arguments, environment=child_environment(environ, accelerator=accelerator))
+
+
+def _for_adapters(room: AdapterRoom, *, accelerator: bool) -> tuple[str, ...]:
+    return (
+        "--enable-lora", f"--max-lora-rank={room.rank}", "--lora-target-modules", *room.targets,
+        f"--max-loaded-loras={MOST_LOADED}",
+        *(() if accelerator else _ADAPTERS_ON_CPU),
+    )  # fmt: skip
 
 
 def child_environment(environ: Mapping[str, str], *, accelerator: bool) -> dict[str, str]:
