@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import LlamaForCausalLM
 
 from tests.support.template_process import TemplateProcess
 from tests.support.trainer.adapted import (
@@ -154,7 +154,7 @@ def test_an_engine_adds_what_was_published_and_scores_as_the_trainer(model: Path
         publish(learner, tmp_path / str(step))
         engine.install(engine.stage(tmp_path / str(step)))
         merge_into(model, tmp_path / str(step) / "model.safetensors", tmp_path / f"merged-{step}")
-        served = AutoModelForCausalLM.from_pretrained(tmp_path / f"merged-{step}", dtype=torch.float32)
+        served = LlamaForCausalLM.from_pretrained(tmp_path / f"merged-{step}", dtype=torch.float32)
         torch.testing.assert_close(engine_scores(engine, PROMPT), scored(served, PROMPT), rtol=0, atol=EXACT)
         outcome = train_on(learner, sampled(served, version=step, seed=step), of=8)
         assert outcome.measures.sampling_drift < EXACT

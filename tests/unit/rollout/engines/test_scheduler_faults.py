@@ -17,12 +17,11 @@ from tests.support.polling import eventually
 from trimtab.rollout.engines.builtin.batch import BatchLimits
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams
 from trimtab.rollout.engines.builtin.kv_rows import Arena
-from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.model import EngineModel, Staged
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
 from trimtab.rollout.engines.builtin.server import EngineServer
 from trimtab.rollout.engines.builtin.sparse_update import SparseTensor, SparseUpdate, WeightMismatchError
 from trimtab.rollout.engines.builtin.transformer import Piece
-from trimtab.rollout.engines.builtin.weights import ServedWeights
 
 W = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -54,10 +53,10 @@ class FailingModel(EngineModel):
         self._pass()
         return super().decode(arenas, tokens)
 
-    def install(self, weights: ServedWeights) -> None:
+    def install(self, staged: Staged) -> None:
         if self.install_error is not None:
             raise self.install_error
-        super().install(weights)
+        super().install(staged)
 
 
 @pytest.fixture(scope="module")
