@@ -66,10 +66,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize(
-    ("end", "expected"),
-    [("sys.exit(5)", 5), pytest.param("os.kill(os.getpid(), 9)", 128 + 9, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("end", "expected"), [("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", 128 + 9)])
 async def test_a_rank_that_fails_takes_those_of_its_pod_along(tmp_path: Path, end: str, expected: int) -> None:
     script = tmp_path / "rank.py"
     script.write_text(_TWO_RANKS.format(folder=str(tmp_path), end=end))
