@@ -304,7 +304,7 @@ async def _connected(
         deadline_s=_DEADLINE_S,
     )
     stack.push_async_callback(publisher.close)
-    storage = ObjectStorage(store, f"checkpoints/{POLICY}", scratch=folder / topology.job / "checkpoints")
+    storage = ObjectStorage(store, f"checkpoints/{POLICY}")
     seal = CheckpointSeal(job=topology.job, policy=POLICY, signer=signer, verifier=Verifier([signer.public_text]))
     checkpoints = CheckpointStore(storage, seal, keep=1)
     await checkpoints.claim(publisher.epoch)

@@ -63,7 +63,15 @@ def test_what_is_not_a_checkpoints_is_left_alone() -> None:
 
 
 def file(rank: int) -> CheckpointFile:
-    return CheckpointFile(rank=rank, name="a/b", size=10, sha256="0" * 64, header_size=8, header_sha256="1" * 64)
+    return CheckpointFile(
+        rank=rank,
+        name="a/b",
+        size=10,
+        part_bytes=8,
+        digests=("0" * 64, "2" * 64),
+        header_size=8,
+        header_sha256="1" * 64,
+    )
 
 
 def index(**changes: Any) -> dict[str, Any]:
@@ -73,7 +81,7 @@ def index(**changes: Any) -> dict[str, Any]:
     return msgspec.to_builtins(whole) | changes  # type: ignore[no-any-return]
 
 
-def sealed(content: dict[str, Any], *, magic: bytes = b"trimtab checkpoint index 2\n") -> bytes:
+def sealed(content: dict[str, Any], *, magic: bytes = b"trimtab checkpoint index 3\n") -> bytes:
     """As a trainer of a later version, or one with a fault, would sign it."""
     signed = msgspec.json.encode({"job": "n/j", "policy": "solver", "content": content})
     signature = base64.b64encode(SIGNER.sign(magic + signed)).decode()
@@ -83,9 +91,10 @@ def sealed(content: dict[str, Any], *, magic: bytes = b"trimtab checkpoint index
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"format": 3}, id="of a later version"),
+        pytest.param({"format": 4}, id="of a later version"),
         pytest.param({"files": [msgspec.to_builtins(file(0))]}, id="a rank's file is not in it"),
         pytest.param({"files": [msgspec.to_builtins(file(1)), msgspec.to_builtins(file(0))]}, id="out of order"),
+        pytest.param({"files": [msgspec.to_builtins(file(n)) | {"size": 17} for n in (0, 1)]}, id="a digest missing"),
         pytest.param({"step": -1}, id="negative"),
         pytest.param({"code": "print()"}, id="a field too many"),
         pytest.param({"optimizer_steps": {"x": 1.5}}, id="half a step"),
@@ -100,9 +109,9 @@ def test_an_index_that_is_not_one_is_refused_by_its_place(changes: dict[str, Any
 
 
 def test_a_pointer_of_a_later_version_is_refused() -> None:
-    pointer = msgspec.structs.asdict(CheckpointPointer(epoch=1, moves=1, writer="w")) | {"format": 3}
-    with pytest.raises(CheckpointDamaged, match="format 3"):
-        seal_of().opened(sealed(pointer, magic=b"trimtab checkpoint pointer 2\n"), CheckpointPointer, where="here")
+    pointer = msgspec.structs.asdict(CheckpointPointer(epoch=1, moves=1, writer="w")) | {"format": 4}
+    with pytest.raises(CheckpointDamaged, match="format 4"):
+        seal_of().opened(sealed(pointer, magic=b"trimtab checkpoint pointer 3\n"), CheckpointPointer, where="here")
 
 
 def test_random_numbers_go_on_where_they_were() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -16,14 +17,14 @@ from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background, Outbox, persistently
 from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
-from trimtab.trainer.checkpoints.shards import Shard, Staging, write_shards
+from trimtab.trainer.checkpoints.staging import StagedFile, Staging
 from trimtab.trainer.checkpoints.state import optimizer_steps_of, tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 
 _log = structlog.get_logger(__name__)
 _WRITE_DEADLINE_S = 600.0
-_PART_BYTES = 2048
+_REASON_CHARACTERS = 256
 # Longer than any rank goes on trying to write its file.
 _TIMEOUT = timedelta(hours=2)
 
@@ -64,13 +65,15 @@ class PartExchange:
 
     def _gather(self, part: Part) -> list[Part]:
         if isinstance(part, FailedPart):
-            part = msgspec.structs.replace(part, reason=part.reason[: _PART_BYTES // 8])
+            part = msgspec.structs.replace(part, reason=part.reason[:_REASON_CHARACTERS])
         body = msgspec.json.encode(part)
-        own = torch.zeros(_PART_BYTES, dtype=torch.uint8)
+        longest = torch.tensor([len(body)])
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
+        own = torch.zeros(int(longest), dtype=torch.uint8)
         own[: len(body)] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
         everyone = [torch.empty_like(own) for _ in range(ranks.world_size())]
         dist.all_gather(everyone, own, group=self._group)
-        return [msgspec.json.decode(bytes(one.tolist()).rstrip(b"\0"), type=Part) for one in everyone]
+        return [msgspec.json.decode(one.numpy().tobytes().rstrip(b"\0"), type=Part) for one in everyone]
 
 
 class CheckpointFailed(RuntimeError):
@@ -108,7 +111,9 @@ class CheckpointSaver:
         self._checkpoints = checkpoints
         self._rank = rank
         self._acknowledge = acknowledge
+        self._background = background
         self._staging = Staging()
+        self._reserving: Future[None] | None = None
         self._exchange = PartExchange()
         self._outbox = Outbox(background)
         self.durable_step: int | None = learner.step if rank == 0 and learner.step else None
@@ -127,16 +132,24 @@ class CheckpointSaver:
         """Wait until what is under way is durable and acknowledged."""
         self._outbox.flush()
 
+    def prepare(self) -> None:
+        """Take the memory for copies, beside the next step. Once, when the optimiser has its moments."""
+        if self._reserving is None:
+            tensors = tensors_of(self._learner, rank=self._rank)
+            self._reserving = self._background.start(asyncio.to_thread(self._staging.reserve, tensors))
+
     def begin(self, *, lease_id: str) -> None:
         """Copy the state as it is. Only when it is not busy."""
         learner = self._learner
         moment = _Moment(step=learner.step, lease_id=lease_id, optimizer_steps=optimizer_steps_of(learner))
-        shards = self._staging.copies(tensors_of(learner, rank=self._rank))
-        self._outbox.send(self._save(moment, shards))
+        if self._reserving is not None:
+            self._reserving.result()
+        staged = self._staging.copy(tensors_of(learner, rank=self._rank))
+        self._outbox.send(self._save(moment, staged))
 
-    async def _save(self, moment: _Moment, shards: list[Shard]) -> None:
+    async def _save(self, moment: _Moment, staged: StagedFile) -> None:
         """Durable before acknowledged: an acknowledged step is never asked for again."""
-        files = await self._agreed(moment, shards)
+        files = await self._agreed(moment, staged)
         if self._rank != 0:
             return
         index = CheckpointIndex(
@@ -154,11 +167,11 @@ class CheckpointSaver:
         _log.info("checkpoint", step=moment.step, bytes=sum(file.size for file in files))
         await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
 
-    async def _agreed(self, moment: _Moment, shards: list[Shard]) -> tuple[CheckpointFile, ...]:
+    async def _agreed(self, moment: _Moment, staged: StagedFile) -> tuple[CheckpointFile, ...]:
         """The files of all ranks. A rank that has failed says so, or the others would wait for it."""
         failure: ObjectStoreError | OSError | None = None
         try:
-            part: Part = WrittenPart(file=await self._put(moment, shards))
+            part: Part = WrittenPart(file=await self._put(moment, staged))
         except (ObjectStoreError, OSError) as error:
             failure = error
             part = FailedPart(rank=self._rank, reason=str(error))
@@ -170,16 +183,9 @@ class CheckpointSaver:
                 raise CheckpointFailed(f"rank {other.rank} could not write checkpoint {moment.step}: {other.reason}")
         return tuple(other.file for other in parts if isinstance(other, WrittenPart))
 
-    async def _put(self, moment: _Moment, shards: list[Shard]) -> CheckpointFile:
-        path = self._checkpoints.new_file()
-        try:
-            await asyncio.to_thread(write_shards, shards, path)
-            file = await self._checkpoints.described(path, step=moment.step)
-            await persistently(
-                lambda: self._checkpoints.put(file, path),
-                what=f"file of checkpoint {moment.step}",
-                deadline_s=_WRITE_DEADLINE_S,
-            )
-            return file
-        finally:
-            path.unlink(missing_ok=True)
+    async def _put(self, moment: _Moment, staged: StagedFile) -> CheckpointFile:
+        return await persistently(
+            lambda: self._checkpoints.put(staged, step=moment.step),
+            what=f"file of checkpoint {moment.step}",
+            deadline_s=_WRITE_DEADLINE_S,
+        )

@@ -19,7 +19,7 @@ from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged, C
 
 Content = TypeVar("Content", CheckpointPointer, CheckpointIndex)
 # An index in the place of a pointer, or a manifest of weights in that of either, has another one of these.
-_MAGIC = {CheckpointPointer: b"trimtab checkpoint pointer 2\n", CheckpointIndex: b"trimtab checkpoint index 2\n"}
+_MAGIC = {CheckpointPointer: b"trimtab checkpoint pointer 3\n", CheckpointIndex: b"trimtab checkpoint index 3\n"}
 _MOVE_AWAY = (
     "move what lies there away, or name another place in policies[].trainer.checkpoint.uri, to start from the model"
 )
