@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.support.trainer.committed import claimed, index_of, put, write
 from tests.support.trainer.storages import StorageSpec, seal_of
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointIndex, CheckpointPointer
+from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex, CheckpointPointer
 from trimtab.trainer.checkpoints.parts import FileOnDisk
+from trimtab.trainer.checkpoints.staging import Staging
 from trimtab.trainer.checkpoints.storage import CheckpointStorage, PointerMoved, SeenPointer
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.weights.store.latest import SupersededTrainer
@@ -46,6 +47,40 @@ async def test_nothing_then_the_newest_with_all_that_it_says(storage: Checkpoint
     body = (tmp_path / "fetched").read_bytes()
     assert (hashlib.sha256(body).hexdigest(),) == index.files[0].digests
     assert await other.headers(index.files) == [body[: index.files[0].header_size]]
+
+
+async def staged_in_parts(checkpoints: CheckpointStore) -> tuple[dict[str, torch.Tensor], CheckpointFile]:
+    """Three parts and a bit: a part of S3 has at least five megabytes."""
+    torch.manual_seed(3)
+    state = {f"x{number}": torch.rand(1_000_000) for number in range(4)}
+    staged = Staging(part_bytes=5 << 20).copy(state)
+    return state, await checkpoints.put(staged, step=5)
+
+
+async def test_a_file_of_many_parts_is_read_as_it_was_written(storage: CheckpointStorage, tmp_path: Path) -> None:
+    checkpoints = await claimed(storage, 1)
+    state, file = await staged_in_parts(checkpoints)
+    assert len(file.digests) == 4
+    await checkpoints.fetch(file, tmp_path / "fetched")
+    read = load_file(tmp_path / "fetched")
+    assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
+    taken: dict[int, bytes] = {}
+    await checkpoints.read([(file, 3), (file, 1)], lambda _, number, body: taken.update({number: bytes(body)}))
+    whole = (tmp_path / "fetched").read_bytes()
+    assert taken == {1: whole[5 << 20 : 10 << 20], 3: whole[15 << 20 :]}
+
+
+async def test_damage_in_one_part_is_noticed_by_whoever_reads_that_part(storage: CheckpointStorage) -> None:
+    checkpoints = await claimed(storage, 1)
+    _, file = await staged_in_parts(checkpoints)
+    body = bytearray(await storage.get(file.name, max_bytes=file.size))
+    body[12 << 20] ^= 1
+    await storage.delete(file.name)
+    await storage.put(file.name, bytes(body))
+    for number in (0, 1, 3):
+        await checkpoints.read([(file, number)], lambda *_: None)
+    with pytest.raises(CheckpointDamaged, match=r"part 2 of .*rank-00000.safetensors has the SHA-256"):
+        await checkpoints.read([(file, 2)], lambda *_: None)
 
 
 async def test_a_file_alone_is_not_a_checkpoint(storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:

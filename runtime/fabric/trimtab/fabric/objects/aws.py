@@ -29,7 +29,7 @@ def aws_client(
         connect_timeout=store.connect_timeout_s,
         read_timeout=store.read_timeout_s,
         retries={"total_max_attempts": attempts},
-        s3={"payload_signing_enabled": False} | ({"addressing_style": "path"} if store.endpoint_url else {}),
+        s3={"payload_signing_enabled": False, "addressing_style": "path" if store.endpoint_url else "auto"},
     )
     return boto3.session.Session().client(
         service,

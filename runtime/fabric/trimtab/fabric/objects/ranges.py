@@ -13,35 +13,38 @@ from trimtab.fabric.objects.errors import StoreRefused, StoreUnavailable
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """`size` is of the whole object. Where that ends before the stretch does, the body is shorter."""
+    """What was read: fewer bytes than asked for where the object ends before. `size` is of the whole object."""
 
-    body: bytearray
+    count: int
     size: int
 
 
-async def read_range(store: ObjectStore, key: str, *, start: int, count: int, deadline_s: float) -> Stretch:
-    """Raises ObjectNotFound."""
+async def read_range(store: ObjectStore, key: str, into: memoryview, *, start: int, deadline_s: float) -> Stretch:
+    """As many bytes from `start` as there is room for. Raises ObjectNotFound. After an error a thread may still write
+    there.
+    """
     target, where = store.full_key(key), store.where(key)
 
     def read() -> Stretch:
+        last = start + len(into) - 1
         try:
-            answer = store.s3.get_object(Bucket=store.bucket, Key=target, Range=f"bytes={start}-{start + count - 1}")
+            answer = store.s3.get_object(Bucket=store.bucket, Key=target, Range=f"bytes={start}-{last}")
         except ClientError as fault:
             if fault.response.get("Error", {}).get("Code") == "InvalidRange":
                 whole = store.s3.head_object(Bucket=store.bucket, Key=target)
-                return Stretch(body=bytearray(), size=whole["ContentLength"])
+                return Stretch(count=0, size=whole["ContentLength"])
             raise
-        if "ContentRange" not in answer or answer["ContentLength"] > count:
+        count = answer["ContentLength"]
+        if "ContentRange" not in answer or count > len(into):
             raise StoreRefused(f"get {where}: the store does not answer with the range that it is asked for")
-        body = bytearray(answer["ContentLength"])
-        window = memoryview(body)
+        window = into[:count]
         with answer["Body"] as stream:
             readable: Any = stream  # its stubs have readinto wrong
             while window:
-                read = readable.readinto(window)
-                if not read:
+                arrived = readable.readinto(window)
+                if not arrived:
                     raise StoreUnavailable(f"{where} ended {len(window)} bytes before the end of a range")
-                window = window[read:]
-        return Stretch(body=body, size=int(answer["ContentRange"].rpartition("/")[2]))
+                window = window[arrived:]
+        return Stretch(count=count, size=int(answer["ContentRange"].rpartition("/")[2]))
 
     return await store.call(read, doing=f"get {where}", deadline_s=deadline_s)

@@ -79,7 +79,7 @@ async def upload(
         return info
     try:
         async with asyncio.timeout(deadline_s):
-            digest = await asyncio.to_thread(digest_of if isinstance(source, bytes) else digest_of_file, source)  # type: ignore[operator]
+            digest = await asyncio.to_thread(_digest_of, source)
             parts = _Parts(store, key, _Cut(source, size, part_bytes), digest=digest, deadline_s=deadline_s)
             return await parts.write(if_absent=if_absent, parallel=shape.parallel_for(size), progress=progress)
     except TimeoutError:
@@ -100,6 +100,10 @@ async def upload_parts(
             return await parts.write(if_absent=False, parallel=parallel, progress=None)
     except TimeoutError:
         raise StoreTimeout(f"upload {store.where(key)}: not done within {deadline_s:.3g} s") from None
+
+
+def _digest_of(source: bytes | Path) -> str:
+    return digest_of(source) if isinstance(source, bytes) else digest_of_file(source)
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class _Parts:
         )
 
     def _send_part(self, upload_id: str, number: int) -> tuple[int, str]:
-        body = self._source.part(number)
+        body: Any = self._source.part(number)  # boto3's stubs do not know bytearrays
         answer = self._store.s3.upload_part(
             **self._target, UploadId=upload_id, PartNumber=number + 1, Body=body, ChecksumCRC32=crc32_header(body)
         )

@@ -111,14 +111,14 @@ class FolderStorage:
             raise CheckpointDamaged(f"{self.where(name)} has more than the {max_bytes} bytes written; {HOW_TO_GO_ON}")
         return body
 
-    async def read(self, name: str, *, start: int, count: int, size: int) -> bytearray:
-        def read() -> bytearray:
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
+        def read() -> int:
             source = (self._root / name).absolute()
             with source.open("rb", buffering=0) as file:
                 found = os.fstat(file.fileno()).st_size
                 if found != size:
                     raise CheckpointDamaged(f"{source} has {found} bytes, written were {size}; {HOW_TO_GO_ON}")
-                return _read_at(file.fileno(), start, count)
+                return _read_at(file.fileno(), start, into)
 
         return await self._call(read, deadline_s=_TRANSFER_DEADLINE_S)
 
@@ -221,13 +221,11 @@ def _write_at(path: Path, position: int, body: bytearray) -> None:
             left, position = left[written:], position + written
 
 
-def _read_at(descriptor: int, start: int, count: int) -> bytearray:
-    body = bytearray(count)
+def _read_at(descriptor: int, start: int, into: memoryview) -> int:
     done = 0
-    while done < count and (read := os.preadv(descriptor, [memoryview(body)[done:]], start + done)):
-        done += read
-    del body[done:]
-    return body
+    while done < len(into) and (count := os.preadv(descriptor, [into[done:]], start + done)):
+        done += count
+    return done
 
 
 def _bounded(pointer: Path) -> bytes:

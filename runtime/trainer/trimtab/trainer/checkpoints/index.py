@@ -68,8 +68,7 @@ class CheckpointIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     files: tuple[CheckpointFile, ...]
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+        _check_format(self.format)
         if [file.rank for file in self.files] != list(range(self.world_size)):
             raise ValueError(f"it does not have one file for each of {self.world_size} ranks, in their order")
 
@@ -99,11 +98,18 @@ class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     checkpoints: tuple[IndexReference, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+        _check_format(self.format)
 
 
-def sha256_of(body: bytes | bytearray) -> str:
+def _check_format(found: int) -> None:
+    if found != FORMAT:
+        raise ValueError(
+            f"it has format {found}, and this version of Trimtab reads {FORMAT}: finish the job with the version that"
+            " began it"
+        )
+
+
+def sha256_of(body: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(body).hexdigest()
 
 

@@ -44,16 +44,14 @@ class ObjectStorage:
         except (ChecksumMismatch, ObjectTooLarge) as error:
             raise _damaged(error) from None
 
-    async def read(self, name: str, *, start: int, count: int, size: int) -> bytearray:
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
         try:
-            found = await read_range(
-                self._store, self._key(name), start=start, count=count, deadline_s=_CALL_DEADLINE_S
-            )
+            found = await read_range(self._store, self._key(name), into, start=start, deadline_s=_CALL_DEADLINE_S)
         except ObjectNotFound:
             raise FileMissing(self.where(name)) from None
         if found.size != size:
             raise CheckpointDamaged(f"{self.where(name)} has {found.size} bytes, written were {size}; {HOW_TO_GO_ON}")
-        return found.body
+        return found.count
 
     async def names(self) -> list[str]:
         whole = self._key(f"{CHECKPOINTS}/")

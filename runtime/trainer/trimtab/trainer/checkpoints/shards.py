@@ -50,7 +50,7 @@ class ReadPlan:
         return sorted(self._copies)
 
     @torch.no_grad()
-    def take(self, rank: int, part: int, body: bytearray) -> None:
+    def take(self, rank: int, part: int, body: memoryview) -> None:
         """Several at a time, in threads: no two of them write to the same place."""
         whole = torch.frombuffer(body, dtype=torch.uint8)
         for copy in self._copies[rank, part]:

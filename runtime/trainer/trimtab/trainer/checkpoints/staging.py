@@ -17,32 +17,52 @@ from trimtab.trainer.checkpoints.parts import PART_BYTES, part_bytes_for
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Block:
+    """The memory of a part. `body` is the same memory, as boto3 sends it without a copy. What a GPU copies to is
+    pinned, and has none.
+    """
+
+    memory: torch.Tensor
+    body: bytearray | None
+
+    @classmethod
+    def of(cls, size: int, *, pinned: bool) -> _Block:
+        if pinned:
+            return cls(memory=torch.empty(size, dtype=torch.uint8, pin_memory=True), body=None)
+        body = bytearray(size)
+        # Written to at once: until then it is not taken from the system, and the copy would wait for that.
+        return cls(memory=torch.frombuffer(body, dtype=torch.uint8).zero_(), body=body)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagedFile:
     """Stays as it is until the next is staged."""
 
     header: bytes
     size: int
     part_bytes: int
-    blocks: tuple[torch.Tensor, ...]
+    blocks: tuple[_Block, ...]
     """One for each part; the last may be longer than its part."""
 
     def part(self, number: int) -> bytearray:
-        """A copy, as boto3 sends no other memory in one piece. torch lets other threads run while it copies."""
-        body = bytearray(min(self.part_bytes, self.size - number * self.part_bytes))
-        torch.frombuffer(body, dtype=torch.uint8).copy_(self.blocks[number][: len(body)])
+        """Not to be changed. torch lets other threads run where it has to copy."""
+        count = min(self.part_bytes, self.size - number * self.part_bytes)
+        block = self.blocks[number]
+        if block.body is not None and len(block.body) == count:
+            return block.body
+        body = bytearray(count)
+        torch.frombuffer(body, dtype=torch.uint8).copy_(block.memory[:count])
         return body
 
 
 class Staging:
     """Copies shards to main memory, once. The memory is used again for the next copy, so there must not be two
     checkpoints under way.
-
-    It is taken in blocks of a part: where it is pinned, larger ones are rounded up to a power of two.
     """
 
     def __init__(self, *, part_bytes: int = PART_BYTES) -> None:
         self._part_bytes = part_bytes
-        self._blocks: list[torch.Tensor] = []
+        self._blocks: list[_Block] = []
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the memory that a copy of these needs. That takes longer than the copy itself, so it is done before."""
@@ -67,17 +87,16 @@ class Staging:
     def _take(self, size: int, *, pinned: bool) -> int:
         """Enough blocks; the bytes of each."""
         part_bytes = part_bytes_for(size, at_least=self._part_bytes)
-        if self._blocks and len(self._blocks[0]) != part_bytes:
+        if self._blocks and len(self._blocks[0].memory) != part_bytes:
             self._blocks.clear()
         while len(self._blocks) * part_bytes < size:
-            # Memory that was never written to is taken from the system when the copy gets there.
-            self._blocks.append(torch.zeros(part_bytes, dtype=torch.uint8, pin_memory=pinned))
+            self._blocks.append(_Block.of(part_bytes, pinned=pinned))
         return part_bytes
 
     def _write(self, position: int, body: torch.Tensor, part_bytes: int) -> None:
         while len(body):
             number, within = divmod(position, part_bytes)
-            target = self._blocks[number][within : within + len(body)]
+            target = self._blocks[number].memory[within : within + len(body)]
             target.copy_(body[: len(target)], non_blocking=True)
             position, body = position + len(target), body[len(target) :]
 

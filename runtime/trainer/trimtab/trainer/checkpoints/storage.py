@@ -51,8 +51,10 @@ class CheckpointStorage(Protocol):
 
     async def get(self, name: str, *, max_bytes: int) -> bytes: ...
 
-    async def read(self, name: str, *, start: int, count: int, size: int) -> bytearray:
-        """These bytes of a file, or fewer where it ends. One of another size counts as damaged."""
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
+        """As many bytes of a file as there is room for, or fewer where it ends; gives their number. A file of another
+        size counts as damaged.
+        """
 
     async def names(self) -> list[str]: ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -161,30 +161,35 @@ class CheckpointStore:
 
         async def header(file: CheckpointFile) -> bytes:
             async with turn:
-                body = bytes(await self._read(file, start=0, count=file.header_size))
+                body = bytearray(file.header_size)
+                await self._read(file, memoryview(body), start=0)
             where = f"the header of {self._storage.where(file.name)}"
             check_digest(sha256_of(body), expected=file.header_sha256, where=where)
-            return body
+            return bytes(body)
 
         return await all_or_first_error(header(file) for file in files)
 
     async def read(
         self,
-        wanted: Iterable[tuple[CheckpointFile, int]],
-        take: Callable[[CheckpointFile, int, bytearray], None],
+        wanted: Sequence[tuple[CheckpointFile, int]],
+        take: Callable[[CheckpointFile, int, memoryview], None],
     ) -> None:
         """Parts of files by their numbers, several at a time and in any order. `take` gets what was verified, in
-        threads.
+        threads, and must copy what it needs.
         """
-        turn = asyncio.Semaphore(AT_ONCE)
+        buffers: asyncio.Queue[bytearray] = asyncio.Queue()
+        for _ in range(min(AT_ONCE, len(wanted))):
+            buffers.put_nowait(bytearray(max(file.part_bytes for file, _ in wanted)))
 
         async def read(file: CheckpointFile, number: int) -> None:
-            async with turn:
-                count = file.part_size(number)
-                body = await self._read(file, start=number * file.part_bytes, count=count)
-                await asyncio.to_thread(verify_and_take, file, number, body)
+            buffer = await buffers.get()
+            body = memoryview(buffer)[: file.part_size(number)]
+            await self._read(file, body, start=number * file.part_bytes)
+            await asyncio.to_thread(verify_and_take, file, number, body)
+            # Only now, not after an error: a thread that was given up may still write to it.
+            buffers.put_nowait(buffer)
 
-        def verify_and_take(file: CheckpointFile, number: int, body: bytearray) -> None:
+        def verify_and_take(file: CheckpointFile, number: int, body: memoryview) -> None:
             where = f"part {number} of {self._storage.where(file.name)}"
             check_digest(sha256_of(body), expected=file.digests[number], where=where)
             take(file, number, body)
@@ -196,18 +201,21 @@ class CheckpointStore:
         with target.open("wb") as made:
             made.truncate(file.size)
 
-            def take(_: CheckpointFile, number: int, body: bytearray) -> None:
+            def take(_: CheckpointFile, number: int, body: memoryview) -> None:
                 with target.open("r+b") as part:
                     part.seek(number * file.part_bytes)
                     part.write(body)
 
             await self.read([(file, number) for number in range(len(file.digests))], take)
 
-    async def _read(self, file: CheckpointFile, *, start: int, count: int) -> bytearray:
+    async def _read(self, file: CheckpointFile, into: memoryview, *, start: int) -> None:
+        where = self._storage.where(file.name)
         try:
-            return await self._storage.read(file.name, start=start, count=count, size=file.size)
+            count = await self._storage.read(file.name, into, start=start, size=file.size)
         except FileMissing:
-            raise _missing(self._storage.where(file.name)) from None
+            raise _missing(where) from None
+        if count != len(into):
+            raise CheckpointDamaged(f"{where} ends at byte {start + count} of {file.size}; {HOW_TO_GO_ON}")
 
     @property
     def _writer(self) -> _Claimed:
