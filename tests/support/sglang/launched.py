@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +24,15 @@ _STOP_S = 40.0
 class LaunchedSGLang:
     """Started on construction; `url` answers once `wait_ready` has returned."""
 
-    def __init__(self, model: Path, *, interpreter: Path, folder: Path, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        interpreter: Path,
+        folder: Path,
+        arguments: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "sglang.log"
@@ -32,8 +41,8 @@ class LaunchedSGLang:
             f"--interpreter={interpreter}", f"--startup-timeout-seconds={START_S}", "--", *arguments,
         ]  # fmt: skip
         with self.log.open("ab") as log:
-            environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            whole = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | dict(environment or {})
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=whole)
 
     async def wait_ready(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
