@@ -144,8 +144,8 @@ async def _two_ranks(folder: Path, interpreter: Path) -> AsyncIterator[LaunchedS
         interpreter=interpreter,
         folder=folder,
         arguments=("--tp-size=2",),
-        # It wants a NUMA node for each rank, or to be told their cores.
-        environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
+        # It wants a NUMA node for each rank or to be told their cores, and takes NCCL where it is installed.
+        environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "none"},
     )
     try:
         await launched.wait_ready()

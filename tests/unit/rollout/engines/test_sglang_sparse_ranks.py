@@ -60,7 +60,7 @@ class Qwen2ForCausalLM(torch.nn.Module):
     def __init__(self, weights: Weights, *, rank: int, ranks: int) -> None:
         super().__init__()
         self.config = SimpleNamespace(tie_word_embeddings=False, vocab_size=VOCABULARY)
-        split = {"tp_rank": rank, "tp_size": ranks}
+        split: dict[str, Any] = {"tp_rank": rank, "tp_size": ranks}
         layer = torch.nn.Module()
         layer.self_attn = torch.nn.Module()
         layer.self_attn.qkv_proj = self._heads(weights, rank=rank, ranks=ranks)
@@ -125,7 +125,8 @@ class Qwen2ForCausalLM(torch.nn.Module):
 
 def changed(weights: Weights, file: Path, *, share: float) -> Weights:
     """Others of the elements, the first and the last among them, and the file that says so."""
-    after, tensors = {}, {}
+    after: Weights = {}
+    tensors: Weights = {}
     for name, tensor in weights.items():
         chosen = torch.rand(tensor.numel()) < share
         chosen[0] = chosen[-1] = True
