@@ -28,11 +28,9 @@ class CheckpointParts(PartSource, Protocol):
 
 
 def part_bytes_for(size: int, *, at_least: int = PART_BYTES) -> int:
-    """Doubled for files that would have more parts than S3 takes."""
-    part_bytes = at_least
-    while part_bytes * MAX_PARTS < size:
-        part_bytes *= 2
-    return part_bytes
+    """Larger for files that would have more parts than S3 takes, by a power of two, in which pinned memory is had."""
+    times = -(-size // (at_least * MAX_PARTS))
+    return at_least << max(0, times - 1).bit_length()
 
 
 class HashedParts:
