@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from tests.support.trainer.storages import StorageSpec, seal_of
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex, CheckpointPointer
-from trimtab.trainer.checkpoints.parts import FileOnDisk
-from trimtab.trainer.checkpoints.staging import Staging
+from trimtab.trainer.checkpoints.parts import AT_ONCE, FileOnDisk
+from trimtab.trainer.checkpoints.staging import StagedFile, Staging
 from trimtab.trainer.checkpoints.storage import CheckpointStorage, PointerMoved, SeenPointer
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.weights.store.latest import SupersededTrainer
@@ -68,6 +69,35 @@ async def test_a_file_of_many_parts_is_read_as_it_was_written(storage: Checkpoin
     await checkpoints.read([(file, 3), (file, 1)], lambda _, number, body: taken.update({number: bytes(body)}))
     whole = (tmp_path / "fetched").read_bytes()
     assert taken == {1: whole[5 << 20 : 10 << 20], 3: whole[15 << 20 :]}
+
+
+class Body(bytearray):
+    """Can be referred to weakly, so that one sees when it is let go."""
+
+
+async def test_memory_besides_the_copy_is_that_of_a_few_parts(storage: CheckpointStorage) -> None:
+    """Of any number of them. Parts are copied here, as those of pinned memory are."""
+    alive: set[int] = set()
+    most: list[int] = []
+
+    class CopiedParts(StagedFile):
+        def part(self, number: int) -> bytearray:
+            body = Body(super().part(number))
+            alive.add(id(body))
+            most.append(len(alive))
+            weakref.finalize(body, alive.discard, id(body))
+            return body
+
+    checkpoints = await claimed(storage, 1)
+    staged = Staging(part_bytes=5 << 20).copy({"x": torch.zeros(15 << 20)})
+    counted = CopiedParts(header=staged.header, size=staged.size, part_bytes=staged.part_bytes, blocks=staged.blocks)
+    file = await checkpoints.put(counted, step=5)
+    assert len(file.digests) == 13
+    assert 1 < max(most) <= AT_ONCE
+    buffers: set[int] = set()
+    wanted = [(file, number) for number in range(13)]
+    await checkpoints.read(wanted, lambda _, __, body: buffers.add(id(body.obj)))
+    assert 1 < len(buffers) <= AT_ONCE
 
 
 async def test_damage_in_one_part_is_noticed_by_whoever_reads_that_part(storage: CheckpointStorage) -> None:
