@@ -19,6 +19,7 @@ from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
+from trimtab.trainer.checkpoints.parts import FileOnDisk
 from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.store import CheckpointStore
 
@@ -93,15 +94,14 @@ async def _saved_and_read(
 ) -> float:
     own = objects.model_copy(update={"prefix": f"signing-{uuid.uuid4().hex[:8]}"})
     async with ObjectStore(own) as store:
-        checkpoints = CheckpointStore(ObjectStorage(store, "checkpoints/p", scratch=folder), seal, keep=1)
+        checkpoints = CheckpointStore(ObjectStorage(store, "checkpoints/p"), seal, keep=1)
         began = time.perf_counter()
         await checkpoints.claim(1)
-        path = checkpoints.new_file()
+        path = folder / "written"
         await asyncio.to_thread(save_file, state, path)
-        file = await checkpoints.described(path, step=1)
-        await checkpoints.put(file, path)
+        file = await checkpoints.put(FileOnDisk(path), step=1)
         await checkpoints.commit(_index(file, state))
-        newest = await CheckpointStore(ObjectStorage(store, "checkpoints/p", scratch=folder), seal, keep=1).newest()
+        newest = await CheckpointStore(ObjectStorage(store, "checkpoints/p"), seal, keep=1).newest()
         assert newest is not None
         await checkpoints.fetch(newest.files[0], folder / "read")
         return time.perf_counter() - began
@@ -114,7 +114,9 @@ def _index(file: CheckpointFile, state: dict[str, torch.Tensor]) -> CheckpointIn
 
 def _alone(seal: CheckpointSeal, state: dict[str, torch.Tensor]) -> float:
     digest = "0" * 64
-    file = CheckpointFile(rank=0, name="a/b", size=1, sha256=digest, header_size=1, header_sha256=digest)
+    file = CheckpointFile(
+        rank=0, name="a/b", size=1, part_bytes=1, digests=(digest,), header_size=1, header_sha256=digest
+    )
     index = _index(file, state)
     times = []
     for _ in range(50):

@@ -6,9 +6,7 @@ publishes every version to a real store. A step's time is the one that the loop 
 
 from __future__ import annotations
 
-import os
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,10 +14,10 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import torch
 
 from benchmarks.report import interleaved, note, paired_share
+from benchmarks.training.cores import keep_apart, let_mingle
 from benchmarks.training.lease_desk import LeaseDesk
 from benchmarks.training.step_comparison import step_totals
 from benchmarks.training.step_data import MICRO_BATCH_ROWS, POLICY, grpo_policy
@@ -162,11 +160,11 @@ def measure_loop(
         try:
             trainer.turn(publishing=True)  # the first version goes out whole, and threads come to life
             if core_of_its_own:
-                _keep_apart()
+                keep_apart()
             return trainer.measured()
         finally:
             if core_of_its_own:
-                _let_mingle()
+                let_mingle()
             background.run(stack.aclose())
             torch.set_num_threads(before)
 
@@ -304,7 +302,7 @@ async def _connected(
         deadline_s=_DEADLINE_S,
     )
     stack.push_async_callback(publisher.close)
-    storage = ObjectStorage(store, f"checkpoints/{POLICY}", scratch=folder / topology.job / "checkpoints")
+    storage = ObjectStorage(store, f"checkpoints/{POLICY}")
     seal = CheckpointSeal(job=topology.job, policy=POLICY, signer=signer, verifier=Verifier([signer.public_text]))
     checkpoints = CheckpointStore(storage, seal, keep=1)
     await checkpoints.claim(publisher.epoch)
@@ -320,21 +318,3 @@ async def _connected(
 
 def _policy(rows: Sequence[Row]) -> Policy:
     return grpo_policy(micro_batch_tokens=MICRO_BATCH_ROWS * max(len(row.token_ids) for row in rows))
-
-
-def _keep_apart() -> None:
-    """This thread alone on one core, all other threads and the servers on the others."""
-    mine, *others = sorted(os.sched_getaffinity(0))
-    for thread in Path("/proc/self/task").iterdir():
-        own = int(thread.name) == threading.get_native_id()
-        os.sched_setaffinity(int(thread.name), {mine} if own else set(others))
-    for child in psutil.Process().children(recursive=True):
-        child.cpu_affinity(others)
-
-
-def _let_mingle() -> None:
-    everywhere = set(range(os.cpu_count() or 1))
-    for thread in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(thread.name), everywhere)
-    for child in psutil.Process().children(recursive=True):
-        child.cpu_affinity(sorted(everywhere))

@@ -26,6 +26,7 @@ from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained
 from trimtab.trainer.checkpoints.index import CheckpointIndex
+from trimtab.trainer.checkpoints.parts import FileOnDisk
 from trimtab.trainer.checkpoints.registry import open_seal, open_storage
 from trimtab.trainer.checkpoints.resume import check_newest
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -68,9 +69,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     publisher = await open_publisher(
         store, pointers, policy, settings, pools=pod.job.spec.pools, scratch=settings.scratch, stack=stack
     )
-    storage = await open_storage(
-        policy, settings, store=store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
-    )
+    storage = await open_storage(policy, settings, store=store, job_folder=pod.folder, stack=stack)
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     await checkpoints.claim(publisher.epoch)
 
@@ -78,7 +77,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     optimizer = torch.optim.SGD(model.parameters(), lr=policy.algorithm.optimizer.learning_rate, momentum=0.9)
     step = 0
     if (newest := await checkpoints.newest()) is not None:
-        saved = checkpoints.new_file()
+        saved = settings.scratch / "resumed.safetensors"
         await checkpoints.fetch(newest.files[0], saved)
         model.load_state_dict(load_file(saved))
         step = newest.step
@@ -109,19 +108,19 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
         await asyncio.to_thread(learn, model, optimizer, rows, temperature=policy.sampling.temperature)
         step += 1
         # Durable before acknowledged: a step that is acknowledged is never asked for again.
-        await write(checkpoints, model, step, lease_id)
+        await write(checkpoints, model, step, lease_id, folder=settings.scratch)
         await stream.acknowledge(step - 1, lease_id=lease_id, weight_version=step)
         await publish(publisher, model, step)
         timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - began)
 
 
-async def write(checkpoints: CheckpointStore, model: PreTrainedModel, step: int, lease_id: str) -> None:
+async def write(
+    checkpoints: CheckpointStore, model: PreTrainedModel, step: int, lease_id: str, *, folder: Path
+) -> None:
     """The file, then the index that puts it in force."""
-    path = checkpoints.new_file()
+    path = folder / "unfinished.safetensors"
     await asyncio.to_thread(save_file, model.state_dict(), path)
-    file = await checkpoints.described(path, step=step)
-    await checkpoints.put(file, path)
-    path.unlink(missing_ok=True)
+    file = await checkpoints.put(FileOnDisk(path), step=step)
     await checkpoints.commit(
         CheckpointIndex(
             epoch=checkpoints.epoch, step=step, lease_id=lease_id, world_size=1, optimizer_steps={}, files=(file,)

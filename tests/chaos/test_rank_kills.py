@@ -123,14 +123,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[TemplateProcess]:
     folder = tmp_path_factory.mktemp("template")
-    write_job(folder, model, JobTopology("t", "template"))
+    (folder / "model").symlink_to(model)
+    write_job(folder, JobTopology("t", "template"))
     with template_process(partial(prepare, folder / "job.yaml")) as started:
         yield started
 
 
-def write_job(folder: Path, model: Path, topology: JobTopology) -> None:
-    (folder / "model").symlink_to(model)
-    trained = policy(checkpoint={"everySteps": EVERY_STEPS, "keep": 2}, publish={"everySteps": EVERY_STEPS})
+def write_job(folder: Path, topology: JobTopology, *, every_steps: int = EVERY_STEPS) -> None:
+    trained = policy(checkpoint={"everySteps": every_steps, "keep": 2}, publish={"everySteps": EVERY_STEPS})
     manifest = {
         "apiVersion": "rl.trimtab.dev/v1alpha1",
         "kind": "RLJob",
@@ -166,7 +166,8 @@ class Site:
         self._signer = Signer.generate()
         self._alive: set[int] = set()
         folder.mkdir()
-        write_job(folder, model, self.topology)
+        (folder / "model").symlink_to(model)
+        write_job(folder, self.topology)
 
     def start(self, attempt: int, *, victim: int | None = None, death: Death | None = None) -> list[int]:
         """The process ids of the ranks of one attempt."""
@@ -225,7 +226,7 @@ class Site:
     async def result(self) -> tuple[CheckpointIndex, dict[str, torch.Tensor]]:
         """What the last checkpoint holds, each rank's shards by name."""
         async with ObjectStore(self.objects) as store:
-            storage = ObjectStorage(store, "checkpoints/solver", scratch=self.folder / "reading")
+            storage = ObjectStorage(store, "checkpoints/solver")
             checkpoints = CheckpointStore(
                 storage, seal_of(self._signer, job=f"{self.topology.namespace}/{self.topology.job}"), keep=2
             )
@@ -347,6 +348,8 @@ async def storm(site: Site, batch_server: StrictBatchServer, pool: Pool, *, kill
 
 async def finish(site: Site, batch_server: StrictBatchServer, *, steps: int, attempt: int = 0) -> None:
     batch_server.limit = batch_server.last = steps
+    # A policy that is finished ends without a checkpoint where the newest is more recent than this.
+    write_job(site.folder, site.topology, every_steps=1)
     pids = site.start(attempt)
     codes = [await site.ending(pid, timeout_s=_WHOLE_RUN_S) for pid in pids]
     assert codes == [0] * RANKS, site.logs()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,14 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def _make_qwen(folder: Path, family: str) -> None:
+def _make_qwen(folder: Path, family: str, *, intermediate_size: int = 96) -> None:
     """Qwen2 has biases, Qwen3 norms of queries and keys and heads that are wider than its hidden size shares out."""
     torch.manual_seed(0)
+    sizes = _SMALL | {"intermediate_size": intermediate_size}
     if family == "qwen2":
-        model: torch.nn.Module = Qwen2ForCausalLM(Qwen2Config(**_SMALL))
+        model: torch.nn.Module = Qwen2ForCausalLM(Qwen2Config(**sizes))
     else:
-        model = Qwen3ForCausalLM(Qwen3Config(**_SMALL, head_dim=32))
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=32))
     model.to(torch.bfloat16).save_pretrained(folder)  # type: ignore[operator]
     make_tokenizer(folder)
 
@@ -110,3 +113,46 @@ async def test_sparse_updates_know_the_layout_of_the_family(family: str, interpr
             await _assert_sparse_is_whole(Engine(session), launched.url, tmp_path / "model", scratch=tmp_path)
     finally:
         launched.stop()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+async def test_two_ranks_each_write_their_part_of_a_sparse_update(
+    family: str, interpreter: Path, tmp_path: Path
+) -> None:
+    """SGLang on a CPU pads what its ranks cannot share evenly in multiples of 32: not here."""
+    _make_qwen(tmp_path / "model", family, intermediate_size=128)
+    async with _two_ranks(tmp_path, interpreter) as launched, _session(launched) as session:
+        await _assert_sparse_is_whole(Engine(session), launched.url, tmp_path / "model", scratch=tmp_path)
+
+
+async def test_ranks_that_hold_padding_refuse_a_sparse_update_and_go_on(interpreter: Path, tmp_path: Path) -> None:
+    _make_qwen(tmp_path / "model", "qwen2", intermediate_size=96)
+    make_changed(tmp_path / "model", tmp_path / "changed")
+    update = tmp_path / "update.safetensors"
+    write_sparse_update(update, sparse_changes_between(tmp_path / "model", tmp_path / "changed"), base_version="0")
+    async with _two_ranks(tmp_path, interpreter) as launched, _session(launched) as session:
+        before = await said(Engine(session))
+        with pytest.raises(SparseUpdateRefused, match="has padded intermediate_size"):
+            await update_sparsely(launched.url, update, weight_version="1")
+        assert await said(Engine(session)) == before
+
+
+@asynccontextmanager
+async def _two_ranks(folder: Path, interpreter: Path) -> AsyncIterator[LaunchedSGLang]:
+    launched = LaunchedSGLang(
+        folder / "model",
+        interpreter=interpreter,
+        folder=folder,
+        arguments=("--tp-size=2",),
+        # It wants a NUMA node for each rank or to be told their cores, and takes NCCL where it is installed.
+        environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "none"},
+    )
+    try:
+        await launched.wait_ready()
+        yield launched
+    finally:
+        launched.stop()
+
+
+def _session(launched: LaunchedSGLang) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(base_url=launched.url, timeout=aiohttp.ClientTimeout(total=100.0))

@@ -171,7 +171,7 @@ async def test_during_a_rotation_both_keys_are_believed(storage: CheckpointStora
 
 
 def test_a_trainer_does_not_resume_what_a_rollout_pods_key_has_rewritten(
-    model: Path, storage: CheckpointStorage, tmp_path: Path
+    model: Path, storage: CheckpointStorage
 ) -> None:
     """The storage's own credentials suffice to write everything, and are not enough."""
     learner = Learner(policy(), model_path=model)
@@ -185,7 +185,7 @@ def test_a_trainer_does_not_resume_what_a_rollout_pods_key_has_rewritten(
         background.run(forge())
         checkpoints = CheckpointStore(storage, seal_of(), keep=3)
         with pytest.raises(CheckpointRefused):
-            resume(learner, checkpoints, background, rank=0, scratch=tmp_path / "scratch")
+            resume(learner, checkpoints, background, rank=0)
     assert learner.step == 0
     assert same(state_of(learner), untouched)
 

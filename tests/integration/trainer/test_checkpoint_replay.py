@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -38,9 +37,9 @@ class Books:
 
 @pytest.mark.parametrize("how", ["an older one is put back", "it is deleted"])
 async def test_a_pointer_that_went_back_is_refused_before_anything_is_published(
-    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], tmp_path: Path, how: str
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[[], Trainer], how: str
 ) -> None:
-    storage = ObjectStorage(store, PREFIX, scratch=tmp_path)
+    storage = ObjectStorage(store, PREFIX)
     older: list[SeenPointer] = []
 
     async def keep_the_first(ack: LeaseAck) -> None:

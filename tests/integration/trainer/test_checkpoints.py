@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.trainer.committed import claimed, index_of, put, write
 from tests.support.trainer.storages import StorageSpec, seal_of
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnavailable
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointIndex, CheckpointPointer
+from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointFile, CheckpointIndex, CheckpointPointer
+from trimtab.trainer.checkpoints.parts import AT_ONCE, FileOnDisk
+from trimtab.trainer.checkpoints.staging import StagedFile, Staging
 from trimtab.trainer.checkpoints.storage import CheckpointStorage, PointerMoved, SeenPointer
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.weights.store.latest import SupersededTrainer
@@ -40,9 +46,71 @@ async def test_nothing_then_the_newest_with_all_that_it_says(storage: Checkpoint
     assert await other.newest() == index
     await other.fetch(index.files[0], tmp_path / "fetched")
     body = (tmp_path / "fetched").read_bytes()
-    assert hashlib.sha256(body).hexdigest() == index.files[0].sha256
-    assert index.files[0].sha256 in index.files[0].name
-    assert await other.header(index.files[0]) == body[: index.files[0].header_size]
+    assert (hashlib.sha256(body).hexdigest(),) == index.files[0].digests
+    assert await other.headers(index.files) == [body[: index.files[0].header_size]]
+
+
+async def staged_in_parts(checkpoints: CheckpointStore) -> tuple[dict[str, torch.Tensor], CheckpointFile]:
+    """Three parts and a bit: a part of S3 has at least five megabytes."""
+    torch.manual_seed(3)
+    state = {f"x{number}": torch.rand(1_000_000) for number in range(4)}
+    staged = Staging(part_bytes=5 << 20).copy(state)
+    return state, await checkpoints.put(staged, step=5)
+
+
+async def test_a_file_of_many_parts_is_read_as_it_was_written(storage: CheckpointStorage, tmp_path: Path) -> None:
+    checkpoints = await claimed(storage, 1)
+    state, file = await staged_in_parts(checkpoints)
+    assert len(file.digests) == 4
+    await checkpoints.fetch(file, tmp_path / "fetched")
+    read = load_file(tmp_path / "fetched")
+    assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
+    taken: dict[int, bytes] = {}
+    await checkpoints.read([(file, 3), (file, 1)], lambda _, number, body: taken.update({number: bytes(body)}))
+    whole = (tmp_path / "fetched").read_bytes()
+    assert taken == {1: whole[5 << 20 : 10 << 20], 3: whole[15 << 20 :]}
+
+
+class Body(bytearray):
+    """Can be referred to weakly, so that one sees when it is let go."""
+
+
+async def test_memory_besides_the_copy_is_that_of_a_few_parts(storage: CheckpointStorage) -> None:
+    """Of any number of them. Parts are copied here, as those of pinned memory are."""
+    alive: set[int] = set()
+    most: list[int] = []
+
+    class CopiedParts(StagedFile):
+        def part(self, number: int) -> bytearray:
+            body = Body(super().part(number))
+            alive.add(id(body))
+            most.append(len(alive))
+            weakref.finalize(body, alive.discard, id(body))
+            return body
+
+    checkpoints = await claimed(storage, 1)
+    staged = Staging(part_bytes=5 << 20).copy({"x": torch.zeros(15 << 20)})
+    counted = CopiedParts(header=staged.header, size=staged.size, part_bytes=staged.part_bytes, blocks=staged.blocks)
+    file = await checkpoints.put(counted, step=5)
+    assert len(file.digests) == 13
+    assert 1 < max(most) <= AT_ONCE
+    buffers: set[int] = set()
+    wanted = [(file, number) for number in range(13)]
+    await checkpoints.read(wanted, lambda _, __, body: buffers.add(id(body.obj)))
+    assert 1 < len(buffers) <= AT_ONCE
+
+
+async def test_damage_in_one_part_is_noticed_by_whoever_reads_that_part(storage: CheckpointStorage) -> None:
+    checkpoints = await claimed(storage, 1)
+    _, file = await staged_in_parts(checkpoints)
+    body = bytearray(await storage.get(file.name, max_bytes=file.size))
+    body[12 << 20] ^= 1
+    await storage.delete(file.name)
+    await storage.put(file.name, bytes(body))
+    for number in (0, 1, 3):
+        await checkpoints.read([(file, number)], lambda *_: None)
+    with pytest.raises(CheckpointDamaged, match=r"part 2 of .*rank-00000.safetensors has the SHA-256"):
+        await checkpoints.read([(file, 2)], lambda *_: None)
 
 
 async def test_a_file_alone_is_not_a_checkpoint(storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +221,7 @@ async def test_a_trainer_with_a_successor_cannot_make_the_first_checkpoint(stora
     assert await newest_step(storage) is None
 
 
-async def test_the_files_that_a_successor_is_writing_are_left_alone(storage: CheckpointStorage) -> None:
+async def test_the_files_that_a_successor_is_writing_are_left_alone(storage: CheckpointStorage, tmp_path: Path) -> None:
     older = await claimed(storage, 1, keep=1)
     index = index_of(older, 5, await put(older, 5))
     newer = CheckpointStore(storage, seal_of(), keep=1)
@@ -162,7 +230,7 @@ async def test_the_files_that_a_successor_is_writing_are_left_alone(storage: Che
     await older.commit(index)
     await newer.claim(2)
     await newer.commit(index_of(newer, 5, file))
-    await newer.fetch(file, newer.new_file())
+    await newer.fetch(file, tmp_path / "fetched")
     assert await newest_step(storage) == 5
 
 
@@ -205,16 +273,32 @@ async def test_a_commit_can_be_repeated(storage: CheckpointStorage) -> None:
     assert await steps_there(storage) == [4, 5]
 
 
-async def test_files_that_were_never_finished_go_with_the_next_trainer(storage: CheckpointStorage) -> None:
-    first = await claimed(storage, 1)
-    left = first.new_file()
-    left.write_bytes(b"half of a file")
-    second = await claimed(storage, 2)
-    own = second.new_file()
-    own.write_bytes(b"half of a file")
-    assert not left.exists()
-    await second.follow(2, rank=1)
-    assert own.exists()
+async def test_files_that_were_never_finished_go_with_the_next_trainer(
+    folder: CheckpointStorage, tmp_path: Path
+) -> None:
+    unfinished = Path(folder.where("unfinished"))
+    counts: list[int] = []
+
+    class OvertakenFile(FileOnDisk):
+        """The successor comes while it is being written."""
+
+        def part(self, number: int) -> bytearray:
+            counts.append(len(list(unfinished.iterdir())))
+            asyncio.run(CheckpointStore(folder, seal_of(), keep=3).follow(2, rank=1))
+            counts.append(len(list(unfinished.iterdir())))
+            return super().part(number)
+
+    save_file({"x": torch.zeros(4)}, tmp_path / "x")
+    for epoch, left in ((1, 0), (2, 1)):
+        checkpoints = await claimed(folder, epoch)
+        if epoch == 1:
+            with pytest.raises(SupersededTrainer, match="has tidied up"):
+                await checkpoints.put(OvertakenFile(tmp_path / "x"), step=1)
+        else:
+            await checkpoints.put(OvertakenFile(tmp_path / "x"), step=1)
+        assert counts[-2:] == [1, left]
+    assert [name.split("/")[1] for name in await folder.names()] == ["000000000001-000000000002"]
+    assert list(unfinished.iterdir()) == []
 
 
 async def test_uploads_that_were_never_finished_are_aborted(

@@ -58,7 +58,7 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
         await within(asyncio.to_thread(trainer.run), 60.0)
     acknowledged = [ack.step for ack in batch_server.acks]
     assert acknowledged[0] == 1
-    assert acknowledged[-1] == 4
+    assert acknowledged[-1] in (3, 4), "the one that was due is finished, whenever it could begin"
     assert acknowledged == sorted(set(acknowledged))
     # One that was not answered by the end of its step is asked for again.
     first = {request.step: request for request in reversed(batch_server.requests)}
@@ -66,7 +66,7 @@ async def test_a_step_is_acknowledged_only_when_its_checkpoint_is_there(
     ahead = [first[step].trained for step in sorted(first)]
     assert ahead == [0, 0, 1, 2, 3, 4], "each is asked for one step ahead"
     assert [first[step].previous is None for step in sorted(first)] == [True] * 2 + [False] * 4
-    assert await saved_step(store) == 5
+    assert await saved_step(store) == acknowledged[-1] + 1
     assert (await announced(bus, topology)).version == 5
 
 
@@ -158,6 +158,36 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
         await store.delete("checkpoints/solver/latest.json")
         await within(asyncio.to_thread(whole.run), 60.0)
     assert same(state_of(whole.learner), state_of(second.learner))
+
+
+async def test_a_finished_policy_ends_without_another_checkpoint_when_the_newest_is_recent(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
+) -> None:
+    """Its last weights are published. Were it to start once more, it would repeat the steps since, on the same rows."""
+    batch_server = BatchServer(bus, topology, steps=5)
+    batch_server.instead = lambda request: NOT_READY if request.step == 3 and not batch_server.acks else None
+    first, second = make(every=3), make(every=3)
+    async with await batch_server.open():
+        await within(asyncio.to_thread(first.run), 60.0)
+        assert first.learner.step == 5
+        assert [ack.step for ack in batch_server.acks] == [2]
+        assert await saved_step(store) == 3
+        before = await announced(bus, topology)
+        assert before.version == 5
+        await within(asyncio.to_thread(second.run), 60.0)
+    after = await announced(bus, topology)
+    assert (after.epoch > before.epoch, after.version) == (True, 5)
+    assert same(state_of(second.learner), state_of(first.learner))
+
+
+async def test_a_policy_that_is_finished_before_its_first_checkpoint_writes_one(
+    bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
+) -> None:
+    batch_server = BatchServer(bus, topology, steps=2)
+    async with await batch_server.open():
+        await within(asyncio.to_thread(make(every=50).run), 60.0)
+    assert await saved_step(store) == 2
+    assert [ack.step for ack in batch_server.acks] == [1]
 
 
 async def test_told_to_stop_while_it_waits_it_saves_acknowledges_and_publishes(

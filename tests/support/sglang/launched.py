@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +32,7 @@ class LaunchedSGLang:
         folder: Path,
         options: tuple[str, ...] = (),
         arguments: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`options` are the launcher's own, `arguments` SGLang's."""
         (port,) = free_ports(1)
@@ -41,8 +43,8 @@ class LaunchedSGLang:
             f"--interpreter={interpreter}", f"--startup-timeout-seconds={START_S}", *options, "--", *arguments,
         ]  # fmt: skip
         with self.log.open("ab") as log:
-            environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            whole = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | dict(environment or {})
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=whole)
 
     async def wait_ready(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:

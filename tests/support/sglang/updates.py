@@ -44,7 +44,8 @@ async def update_sparsely(url: str, file: Path, *, weight_version: str) -> None:
     async with EngineClient(url, request_timeout_s=D) as client:
         await client.pause("abort", timeout_s=D)
         try:
-            await SglangSparseFile(file).give(client, weight_version=weight_version, timeout_s=D)
+            launched = await client.server_info(timeout_s=D)
+            await SglangSparseFile(file).give(client, launched=launched, weight_version=weight_version, timeout_s=D)
         finally:
             await client.resume(timeout_s=D)
 

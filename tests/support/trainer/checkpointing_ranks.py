@@ -14,6 +14,7 @@ from tests.support.trainer.storages import StorageSpec, random_numbers, seal_of,
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointFile
+from trimtab.trainer.checkpoints.parts import CheckpointParts
 from trimtab.trainer.checkpoints.resume import resume
 from trimtab.trainer.checkpoints.saver import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -42,7 +43,7 @@ class Scene:
         return self.target / f"failure.{rank}"
 
 
-async def _refused(file: CheckpointFile, source: Path) -> None:
+async def _refused(source: CheckpointParts, *, step: int) -> CheckpointFile:
     raise StoreRefused("the bucket is gone")
 
 
@@ -61,7 +62,7 @@ def run_rank(scene: Scene, rank: int) -> None:
             background.run(checkpoints.follow(scene.epoch, rank=rank))
         if scene.world_size > 1:
             dist.barrier()
-        resume(learner, checkpoints, background, rank=rank, scratch=scene.target)
+        resume(learner, checkpoints, background, rank=rank)
         _tell(scene, "resumed", rank, learner)
         for step in range(learner.step, learner.step + scene.steps):
             train_on(learner, rows(SAMPLES, seed=step)[rank :: scene.world_size], of=SAMPLES)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import torch
 from safetensors.torch import save_file
 
 from tests.support.trainer.storages import seal_of
 from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
+from trimtab.trainer.checkpoints.parts import FileOnDisk
 from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -21,11 +25,10 @@ async def claimed(
 
 
 async def put(checkpoints: CheckpointStore, step: int, *, values: int = 4) -> CheckpointFile:
-    path = checkpoints.new_file()
-    save_file({"x": torch.full((values,), float(step))}, path)
-    file = await checkpoints.described(path, step=step)
-    await checkpoints.put(file, path)
-    return file
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.safetensors"
+        save_file({"x": torch.full((values,), float(step))}, path)
+        return await checkpoints.put(FileOnDisk(path), step=step)
 
 
 def index_of(checkpoints: CheckpointStore, step: int, *files: CheckpointFile) -> CheckpointIndex:

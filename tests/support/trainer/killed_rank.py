@@ -43,7 +43,7 @@ _HANGS_S = 30.0
 """After which a rank says in its log where it is."""
 MOMENTS: dict[str, tuple[type, str]] = {
     "claiming": (CheckpointStore, "claim"),
-    "resuming": (CheckpointStore, "fetch"),
+    "resuming": (CheckpointStore, "read"),
     "writing its file": (CheckpointStore, "put"),
     "committing": (CheckpointStore, "commit"),
     "moving the pointer": (ObjectStorage, "swap_pointer"),

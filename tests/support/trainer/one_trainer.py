@@ -44,7 +44,7 @@ SUPERSEDED = LeaseRefused(refusal=Refusal.SUPERSEDED, message="a newer attempt a
 
 
 class StorageMaker(Protocol):
-    def __call__(self, store: ObjectStore, prefix: str, *, scratch: Path) -> CheckpointStorage: ...
+    def __call__(self, store: ObjectStore, prefix: str) -> CheckpointStorage: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Trainer:
             stack = AsyncExitStack()
             try:
                 stream, checkpoints = background.run(self._connect(stack))
-                resume(self.learner, checkpoints, background, rank=0, scratch=self._scratch)
+                resume(self.learner, checkpoints, background, rank=0)
                 newest = check_newest(stream, step=self.learner.step, where="the store", stopping=self.stop.is_set)
                 background.run(newest)
                 saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
@@ -117,7 +117,7 @@ class Trainer:
             deadline_s=60.0,
         )
         stack.push_async_callback(self.publisher.close)
-        storage = self._parts.storage(store, PREFIX, scratch=self._scratch / "checkpoints")
+        storage = self._parts.storage(store, PREFIX)
         checkpoints = CheckpointStore(storage, seal_of(SIGNER), keep=2)
         await checkpoints.claim(self.publisher.epoch)
         identity = RankIdentity(job=self._topology.job, policy="solver", rank=0, world_size=1, attempt=0)
@@ -141,7 +141,7 @@ async def announced(bus: Bus, topology: JobTopology) -> WeightPointer:
 
 
 async def newest(store: ObjectStore, *, job: str = "n/j") -> CheckpointIndex | None:
-    storage = ObjectStorage(store, PREFIX, scratch=Path("unused"))
+    storage = ObjectStorage(store, PREFIX)
     return await CheckpointStore(storage, seal_of(SIGNER, job=job), keep=2).newest()
 
 

@@ -17,7 +17,6 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self._place = StorageSpec(folder).open()
-        self._folder = folder
         self._epoch = 0
         self.acknowledged: list[int] = []
 
@@ -29,7 +28,7 @@ class Shelf:
 
     def restore(self, learner: Learner) -> None:
         with Background() as background:
-            resume(learner, self._opened(background), background, rank=0, scratch=self._folder / "scratch")
+            resume(learner, self._opened(background), background, rank=0)
 
     def _opened(self, background: Background) -> CheckpointStore:
         self._epoch += 1

@@ -37,7 +37,7 @@ class StorageSpec:
 
     def open(self) -> CheckpointStorage:
         if self.objects is not None:
-            return ObjectStorage(ObjectStore(self.objects), PREFIX, scratch=self.folder)
+            return ObjectStorage(ObjectStore(self.objects), PREFIX)
         storage = FolderStorage(self.folder)
         storage.lay_out()
         return storage

@@ -63,7 +63,15 @@ def test_what_is_not_a_checkpoints_is_left_alone() -> None:
 
 
 def file(rank: int) -> CheckpointFile:
-    return CheckpointFile(rank=rank, name="a/b", size=10, sha256="0" * 64, header_size=8, header_sha256="1" * 64)
+    return CheckpointFile(
+        rank=rank,
+        name="a/b",
+        size=10,
+        part_bytes=8,
+        digests=("0" * 64, "2" * 64),
+        header_size=8,
+        header_sha256="1" * 64,
+    )
 
 
 def index(**changes: Any) -> dict[str, Any]:
@@ -83,9 +91,10 @@ def sealed(content: dict[str, Any], *, magic: bytes = b"trimtab checkpoint index
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"format": 3}, id="of a later version"),
+        pytest.param({"format": 4}, id="of a later version"),
         pytest.param({"files": [msgspec.to_builtins(file(0))]}, id="a rank's file is not in it"),
         pytest.param({"files": [msgspec.to_builtins(file(1)), msgspec.to_builtins(file(0))]}, id="out of order"),
+        pytest.param({"files": [msgspec.to_builtins(file(n)) | {"size": 17} for n in (0, 1)]}, id="a digest missing"),
         pytest.param({"step": -1}, id="negative"),
         pytest.param({"code": "print()"}, id="a field too many"),
         pytest.param({"optimizer_steps": {"x": 1.5}}, id="half a step"),
@@ -99,9 +108,11 @@ def test_an_index_that_is_not_one_is_refused_by_its_place(changes: dict[str, Any
         seal.opened(sealed(index(**changes)), CheckpointIndex, where="s3://b/index.json")
 
 
-def test_a_pointer_of_a_later_version_is_refused() -> None:
-    pointer = msgspec.structs.asdict(CheckpointPointer(epoch=1, moves=1, writer="w")) | {"format": 3}
-    with pytest.raises(CheckpointDamaged, match="format 3"):
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_pointer_of_another_version_is_refused_with_the_way_out(version: int) -> None:
+    """What an earlier version has signed is genuine, and says so."""
+    pointer = msgspec.structs.asdict(CheckpointPointer(epoch=1, moves=1, writer="w")) | {"format": version}
+    with pytest.raises(CheckpointDamaged, match=f"here cannot be read .*format {version}, .* finish the job"):
         seal_of().opened(sealed(pointer, magic=b"trimtab checkpoint pointer 2\n"), CheckpointPointer, where="here")
 
 

@@ -134,9 +134,7 @@ def _train(
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     learner = _learner(policy, folder=pod.folder, device=device)
     storage = background.run(
-        open_storage(
-            policy, settings, store=connections.store, job_folder=pod.folder, scratch=settings.scratch, stack=stack
-        )
+        open_storage(policy, settings, store=connections.store, job_folder=pod.folder, stack=stack)
     )
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
     publisher = background.run(
@@ -157,7 +155,7 @@ def _train(
     ranks.wait_for_all()
     if rank != 0:
         background.run(checkpoints.follow(publisher.epoch, rank=rank))
-    resume(learner, checkpoints, background, rank=rank, scratch=settings.scratch)
+    resume(learner, checkpoints, background, rank=rank)
     set_aside = SetAsideRecords(pod.metrics)
     set_aside.watch("trajectories")
     stream = BatchStream(

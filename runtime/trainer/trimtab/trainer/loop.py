@@ -66,9 +66,9 @@ class TrainingLoop:
             self._train()
         finally:
             self._rows.close()
-        self._last_checkpoint()
         self._flush_weights()
         self._publish()
+        self._last_checkpoint()
         self._flush_weights()
         if self._refusal is not None:
             raise self._refusal
@@ -172,6 +172,7 @@ class TrainingLoop:
         """While one is under way the next is put off until the first step after it: training never waits for storage,
         and memory holds one copy of the state and not two.
         """
+        self._saver.prepare()
         busy = self._saver.busy
         if self._learner.step % self._policy.trainer.checkpoint.every_steps == 0:
             self._checkpoint_due = True
@@ -181,11 +182,18 @@ class TrainingLoop:
                 self._checkpoint()
 
     def _last_checkpoint(self) -> None:
-        """Nothing that was trained is given up, also when a checkpoint was under way."""
+        """Whoever is told to stop gives up nothing that was trained. A policy that is finished has its last weights
+        published; another checkpoint is written only if going on from the newest would repeat more than a crash may.
+        """
         self._saver.flush()
-        if self._learner.step != self._saved_step:
+        (interrupted,) = ranks.maxima(self._stopping() or self._refusal is not None)
+        (durable,) = ranks.maxima(self._saver.durable_step or 0)
+        recent = durable > 0 and self._learner.step - durable < self._policy.trainer.checkpoint.every_steps
+        if self._learner.step != self._saved_step and (interrupted or not recent):
             self._checkpoint()
             self._saver.flush()
+        elif self._learner.step != durable:
+            _log.info("finished_beside_checkpoint", step=self._learner.step, checkpoint=int(durable))
 
     def _checkpoint(self) -> None:
         self._checkpoint_due = False

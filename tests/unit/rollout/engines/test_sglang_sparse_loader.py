@@ -38,7 +38,8 @@ class LlamaForCausalLM(torch.nn.Module):
         layer = torch.nn.Module()
         layer.self_attn = attention
         self.model = torch.nn.Module()
-        self.model.embed_tokens = _Layer(PADDED, HIDDEN, org_vocab_size=VOCABULARY, tp_size=1)
+        held = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=VOCABULARY)
+        self.model.embed_tokens = _Layer(PADDED, HIDDEN, org_vocab_size=VOCABULARY, tp_size=1, shard_indices=held)
         self.model.layers = torch.nn.ModuleList([layer])
         self.model.norm = _Layer(HIDDEN)
         self.lm_head = self.model.embed_tokens
@@ -62,9 +63,13 @@ def _save(file: Path, changes: dict[str, dict[int, float]], *, dtype: torch.dtyp
 
 
 def _prepare(model: LlamaForCausalLM, file: Path) -> dict[str, str | None]:
-    loader.prepare(model, [(str(file), torch.Tensor())])
-    outcome: dict[str, str | None] = json.loads(file.with_name(file.name + ".outcome").read_text())
+    loader.prepare(model, _named(file))
+    outcome: dict[str, str | None] = json.loads(file.with_suffix(".outcome").read_text())
     return outcome
+
+
+def _named(file: Path) -> list[tuple[str, torch.Tensor]]:
+    return [(str(file), torch.Tensor()), (str(file.with_suffix(".outcome")), torch.Tensor())]
 
 
 def _state(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
@@ -90,7 +95,7 @@ def test_elements_arrive_where_the_checkpoint_has_them(model: LlamaForCausalLM, 
     expected["model.norm.weight"][3] = torch.tensor(0.1, dtype=torch.bfloat16).float()
 
     assert _prepare(model, file) == {"refused": None, "base_version": "3"}
-    loader.commit(model, [(str(file), torch.Tensor())])
+    loader.commit(model, _named(file))
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, expected[name]), name
 
@@ -115,20 +120,20 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
     _save(file, {"model.norm.weight": {0: 9.0}} | changes)
     assert reason in (_prepare(model, file)["refused"] or "")
     with pytest.raises(RuntimeError, match="was not prepared"):
-        loader.commit(model, [(str(file), torch.Tensor())])
+        loader.commit(model, _named(file))
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
-        ("tp_size", 2, "split over 2 ranks"),
+        ("use_presharded_weights", True, "split already"),
         ("use_intel_amx_backend", True, "packed for AMX"),
-        ("output_sizes", [4, 2, 4], "not those of its parts"),
+        ("output_sizes", [4, 2, 4], "its parts are [4, 2, 4]"),
         ("weight", torch.nn.Parameter(torch.zeros(8, 4, dtype=torch.float8_e4m3fn), False), "only unquantised"),
         ("weight", torch.nn.Parameter(torch.zeros(4, 8).t()), "not laid out row by row"),
     ],
-    ids=["split", "packed", "other parts", "quantised", "transposed"],
+    ids=["presharded", "packed", "other parts", "quantised", "transposed"],
 )
 def test_layouts_that_are_not_known_are_refused(
     model: LlamaForCausalLM, tmp_path: Path, attribute: str, value: object, reason: str
@@ -137,6 +142,18 @@ def test_layouts_that_are_not_known_are_refused(
     _save(file, {f"{ATTENTION}.q_proj.weight": {0: 1.0}})
     setattr(model.qkv, attribute, value)
     assert reason in (_prepare(model, file)["refused"] or "")
+
+
+def test_a_split_that_is_not_known_is_refused(model: LlamaForCausalLM, tmp_path: Path) -> None:
+    model.get_submodule("model.norm").tp_size = 2  # type: ignore[assignment]
+    _save(tmp_path / "update", {"model.norm.weight": {0: 1.0}})
+    assert "split over 2 ranks in a way that is not known" in (_prepare(model, tmp_path / "update")["refused"] or "")
+
+
+def test_sizes_that_were_padded_for_the_ranks_are_refused(model: LlamaForCausalLM, tmp_path: Path) -> None:
+    model.config.num_attention_heads, model.config.original_num_attention_heads = 4, 3
+    _save(tmp_path / "update", {"model.norm.weight": {0: 1.0}})
+    assert "has padded num_attention_heads" in (_prepare(model, tmp_path / "update")["refused"] or "")
 
 
 def test_files_that_are_no_sparse_update_are_refused(model: LlamaForCausalLM, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from trimtab.rollout.engines.sglang.sparse_update import (
     SglangSparseFile,
     SparseUpdateRefused,
     check_outcome,
-    serialized_path,
+    outcome_of,
+    serialized_paths,
 )
 
 FILE = Path("/scratch/update.safetensors")
@@ -33,19 +34,19 @@ class _Strict(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def test_the_payload_is_the_path_with_an_empty_tensor() -> None:
-    encoded = serialized_path(FILE)
-    ((name, tensor),) = _Strict(io.BytesIO(base64.b64decode(encoded, validate=True))).load()
-    assert name == str(FILE)
-    assert isinstance(tensor, torch.Tensor)
-    assert tensor.numel() == 0
+def test_the_payload_of_a_rank_is_two_paths_with_empty_tensors() -> None:
+    encoded = serialized_paths(FILE, rank=1)
+    named = _Strict(io.BytesIO(base64.b64decode(encoded, validate=True))).load()
+    assert [name for name, _ in named] == [str(FILE), f"{FILE}.outcome.1"]
+    assert all(isinstance(tensor, torch.Tensor) and tensor.numel() == 0 for _, tensor in named)
 
 
 @pytest.mark.parametrize(
     ("info", "takes"),
     [
         ({"custom_weight_loader": list(LOADERS), "tp_size": 1}, True),
-        ({"custom_weight_loader": list(LOADERS), "tp_size": 2}, False),
+        ({"custom_weight_loader": list(LOADERS), "tp_size": 2}, True),
+        ({"custom_weight_loader": list(LOADERS)}, False),
         ({"custom_weight_loader": [LOADERS[0]], "tp_size": 1}, False),
         ({"custom_weight_loader": None, "tp_size": 1}, False),
         ({}, False),
@@ -56,15 +57,15 @@ def test_only_a_server_launched_for_them_takes_sparse_updates(info: dict[str, An
 
 
 def _leave(file: Path, **outcome: str | None) -> None:
-    file.with_name(file.name + ".outcome").write_text(json.dumps(outcome))
+    outcome_of(file, rank=0).write_text(json.dumps(outcome))
 
 
 def test_a_good_outcome_is_read_once(tmp_path: Path) -> None:
     file = tmp_path / "update.safetensors"
     _leave(file, refused=None, base_version="3")
-    check_outcome(file, base_version="3")
+    check_outcome(file, rank=0, base_version="3")
     with pytest.raises(SparseUpdateRefused, match="does SGLang see this folder"):
-        check_outcome(file, base_version="3")
+        check_outcome(file, rank=0, base_version="3")
 
 
 @pytest.mark.parametrize(
@@ -78,4 +79,4 @@ def test_a_refusal_gives_its_reason(tmp_path: Path, outcome: dict[str, str | Non
     file = tmp_path / "update.safetensors"
     _leave(file, **outcome)
     with pytest.raises(SparseUpdateRefused, match=reason):
-        check_outcome(file, base_version="3")
+        check_outcome(file, rank=0, base_version="3")

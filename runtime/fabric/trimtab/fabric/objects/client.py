@@ -224,8 +224,9 @@ class ObjectStore:
         return ObjectInfo(key=key, size=len(body), etag=answer["ETag"], digest=digest, write_id=write_id)
 
     @staticmethod
-    def metadata(*, digest: str, write_id: str) -> dict[str, str]:
-        return {DIGEST_METADATA: digest, WRITE_METADATA: write_id}
+    def metadata(*, digest: str | None, write_id: str) -> dict[str, str]:
+        kept = {} if digest is None else {DIGEST_METADATA: digest}
+        return {**kept, WRITE_METADATA: write_id}
 
     @staticmethod
     def info_from(key: str, answer: Any) -> ObjectInfo:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, digest_of_file
 from trimtab.fabric.objects.client import ObjectInfo, ObjectStore
@@ -40,6 +40,21 @@ class UploadShape:
 DEFAULT_SHAPE = UploadShape()
 
 
+class PartSource(Protocol):
+    """A body that is read part by part, by several threads at once; all parts but the last have `part_bytes`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def part_bytes(self) -> int: ...
+
+    def part(self, number: int) -> bytearray:
+        """Counted from 0. It is asked for again when sending it failed. boto3 sends a bytearray in one piece, and bytes
+        in a thousand.
+        """
+
+
 async def upload(
     store: ObjectStore,
     key: str,
@@ -64,32 +79,65 @@ async def upload(
         return info
     try:
         async with asyncio.timeout(deadline_s):
-            parts = _Parts(store, key, source, size=size, part_bytes=part_bytes, deadline_s=deadline_s)
+            digest = await asyncio.to_thread(_digest_of, source)
+            parts = _Parts(store, key, _Cut(source, size, part_bytes), digest=digest, deadline_s=deadline_s)
             return await parts.write(if_absent=if_absent, parallel=shape.parallel_for(size), progress=progress)
     except TimeoutError:
         raise StoreTimeout(f"upload {store.where(key)}: not done within {deadline_s:.3g} s") from None
 
 
+async def upload_parts(
+    store: ObjectStore, key: str, source: PartSource, *, parallel: int, deadline_s: float
+) -> ObjectInfo:
+    """Writes whatever was there before, `parallel` parts at a time. Each part is read once, so there is no digest of
+    the whole: whoever reads it must have digests of his own.
+    """
+    if source.size <= source.part_bytes:
+        return await store.put(key, bytes(await asyncio.to_thread(source.part, 0)), deadline_s=deadline_s)
+    try:
+        async with asyncio.timeout(deadline_s):
+            parts = _Parts(store, key, source, digest=None, deadline_s=deadline_s)
+            return await parts.write(if_absent=False, parallel=parallel, progress=None)
+    except TimeoutError:
+        raise StoreTimeout(f"upload {store.where(key)}: not done within {deadline_s:.3g} s") from None
+
+
+def _digest_of(source: bytes | Path) -> str:
+    return digest_of(source) if isinstance(source, bytes) else digest_of_file(source)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    source: bytes | Path
+    size: int
+    part_bytes: int
+
+    def part(self, number: int) -> bytearray:
+        offset = number * self.part_bytes
+        count = min(self.part_bytes, self.size - offset)
+        if isinstance(self.source, bytes):
+            return bytearray(memoryview(self.source)[offset : offset + count])
+        body = bytearray(count)
+        with self.source.open("rb") as file:
+            file.seek(offset)
+            del body[file.readinto(body) :]
+        return body
+
+
 class _Parts:
     def __init__(
-        self, store: ObjectStore, key: str, source: bytes | Path, *, size: int, part_bytes: int, deadline_s: float
+        self, store: ObjectStore, key: str, source: PartSource, *, digest: str | None, deadline_s: float
     ) -> None:
         self._store = store
         self._key = key
         self._target: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full_key(key)}
         self._source = source
-        self._size = size
-        self._part_bytes = part_bytes
+        self._digest = digest
         self._deadline_s = deadline_s
 
     async def write(self, *, if_absent: bool, parallel: int, progress: Progress | None) -> ObjectInfo:
-        source = self._source
-        if isinstance(source, bytes):
-            digest = await asyncio.to_thread(digest_of, source)
-        else:
-            digest = await asyncio.to_thread(digest_of_file, source)
         write_id = self._store.new_write_id()
-        metadata = self._store.metadata(digest=digest, write_id=write_id)
+        metadata = self._store.metadata(digest=self._digest, write_id=write_id)
         started = await self._call(lambda: self._store.s3.create_multipart_upload(**self._target, Metadata=metadata))
         upload_id = started["UploadId"]
         try:
@@ -98,38 +146,31 @@ class _Parts:
         except BaseException:
             await self._abort(upload_id)
             raise
-        return ObjectInfo(key=self._key, size=self._size, etag=etag, digest=digest, write_id=write_id)
+        return ObjectInfo(key=self._key, size=self._source.size, etag=etag, digest=self._digest, write_id=write_id)
 
     async def _send_parts(self, upload_id: str, *, parallel: int, progress: Progress | None) -> list[str]:
         turn = asyncio.Semaphore(parallel)
         done = 0
 
-        async def send(number: int, offset: int) -> str:
+        async def send(number: int) -> str:
             nonlocal done
             async with turn:
-                count, etag = await self._call(lambda: self._send_part(upload_id, number=number, offset=offset))
+                count, etag = await self._call(lambda: self._send_part(upload_id, number))
             done += count
             if progress is not None:
-                progress(done, self._size)
+                progress(done, self._source.size)
             return etag
 
-        offsets = range(0, self._size, self._part_bytes)
-        return await all_or_first_error(send(number, offset) for number, offset in enumerate(offsets, start=1))
+        return await all_or_first_error(
+            send(number) for number in range(-(-self._source.size // self._source.part_bytes))
+        )
 
-    def _send_part(self, upload_id: str, *, number: int, offset: int) -> tuple[int, str]:
-        body = self._read(offset)
+    def _send_part(self, upload_id: str, number: int) -> tuple[int, str]:
+        body: Any = self._source.part(number)  # boto3's stubs do not know bytearrays
         answer = self._store.s3.upload_part(
-            **self._target, UploadId=upload_id, PartNumber=number, Body=body, ChecksumCRC32=crc32_header(body)
+            **self._target, UploadId=upload_id, PartNumber=number + 1, Body=body, ChecksumCRC32=crc32_header(body)
         )
         return len(body), answer["ETag"]
-
-    def _read(self, offset: int) -> bytes:
-        count = min(self._part_bytes, self._size - offset)
-        if isinstance(self._source, bytes):
-            return self._source[offset : offset + count]
-        with self._source.open("rb") as file:
-            file.seek(offset)
-            return file.read(count)
 
     async def _complete(self, upload_id: str, etags: list[str], *, write_id: str, if_absent: bool) -> str:
         parts: Any = {"Parts": [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, start=1)]}

@@ -28,7 +28,9 @@ class SparseCarrier(Protocol):
     def pack(self, update: PreparedUpdate, *, base_label: str) -> bool:
         """Get everything ready; it may take a while. False if the whole weights are the better way."""
 
-    async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+    async def give(
+        self, engine: EngineClient, *, launched: ServerInfo, weight_version: str, timeout_s: float
+    ) -> WeightUpdate:
         """What was packed last. EngineRefused from an engine that does not serve the base of it, EngineNotFound from
         one that cannot take any.
         """
@@ -62,7 +64,9 @@ class SparseFile:
             return False
         return True
 
-    async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+    async def give(
+        self, engine: EngineClient, *, launched: ServerInfo, weight_version: str, timeout_s: float
+    ) -> WeightUpdate:
         return await engine.update_weights_from_sparse_file(
             self.path, weight_version=weight_version, timeout_s=timeout_s
         )

@@ -20,7 +20,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.rollout.engines.client import EngineClient
-from trimtab.rollout.engines.contract import EngineError, EngineNotFound, EngineRefused, WeightUpdate
+from trimtab.rollout.engines.contract import EngineError, EngineNotFound, EngineRefused, ServerInfo, WeightUpdate
 from trimtab.rollout.policy.freshness import Announcements
 from trimtab.rollout.policy.sampler import PolicySampler
 from trimtab.rollout.policy.version_gate import BASE, VersionGate, position_of
@@ -79,6 +79,7 @@ class WeightRefresh:
         self._served: Position | None = None
         """None while only the engine knows."""
         self._takes_changes = False
+        self._launched: ServerInfo | None = None
         """Whether it takes what changed alone. Found out once in its life: at its start, or when it does not."""
         self._lost = False
         """The engine was seen to fail since it was last asked."""
@@ -166,6 +167,7 @@ class WeightRefresh:
         # A worker that died in the middle of a swap left it paused, perhaps with an update that is still going on.
         await self._engine.resume(timeout_s=_ASK_DEADLINE_S)
         launched = await self._engine.server_info(timeout_s=SWAP_DEADLINE_S)
+        self._launched = launched
         self._takes_changes = self._copy.carrier is not None and self._copy.carrier.suits(launched)
         info = await self._engine.model_info(timeout_s=_ASK_DEADLINE_S)
         _log.info("engine_asked", policy=self._policy, weights=info.weight_version)
@@ -173,11 +175,12 @@ class WeightRefresh:
 
     async def _give_sparse(self, position: Position, *, began: float) -> bool:
         """False if the engine does not take it and serves what it did."""
-        carrier = self._copy.carrier
+        carrier, launched = self._copy.carrier, self._launched
         assert carrier is not None, "nothing is packed without a carrier"
+        assert launched is not None, "an engine is asked before it is given anything"
 
         async def give(label: str) -> WeightUpdate:
-            return await carrier.give(self._engine, weight_version=label, timeout_s=SWAP_DEADLINE_S)
+            return await carrier.give(self._engine, launched=launched, weight_version=label, timeout_s=SWAP_DEADLINE_S)
 
         try:
             await self._give(position, give, kind=SwapKind.SPARSE, began=began)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import os
-import shutil
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -20,13 +19,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
+from trimtab.fabric.objects.upload import PartSource, all_or_first_error
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
-from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
+from trimtab.trainer.checkpoints.parts import AT_ONCE
+from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, epoch_of
 
 Result = TypeVar("Result")
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
-_COPY_BYTES = 4 << 20
+_NAMED_AFTER_ITS_EPOCH = re.compile(r"^\d{12}-")
 _SPENT_KEPT = 100
 _SURELY_ABANDONED_S = 86_400.0
 _READ_ATTEMPTS = 5
@@ -40,11 +41,8 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._pointers = root / "latest"
-
-    @property
-    def scratch(self) -> Path:
-        """In the folder itself: a file is put under its name by renaming, which does not work between volumes."""
-        return self._root / "unfinished"
+        # In the folder itself: a file is put under its name by renaming, which does not work between volumes.
+        self._unfinished = root / "unfinished"
 
     def where(self, name: str) -> str:
         return str(self._root / name)
@@ -55,9 +53,9 @@ class FolderStorage:
 
     def lay_out(self) -> None:
         """Make the folders, and prove that links are refused where there is a file. Raises OSError."""
-        for folder in (self._root / CHECKPOINTS, self.scratch, self._pointers):
+        for folder in (self._root / CHECKPOINTS, self._unfinished, self._pointers):
             folder.mkdir(parents=True, exist_ok=True)
-        probe = self.scratch / f"probe-{uuid.uuid4().hex}"
+        probe = self._unfinished / f"probe-{uuid.uuid4().hex}"
         second = probe.with_suffix(".link")
         try:
             _write_durably(probe, b"probe")
@@ -71,52 +69,58 @@ class FolderStorage:
             probe.unlink(missing_ok=True)
             second.unlink(missing_ok=True)
 
-    async def put_file(self, name: str, source: Path) -> None:
-        def put() -> None:
-            target = self._root / name
-            if target.exists() and not source.exists():
-                return  # an attempt before this one got so far, and the name says what is in it
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with source.open("rb") as file:
-                os.fsync(file.fileno())
-            source.replace(target)
-            _sync_folder(target.parent)
-            _sync_folder(target.parent.parent)
+    async def write(self, name: str, source: PartSource) -> None:
+        made = self._unfinished / f"{epoch_of(name) or 0:012d}-{uuid.uuid4().hex}"
+        turn = asyncio.Semaphore(AT_ONCE)
+        await self._call(lambda: made.write_bytes(b""))
 
-        await self._call(put, deadline_s=_TRANSFER_DEADLINE_S)
+        async def write(number: int) -> None:
+            async with turn:
+                await self._call(
+                    lambda: _write_at(made, number * source.part_bytes, source.part(number)),
+                    deadline_s=_TRANSFER_DEADLINE_S,
+                )
+
+        try:
+            await all_or_first_error(write(number) for number in range(-(-source.size // source.part_bytes)))
+            await self._call(lambda: self._rename(made, name), deadline_s=_TRANSFER_DEADLINE_S)
+        finally:
+            await self._call(lambda: made.unlink(missing_ok=True))
 
     async def put(self, name: str, body: bytes) -> None:
-        def prepare() -> Path:
-            source = self.scratch / uuid.uuid4().hex
-            _write_durably(source, body)
-            return source
+        made = self._unfinished / uuid.uuid4().hex
 
-        await self.put_file(name, await self._call(prepare))
+        def put() -> None:
+            _write_durably(made, body)
+            self._rename(made, name)
+
+        await self._call(put)
+
+    def _rename(self, made: Path, name: str) -> None:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(target)
+        _sync_folder(target.parent)
+        _sync_folder(target.parent.parent)
 
     async def get(self, name: str, *, max_bytes: int) -> bytes:
-        body = await self.beginning(name, count=max_bytes + 1)
+        body = await self._call(lambda: _beginning(self._root / name, count=max_bytes + 1))
         if len(body) > max_bytes:
             raise CheckpointDamaged(f"{self.where(name)} has more than the {max_bytes} bytes written; {HOW_TO_GO_ON}")
         return body
 
-    async def beginning(self, name: str, *, count: int) -> bytes:
-        def read() -> bytes:
-            with (self._root / name).open("rb") as file:
-                return file.read(count)
-
-        return await self._call(read)
-
-    async def fetch(self, name: str, target: Path, *, size: int) -> str:
-        """A copy: what is read from a volume twice may be something else the second time."""
-
-        def copy() -> str:
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
+        def read() -> int:
             source = (self._root / name).absolute()
-            found = source.stat().st_size
-            if found != size:
-                raise CheckpointDamaged(f"{source} has {found} bytes, written were {size}; {HOW_TO_GO_ON}")
-            return _copied(source, target)
+            with source.open("rb", buffering=0) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != size:
+                    raise CheckpointDamaged(f"{source} has {found} bytes, written were {size}; {HOW_TO_GO_ON}")
+                return _read_at(file.fileno(), start, into)
 
-        return await self._call(copy, deadline_s=_TRANSFER_DEADLINE_S)
+        return await self._call(read, deadline_s=_TRANSFER_DEADLINE_S)
 
     async def names(self) -> list[str]:
         def scan() -> list[str]:
@@ -136,12 +140,12 @@ class FolderStorage:
 
     async def clear_unfinished(self, *, before_epoch: int) -> None:
         def clear() -> None:
-            for folder in abandoned_folders(self.scratch, before_epoch=before_epoch):
-                shutil.rmtree(folder, ignore_errors=True)
-            # Small ones are there for a moment and say nothing of their epoch.
-            for file in self.scratch.iterdir():
+            for file in self._unfinished.iterdir():
+                epoch = int(file.name[:12]) if _NAMED_AFTER_ITS_EPOCH.match(file.name) else None
+                # Small ones are there for a moment and say nothing of their epoch.
                 with contextlib.suppress(FileNotFoundError):
-                    if file.is_file() and time.time() - file.stat().st_mtime > _SURELY_ABANDONED_S:
+                    old = time.time() - file.stat().st_mtime > _SURELY_ABANDONED_S
+                    if old if epoch is None else epoch < before_epoch:
                         file.unlink()
 
         await self._call(clear)
@@ -164,7 +168,7 @@ class FolderStorage:
 
     def _swap(self, body: bytes, *, generation: int) -> None:
         target = self._pointer(generation)
-        prepared = self.scratch / uuid.uuid4().hex
+        prepared = self._unfinished / uuid.uuid4().hex
         _write_durably(prepared, body)
         try:
             try:
@@ -209,25 +213,31 @@ class FolderStorage:
             raise
 
 
-def _copied(source: Path, target: Path) -> str:
-    """The SHA-256 of what was copied, made of the same bytes."""
-    digest = hashlib.sha256()
-    buffer = bytearray(_COPY_BYTES)
-    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
-        while count := reader.readinto(buffer):
-            part = memoryview(buffer)[:count]
-            digest.update(part)
-            while part:
-                part = part[writer.write(part) :]
-    return digest.hexdigest()
+def _write_at(path: Path, position: int, body: bytearray) -> None:
+    left = memoryview(body)
+    with path.open("r+b", buffering=0) as file:
+        while left:
+            written = os.pwrite(file.fileno(), left, position)
+            left, position = left[written:], position + written
+
+
+def _read_at(descriptor: int, start: int, into: memoryview) -> int:
+    done = 0
+    while done < len(into) and (count := os.preadv(descriptor, [into[done:]], start + done)):
+        done += count
+    return done
 
 
 def _bounded(pointer: Path) -> bytes:
-    with pointer.open("rb") as file:
-        body = file.read(MAX_POINTER_BYTES + 1)
+    body = _beginning(pointer, count=MAX_POINTER_BYTES + 1)
     if len(body) > MAX_POINTER_BYTES:
         raise CheckpointDamaged(f"{pointer} has more than {MAX_POINTER_BYTES} bytes; {HOW_TO_GO_ON}")
     return body
+
+
+def _beginning(path: Path, *, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 def _write_durably(path: Path, body: bytes) -> None:

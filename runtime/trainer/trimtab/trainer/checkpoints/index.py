@@ -1,5 +1,5 @@
 """What a checkpoint consists of, as signed JSON beside its files: a pointer names indexes, an index names the file of
-every rank.
+every rank, and has the digest of each of its parts.
 
 Everything but the tensors is in here, and is checked when it is read: nothing of a checkpoint can execute code.
 """
@@ -12,9 +12,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-FORMAT = 2
+FORMAT = 3
 MAX_INDEX_BYTES = 64 << 20
 MAX_POINTER_BYTES = 1 << 20
+MAX_PART_BYTES = 1 << 30
+MAX_HEADER_BYTES = 100 << 20
+"""As much as readers of safetensors take."""
 Count = Annotated[int, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*)*$", max_length=512)]
@@ -30,14 +33,25 @@ class CheckpointDamaged(RuntimeError):
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The share of one rank. Its header, with which others plan what to read, can be checked without the rest."""
+    """The share of one rank. Parts have digests of their own, so that many are hashed, written, read and checked at
+    once. So has the header, with which others plan what to read.
+    """
 
     rank: Count
     name: Name
     size: Annotated[int, Meta(ge=1)]
-    sha256: Sha256
-    header_size: Annotated[int, Meta(ge=1)]
+    part_bytes: Annotated[int, Meta(ge=1, le=MAX_PART_BYTES)]
+    """Of every part but the last."""
+    digests: tuple[Sha256, ...]
+    header_size: Annotated[int, Meta(ge=1, le=MAX_HEADER_BYTES)]
     header_sha256: Sha256
+
+    def __post_init__(self) -> None:
+        if len(self.digests) != -(-self.size // self.part_bytes):
+            raise ValueError(f"{self.name} has {len(self.digests)} digests for {self.size} bytes")
+
+    def part_size(self, number: int) -> int:
+        return min(self.part_bytes, self.size - number * self.part_bytes)
 
 
 class CheckpointIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,8 +68,7 @@ class CheckpointIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     files: tuple[CheckpointFile, ...]
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+        _check_format(self.format)
         if [file.rank for file in self.files] != list(range(self.world_size)):
             raise ValueError(f"it does not have one file for each of {self.world_size} ranks, in their order")
 
@@ -85,11 +98,18 @@ class CheckpointPointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     checkpoints: tuple[IndexReference, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"it has format {self.format}; this version reads {FORMAT}")
+        _check_format(self.format)
 
 
-def sha256_of(body: bytes) -> str:
+def _check_format(found: int) -> None:
+    if found != FORMAT:
+        raise ValueError(
+            f"it has format {found}, and this version of Trimtab reads {FORMAT}: finish the job with the version that"
+            " began it"
+        )
+
+
+def sha256_of(body: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(body).hexdigest()
 
 

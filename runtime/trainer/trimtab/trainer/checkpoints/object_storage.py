@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import re
-import shutil
-from pathlib import Path
-
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.conditional import compare_and_swap, put_if_absent
-from trimtab.fabric.objects.download import DownloadShape, download_to_file
-from trimtab.fabric.objects.errors import (
-    ChecksumMismatch,
-    ObjectChanged,
-    ObjectNotFound,
-    ObjectTooLarge,
-    PreconditionFailed,
-)
-from trimtab.fabric.objects.upload import upload
+from trimtab.fabric.objects.errors import ChecksumMismatch, ObjectNotFound, ObjectTooLarge, PreconditionFailed
+from trimtab.fabric.objects.ranges import read_range
+from trimtab.fabric.objects.upload import PartSource, upload_parts
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
-from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, abandoned_folders
+from trimtab.trainer.checkpoints.parts import AT_ONCE
+from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, epoch_of
 
 _POINTER = "latest.json"
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
-_EPOCH = re.compile(rf"/{CHECKPOINTS}/\d{{12}}-(\d{{12}})/")
 
 
 class ObjectStorage:
-    """`prefix` is the folder of one policy in the store; `scratch` lies on a local disk."""
+    """`prefix` is the folder of one policy in the store."""
 
-    def __init__(self, store: ObjectStore, prefix: str, *, scratch: Path) -> None:
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
-        self._scratch = scratch
-
-    @property
-    def scratch(self) -> Path:
-        return self._scratch
 
     def where(self, name: str) -> str:
         return self._store.where(self._key(name))
@@ -47,8 +30,8 @@ class ObjectStorage:
     def pointer(self) -> str:
         return self.where(_POINTER)
 
-    async def put_file(self, name: str, source: Path) -> None:
-        await upload(self._store, self._key(name), source, deadline_s=_TRANSFER_DEADLINE_S)
+    async def write(self, name: str, source: PartSource) -> None:
+        await upload_parts(self._store, self._key(name), source, parallel=AT_ONCE, deadline_s=_TRANSFER_DEADLINE_S)
 
     async def put(self, name: str, body: bytes) -> None:
         await self._store.put(self._key(name), body, deadline_s=_CALL_DEADLINE_S)
@@ -61,31 +44,14 @@ class ObjectStorage:
         except (ChecksumMismatch, ObjectTooLarge) as error:
             raise _damaged(error) from None
 
-    async def beginning(self, name: str, *, count: int) -> bytes:
-        key = self._key(name)
-
-        def read() -> bytes:
-            answer = self._store.s3.get_object(
-                Bucket=self._store.bucket, Key=self._store.full_key(key), Range=f"bytes=0-{count - 1}"
-            )
-            with answer["Body"] as body:
-                return body.read(count)
-
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
         try:
-            return await self._store.call(read, doing=f"get {self.where(name)}", deadline_s=_CALL_DEADLINE_S)
+            found = await read_range(self._store, self._key(name), into, start=start, deadline_s=_CALL_DEADLINE_S)
         except ObjectNotFound:
             raise FileMissing(self.where(name)) from None
-
-    async def fetch(self, name: str, target: Path, *, size: int) -> str:
-        shape = DownloadShape(max_bytes=size)
-        try:
-            await download_to_file(self._store, self._key(name), target, deadline_s=_TRANSFER_DEADLINE_S, shape=shape)
-        except ObjectNotFound:
-            raise FileMissing(self.where(name)) from None
-        except (ChecksumMismatch, ObjectTooLarge, ObjectChanged) as error:
-            raise _damaged(error) from None
-        # Its ranges arrive in any order, so it is read once more, from the page cache as a rule.
-        return await asyncio.to_thread(_sha256_of_file, target)
+        if found.size != size:
+            raise CheckpointDamaged(f"{self.where(name)} has {found.size} bytes, written were {size}; {HOW_TO_GO_ON}")
+        return found.count
 
     async def names(self) -> list[str]:
         whole = self._key(f"{CHECKPOINTS}/")
@@ -96,15 +62,13 @@ class ObjectStorage:
 
     async def clear_unfinished(self, *, before_epoch: int) -> None:
         """Uploads in parts that were never completed are listed by no scan, and cost as much as objects."""
-        for folder in await asyncio.to_thread(abandoned_folders, self._scratch, before_epoch=before_epoch):
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         bucket, prefix = self._store.bucket, f"{self._store.full_key(self._prefix)}/"
 
         def abort() -> None:
             answer = self._store.s3.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
             for begun in answer.get("Uploads", []):
-                found = _EPOCH.search(begun["Key"])
-                if found is not None and int(found[1]) < before_epoch:
+                epoch = epoch_of(begun["Key"].removeprefix(prefix))
+                if epoch is not None and epoch < before_epoch:
                     self._store.s3.abort_multipart_upload(Bucket=bucket, Key=begun["Key"], UploadId=begun["UploadId"])
 
         await self._store.call(abort, doing=f"abort uploads beside {self.pointer}", deadline_s=_CALL_DEADLINE_S)
@@ -132,11 +96,6 @@ class ObjectStorage:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
-
-
-def _sha256_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(error: Exception) -> CheckpointDamaged:

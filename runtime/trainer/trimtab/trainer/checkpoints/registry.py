@@ -31,13 +31,12 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 async def open_storage(
-    policy: Policy, settings: Settings, *, store: ObjectStore, job_folder: Path, scratch: Path, stack: AsyncExitStack
+    policy: Policy, settings: Settings, *, store: ObjectStore, job_folder: Path, stack: AsyncExitStack
 ) -> CheckpointStorage:
     """`store` is the job's own. A storage that the manifest names may be shared, so the job's name is in its paths."""
     uri = policy.trainer.checkpoint.uri
-    files = scratch / "checkpoints"
     if uri is None:
-        return ObjectStorage(store, f"checkpoints/{policy.name}", scratch=files)
+        return ObjectStorage(store, f"checkpoints/{policy.name}")
     field = f"policies[{policy.name}].trainer.checkpoint.uri: {uri}"
     below = f"{settings.pod.namespace}/{settings.pod.job}/{policy.name}"
     if not _SCHEME.match(uri):
@@ -55,7 +54,7 @@ async def open_storage(
         raise JobMisconfigured(
             f"{field}: {error}; make the bucket, or let the job's credentials (TRIMTAB_OBJECT_STORE__…) write to it"
         ) from None
-    return ObjectStorage(opened, below, scratch=files)
+    return ObjectStorage(opened, below)
 
 
 def open_seal(policy: Policy, settings: Settings) -> CheckpointSeal:

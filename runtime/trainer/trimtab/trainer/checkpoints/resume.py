@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 import torch
@@ -13,9 +11,10 @@ import torch.distributed as dist
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream
-from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointFile, CheckpointIndex
+from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointIndex
+from trimtab.trainer.checkpoints.layout import FileLayout
 from trimtab.trainer.checkpoints.seal import CheckpointRefused
-from trimtab.trainer.checkpoints.shards import read_shards, show_header
+from trimtab.trainer.checkpoints.shards import plan_reads
 from trimtab.trainer.checkpoints.state import random_tensors_for, restore_random, tensors_for
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
@@ -23,16 +22,14 @@ from trimtab.trainer.learner import Learner
 _log = structlog.get_logger(__name__)
 
 
-def resume(learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int, scratch: Path) -> None:
+def resume(learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int) -> None:
     """All ranks call it together, rank 0 after it has claimed the checkpoints: from then on no other trainer moves
     them.
     """
     index = _agreed_index(checkpoints, background, rank=rank)
     if index is None:
         return
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="resuming-") as folder:
-        _read(index, learner, checkpoints, background, rank=rank, folder=Path(folder))
+    _read(index, learner, checkpoints, background, rank=rank)
     learner.step = index.step
     _log.info("resumed", step=index.step, saved_by_ranks=index.world_size)
 
@@ -63,34 +60,27 @@ def _agreed_index(checkpoints: CheckpointStore, background: Background, *, rank:
 
 
 def _read(
-    index: CheckpointIndex,
-    learner: Learner,
-    checkpoints: CheckpointStore,
-    background: Background,
-    *,
-    rank: int,
-    folder: Path,
+    index: CheckpointIndex, learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int
 ) -> None:
-    """The headers of all files tell which of them hold something for this rank; only those are fetched."""
-    files = {_local_name(file): file for file in index.files}
-    for name, file in files.items():
-        show_header(folder / name, background.run(checkpoints.header(file)), size=file.size)
-
-    def bring(names: set[str]) -> None:
-        for name in sorted(names):
-            background.run(checkpoints.fetch(files[name], folder / name))
-
+    """The headers of all files tell which parts of them hold something for this rank; only those are read."""
+    headers = background.run(checkpoints.headers(index.files))
+    files = {
+        file.rank: (file, FileLayout.read(header, where=file.name))
+        for file, header in zip(index.files, headers, strict=True)
+    }
     # With another number of ranks there are no random numbers that this rank could go on with.
     same_ranks = index.world_size == ranks.world_size()
     randoms = random_tensors_for(rank=rank) if same_ranks else {}
-    tensors = tensors_for(learner, optimizer_steps=index.optimizer_steps)
-    read = read_shards(tensors, randoms, folder, bring=bring)
-    restore_random(
-        {name: tensor for name, tensor in randoms.items() if name in read},
-        rank=rank,
-        material=f"{index.files[0].sha256} {index.step} {rank} of {ranks.world_size()}",
+    plan = plan_reads(tensors_for(learner, optimizer_steps=index.optimizer_steps), randoms, files)
+    background.run(
+        checkpoints.read(
+            [(index.files[writer], part) for writer, part in plan.parts],
+            lambda file, part, body: plan.take(file.rank, part, body),
+        )
     )
-
-
-def _local_name(file: CheckpointFile) -> str:
-    return f"{file.rank}.safetensors"
+    plan.finish()
+    restore_random(
+        {name: tensor for name, tensor in randoms.items() if name in plan.names},
+        rank=rank,
+        material=f"{index.files[0].digests[0]} {index.step} {rank} of {ranks.world_size()}",
+    )

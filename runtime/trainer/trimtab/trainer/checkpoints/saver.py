@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background, Outbox, persistently
 from trimtab.trainer.checkpoints.index import CheckpointFile, CheckpointIndex
-from trimtab.trainer.checkpoints.shards import Shard, Staging, write_shards
+from trimtab.trainer.checkpoints.staging import StagedFile, Staging
 from trimtab.trainer.checkpoints.state import optimizer_steps_of, tensors_of
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
@@ -74,7 +75,9 @@ class CheckpointSaver:
         self._checkpoints = checkpoints
         self._rank = rank
         self._acknowledge = acknowledge
+        self._background = background
         self._staging = Staging()
+        self._reserving: Future[None] | None = None
         self._exchange = RankExchange()
         self._outbox = Outbox(background)
         self.durable_step: int | None = learner.step if rank == 0 and learner.step else None
@@ -93,16 +96,24 @@ class CheckpointSaver:
         """Wait until what is under way is durable and acknowledged."""
         self._outbox.flush()
 
+    def prepare(self) -> None:
+        """Take the memory for copies, beside the next step. Once, when the optimiser has its moments."""
+        if self._reserving is None:
+            tensors = tensors_of(self._learner, rank=self._rank)
+            self._reserving = self._background.start(asyncio.to_thread(self._staging.reserve, tensors))
+
     def begin(self, *, lease_id: str) -> None:
         """Copy the state as it is. Only when it is not busy."""
         learner = self._learner
         moment = _Moment(step=learner.step, lease_id=lease_id, optimizer_steps=optimizer_steps_of(learner))
-        shards = self._staging.copies(tensors_of(learner, rank=self._rank))
-        self._outbox.send(self._save(moment, shards))
+        if self._reserving is not None:
+            self._reserving.result()
+        staged = self._staging.copy(tensors_of(learner, rank=self._rank))
+        self._outbox.send(self._save(moment, staged))
 
-    async def _save(self, moment: _Moment, shards: list[Shard]) -> None:
+    async def _save(self, moment: _Moment, staged: StagedFile) -> None:
         """Durable before acknowledged: an acknowledged step is never asked for again."""
-        files = await self._agreed(moment, shards)
+        files = await self._agreed(moment, staged)
         if self._rank != 0:
             return
         index = CheckpointIndex(
@@ -120,11 +131,11 @@ class CheckpointSaver:
         _log.info("checkpoint", step=moment.step, bytes=sum(file.size for file in files))
         await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
 
-    async def _agreed(self, moment: _Moment, shards: list[Shard]) -> tuple[CheckpointFile, ...]:
+    async def _agreed(self, moment: _Moment, staged: StagedFile) -> tuple[CheckpointFile, ...]:
         """The files of all ranks. A rank that has failed says so, or the others would wait for it."""
         failure: ObjectStoreError | OSError | None = None
         try:
-            part: Part = WrittenPart(file=await self._put(moment, shards))
+            part: Part = WrittenPart(file=await self._put(moment, staged))
         except (ObjectStoreError, OSError) as error:
             failure = error
             part = FailedPart(rank=self._rank, reason=str(error))
@@ -137,16 +148,9 @@ class CheckpointSaver:
                 raise CheckpointFailed(f"rank {other.rank} could not write checkpoint {moment.step}: {other.reason}")
         return tuple(other.file for other in parts if isinstance(other, WrittenPart))
 
-    async def _put(self, moment: _Moment, shards: list[Shard]) -> CheckpointFile:
-        path = self._checkpoints.new_file()
-        try:
-            await asyncio.to_thread(write_shards, shards, path)
-            file = await self._checkpoints.described(path, step=moment.step)
-            await persistently(
-                lambda: self._checkpoints.put(file, path),
-                what=f"file of checkpoint {moment.step}",
-                deadline_s=_WRITE_DEADLINE_S,
-            )
-            return file
-        finally:
-            path.unlink(missing_ok=True)
+    async def _put(self, moment: _Moment, staged: StagedFile) -> CheckpointFile:
+        return await persistently(
+            lambda: self._checkpoints.put(staged, step=moment.step),
+            what=f"file of checkpoint {moment.step}",
+            deadline_s=_WRITE_DEADLINE_S,
+        )

@@ -18,7 +18,8 @@ from trimtab.fabric.signing import Signer, Verifier, WrongSignature
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged, CheckpointIndex, CheckpointPointer
 
 Content = TypeVar("Content", CheckpointPointer, CheckpointIndex)
-# An index in the place of a pointer, or a manifest of weights in that of either, has another one of these.
+# An index in the place of a pointer, or a manifest of weights in that of either, has another one of these. They stay
+# when the format changes, so that an older one is refused for what it is.
 _MAGIC = {CheckpointPointer: b"trimtab checkpoint pointer 2\n", CheckpointIndex: b"trimtab checkpoint index 2\n"}
 _MOVE_AWAY = (
     "move what lies there away, or name another place in policies[].trainer.checkpoint.uri, to start from the model"

@@ -7,8 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
+
+from trimtab.fabric.objects.upload import PartSource
 
 CHECKPOINTS = "checkpoints"
 _FOLDER = re.compile(rf"^{CHECKPOINTS}/(\d{{12}})-(\d{{12}})/")
@@ -36,10 +37,6 @@ class CheckpointStorage(Protocol):
     A storage that is away for a while raises StoreUnavailable or StoreTimeout.
     """
 
-    @property
-    def scratch(self) -> Path:
-        """A folder of this machine in which files are made that are then put into the storage."""
-
     def where(self, name: str) -> str:
         """How people find it."""
 
@@ -47,19 +44,17 @@ class CheckpointStorage(Protocol):
     def pointer(self) -> str:
         """How people find the pointer."""
 
-    async def put_file(self, name: str, source: Path) -> None:
-        """The source may be gone afterwards."""
+    async def write(self, name: str, source: PartSource) -> None:
+        """A large file, several parts at a time."""
 
     async def put(self, name: str, body: bytes) -> None: ...
 
     async def get(self, name: str, *, max_bytes: int) -> bytes: ...
 
-    async def beginning(self, name: str, *, count: int) -> bytes:
-        """The first bytes, fewer when there are no more."""
-
-    async def fetch(self, name: str, target: Path, *, size: int) -> str:
-        """Makes a file on this machine that no other process changes, and gives its SHA-256. What is larger than `size`
-        counts as damaged."""
+    async def read(self, name: str, into: memoryview, *, start: int, size: int) -> int:
+        """As many bytes of a file as there is room for, or fewer where it ends; gives their number. A file of another
+        size counts as damaged.
+        """
 
     async def names(self) -> list[str]: ...
 
@@ -74,17 +69,10 @@ class CheckpointStorage(Protocol):
         """Replace exactly what was seen; PointerMoved when that is no longer in force."""
 
 
-def unfinished_folder(scratch: Path, *, epoch: int, rank: int) -> Path:
-    """Where a rank makes its files: a folder of its own, so that ranks do not disturb one another and the successor
-    knows what to remove.
-    """
-    return scratch / f"{epoch:012d}-{rank:05d}"
-
-
-def abandoned_folders(scratch: Path, *, before_epoch: int) -> list[Path]:
-    if not scratch.is_dir():
-        return []
-    return [path for path in scratch.iterdir() if path.name[:12].isdigit() and int(path.name[:12]) < before_epoch]
+def epoch_of(name: str) -> int | None:
+    """Of the trainer that writes a checkpoint's file; None for anything else."""
+    found = _FOLDER.match(name)
+    return None if found is None else int(found[2])
 
 
 def folder_of(*, step: int, epoch: int) -> str:

@@ -6,9 +6,8 @@ A crash at any moment leaves the older checkpoint in force, and whatever was hal
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from msgspec import Meta
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.objects.errors import ObjectStoreError
+from trimtab.fabric.objects.upload import all_or_first_error
 from trimtab.trainer.checkpoints.index import (
     HOW_TO_GO_ON,
     MAX_INDEX_BYTES,
@@ -29,6 +29,7 @@ from trimtab.trainer.checkpoints.index import (
     check_digest,
     sha256_of,
 )
+from trimtab.trainer.checkpoints.parts import AT_ONCE, CheckpointParts, HashedParts
 from trimtab.trainer.checkpoints.seal import CheckpointRefused, CheckpointSeal
 from trimtab.trainer.checkpoints.storage import (
     CheckpointStorage,
@@ -37,14 +38,12 @@ from trimtab.trainer.checkpoints.storage import (
     SeenPointer,
     folder_of,
     obsolete,
-    unfinished_folder,
 )
 from trimtab.weights.store.latest import SupersededTrainer
 
 _log = structlog.get_logger(__name__)
 _SWAP_ATTEMPTS = 10
 _SWAP_BACKOFF = FullJitter(base_s=0.05, cap_s=1.0)
-_HEADER_LENGTH_BYTES = 8
 
 
 class _Claimed(msgspec.Struct, frozen=True):
@@ -84,7 +83,6 @@ class CheckpointStore:
             await self._storage.clear_unfinished(before_epoch=epoch)
         except (ObjectStoreError, FileMissing, OSError) as error:
             _log.warning("unfinished_checkpoints_not_deleted", error=str(error))
-        await asyncio.to_thread(self._unfinished.mkdir, parents=True, exist_ok=True)
 
     async def newest(self) -> CheckpointIndex | None:
         """Verified, but for its files."""
@@ -114,30 +112,29 @@ class CheckpointStore:
     def opened(self, sealed: bytes) -> CheckpointIndex:
         return self._seal.opened(sealed, CheckpointIndex, where=f"the index named by {self._storage.pointer}")
 
-    def new_file(self) -> Path:
-        """Where to write a file that is then put."""
-        if not self._unfinished.is_dir():
+    async def put(self, source: CheckpointParts, *, step: int) -> CheckpointFile:
+        """This rank's safetensors file of a step. It counts when an index with it is committed. After an error it can
+        be repeated.
+        """
+        claimed = self._writer
+        name = f"{folder_of(step=step, epoch=claimed.epoch)}/rank-{claimed.rank:05d}.safetensors"
+        header = await asyncio.to_thread(lambda: source.header)
+        hashed = HashedParts(source)
+        try:
+            await self._storage.write(name, hashed)
+        except FileMissing:
             raise SupersededTrainer(
                 f"epoch {self.epoch} of {self._storage.pointer} has a successor, which has tidied up"
-            )
-        return self._unfinished / f"{self._new_id()}.safetensors"
-
-    async def described(self, source: Path, *, step: int) -> CheckpointFile:
-        """This rank's safetensors file of a step, as it is going to be put."""
-        claimed = self._writer
-        sha256, size, header = await asyncio.to_thread(_examined, source)
+            ) from None
         return CheckpointFile(
             rank=claimed.rank,
-            name=f"{folder_of(step=step, epoch=claimed.epoch)}/rank-{claimed.rank:05d}-{sha256}.safetensors",
-            size=size,
-            sha256=sha256,
+            name=name,
+            size=source.size,
+            part_bytes=source.part_bytes,
+            digests=hashed.digests,
             header_size=len(header),
             header_sha256=sha256_of(header),
         )
-
-    async def put(self, file: CheckpointFile, source: Path) -> None:
-        """It counts when an index with it is committed. After an error it can be repeated."""
-        await self._storage.put_file(file.name, source)
 
     async def commit(self, index: CheckpointIndex) -> None:
         """Put it in force. All its files have been put."""
@@ -158,24 +155,67 @@ class CheckpointStore:
         pointer = await self._move_pointer(with_it, epoch=index.epoch)
         await self._forget_obsolete(pointer)
 
-    async def header(self, file: CheckpointFile) -> bytes:
-        """What the file begins with, from which one sees what is in it."""
-        where = self._storage.where(file.name)
-        try:
-            header = await self._storage.beginning(file.name, count=file.header_size)
-        except FileMissing:
-            raise _missing(where) from None
-        check_digest(sha256_of(header), expected=file.header_sha256, where=f"the header of {where}")
-        return header
+    async def headers(self, files: Sequence[CheckpointFile]) -> list[bytes]:
+        """What the files begin with, from which one sees what is in them."""
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def header(file: CheckpointFile) -> bytes:
+            async with turn:
+                body = bytearray(file.header_size)
+                await self._read(file, memoryview(body), start=0)
+            where = f"the header of {self._storage.where(file.name)}"
+            check_digest(sha256_of(body), expected=file.header_sha256, where=where)
+            return bytes(body)
+
+        return await all_or_first_error(header(file) for file in files)
+
+    async def read(
+        self,
+        wanted: Sequence[tuple[CheckpointFile, int]],
+        take: Callable[[CheckpointFile, int, memoryview], None],
+    ) -> None:
+        """Parts of files by their numbers, several at a time and in any order. `take` gets what was verified, in
+        threads, and must copy what it needs.
+        """
+        buffers: asyncio.Queue[bytearray] = asyncio.Queue()
+        for _ in range(min(AT_ONCE, len(wanted))):
+            buffers.put_nowait(bytearray(max(file.part_bytes for file, _ in wanted)))
+
+        async def read(file: CheckpointFile, number: int) -> None:
+            buffer = await buffers.get()
+            body = memoryview(buffer)[: file.part_size(number)]
+            await self._read(file, body, start=number * file.part_bytes)
+            await asyncio.to_thread(verify_and_take, file, number, body)
+            # Only now, not after an error: a thread that was given up may still write to it.
+            buffers.put_nowait(buffer)
+
+        def verify_and_take(file: CheckpointFile, number: int, body: memoryview) -> None:
+            where = f"part {number} of {self._storage.where(file.name)}"
+            check_digest(sha256_of(body), expected=file.digests[number], where=where)
+            take(file, number, body)
+
+        await all_or_first_error(read(file, number) for file, number in wanted)
 
     async def fetch(self, file: CheckpointFile, target: Path) -> None:
-        """The whole file, verified."""
+        """The whole file, verified, as one that no other process changes."""
+        with target.open("wb") as made:
+            made.truncate(file.size)
+
+            def take(_: CheckpointFile, number: int, body: memoryview) -> None:
+                with target.open("r+b") as part:
+                    part.seek(number * file.part_bytes)
+                    part.write(body)
+
+            await self.read([(file, number) for number in range(len(file.digests))], take)
+
+    async def _read(self, file: CheckpointFile, into: memoryview, *, start: int) -> None:
         where = self._storage.where(file.name)
         try:
-            sha256 = await self._storage.fetch(file.name, target, size=file.size)
+            count = await self._storage.read(file.name, into, start=start, size=file.size)
         except FileMissing:
             raise _missing(where) from None
-        check_digest(sha256, expected=file.sha256, where=where)
+        if count != len(into):
+            raise CheckpointDamaged(f"{where} ends at byte {start + count} of {file.size}; {HOW_TO_GO_ON}")
 
     @property
     def _writer(self) -> _Claimed:
@@ -186,10 +226,6 @@ class CheckpointStore:
     @property
     def epoch(self) -> int:
         return self._writer.epoch
-
-    @property
-    def _unfinished(self) -> Path:
-        return unfinished_folder(self._storage.scratch, epoch=self._writer.epoch, rank=self._writer.rank)
 
     async def _read_pointer(self) -> tuple[CheckpointPointer | None, SeenPointer | None]:
         seen = await self._storage.read_pointer()
@@ -244,16 +280,3 @@ class CheckpointStore:
 
 def _missing(where: str) -> CheckpointDamaged:
     return CheckpointDamaged(f"{where} is missing; {HOW_TO_GO_ON}")
-
-
-def _examined(path: Path) -> tuple[str, int, bytes]:
-    """Digest, size and header of a safetensors file, which begins with the length of its header."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
-        file.seek(0)
-        size = path.stat().st_size
-        if length + _HEADER_LENGTH_BYTES > size:
-            raise CheckpointDamaged(f"{path} is not a safetensors file; {HOW_TO_GO_ON}")
-        header = file.read(_HEADER_LENGTH_BYTES + length)
-        file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest(), size, header

@@ -1,7 +1,8 @@
 """What passes between us and the weight loader that runs inside SGLang, without depending on its version of torch.
 
-SGLang takes weights that come over HTTP as a pickle of named tensors and hands them to a loader of ours. The payload
-here is one name, the path of the file, with an empty tensor beside it; the content stays in the file.
+SGLang takes weights that come over HTTP as a pickle of named tensors for each rank and hands them to a loader of ours.
+The payload here is two names, the path of the file and of the rank's verdict, with empty tensors beside them; the
+content stays in the file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ PREPARE, COMMIT = "trimtab_sparse_loader.prepare", "trimtab_sparse_loader.commit
 LOADERS = (PREPARE, COMMIT)
 """What SGLang must have been launched with; it dies of a loader that it does not know."""
 _PICKLE_PROTOCOL = 4
-_OUTCOME_SUFFIX = ".outcome"
 
 
 class SparseUpdateRefused(EngineRefused):
@@ -35,15 +35,19 @@ class _EmptyTensor:
         return torch.Tensor, ()
 
 
-def serialized_path(file: Path) -> str:
-    """The named tensors of a request: for `PREPARE`, and again for `COMMIT` if the outcome was good."""
-    payload = pickle.dumps([(str(file), _EmptyTensor())], protocol=_PICKLE_PROTOCOL)
-    return base64.b64encode(payload).decode("ascii")
+def serialized_paths(file: Path, *, rank: int) -> str:
+    """The named tensors of a rank: for `PREPARE`, and again for `COMMIT` if the outcome was good on all ranks."""
+    names = [(str(file), _EmptyTensor()), (str(outcome_of(file, rank=rank)), _EmptyTensor())]
+    return base64.b64encode(pickle.dumps(names, protocol=_PICKLE_PROTOCOL)).decode("ascii")
 
 
-def check_outcome(file: Path, *, base_version: str) -> None:
+def outcome_of(file: Path, *, rank: int) -> Path:
+    return file.with_name(f"{file.name}.outcome.{rank}")
+
+
+def check_outcome(file: Path, *, rank: int, base_version: str) -> None:
     """What `PREPARE` found, once. Raises SparseUpdateRefused; `base_version` is what the engine serves."""
-    path = file.with_name(file.name + _OUTCOME_SUFFIX)
+    path = outcome_of(file, rank=rank)
     try:
         outcome = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
@@ -62,18 +66,27 @@ class SglangSparseFile(SparseFile):
     """
 
     def suits(self, info: ServerInfo) -> bool:
-        return set(LOADERS) <= set(info.weight_loaders) and info.tensor_parallel == 1
+        return set(LOADERS) <= set(info.weight_loaders) and info.tensor_parallel is not None
 
-    async def give(self, engine: EngineClient, *, weight_version: str, timeout_s: float) -> WeightUpdate:
+    async def give(
+        self, engine: EngineClient, *, launched: ServerInfo, weight_version: str, timeout_s: float
+    ) -> WeightUpdate:
+        ranks = range(launched.tensor_parallel or 1)
         # SGLang does not tell its loaders what it serves.
         served = (await engine.model_info(timeout_s=timeout_s)).weight_version
-        path = [serialized_path(self.path)]
+        paths = [serialized_paths(self.path, rank=rank) for rank in ranks]
+        for rank in ranks:
+            # A verdict on an update before, which nobody has read, is not one on this.
+            outcome_of(self.path, rank=rank).unlink(missing_ok=True)
         await engine.begin_weight_update(timeout_s=timeout_s)
         try:
-            await engine.update_weights_from_tensor(path, load_format=PREPARE, weight_version=None, timeout_s=timeout_s)
-            check_outcome(self.path, base_version=served)
+            await engine.update_weights_from_tensor(
+                paths, load_format=PREPARE, weight_version=None, timeout_s=timeout_s
+            )
+            for rank in ranks:
+                check_outcome(self.path, rank=rank, base_version=served)
             return await engine.update_weights_from_tensor(
-                path, load_format=COMMIT, weight_version=weight_version, timeout_s=timeout_s
+                paths, load_format=COMMIT, weight_version=weight_version, timeout_s=timeout_s
             )
         finally:
             # Also after a failure: otherwise the next beginning is refused.

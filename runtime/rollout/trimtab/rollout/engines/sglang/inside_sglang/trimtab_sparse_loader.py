@@ -1,7 +1,8 @@
 """Runs in SGLang's scheduler: writes a sparse update file into the live parameters of the model it serves.
 
-SGLang keeps projections that read the same input in one parameter. A checkpoint's tensor is then a range of that
-parameter's rows, and as rows lie one after another, an index into the flattened tensor only moves by a constant.
+SGLang keeps projections that read the same input in one parameter, and with tensor parallelism each rank keeps some
+rows or some columns of it. Every rank reads the whole file and writes what it holds. Of a range of rows, which lie one
+after another, an index into the flattened tensor only moves by a constant.
 
 An exception in a loader ends the scheduler, so a refusal is written to a file and nothing else happens. This module
 stands alone: SGLang's interpreter has torch and safetensors, and none of our packages.
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 _FORMAT = "trimtab-sparse-1"
 _INDICES, _VALUES = "#indices", "#values"
-_OUTCOME_SUFFIX, _PARTIAL_SUFFIX = ".outcome", ".partial"
+_PARTIAL_SUFFIX = ".partial"
 _MODELS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _FUSED = {
     "q_proj": ("qkv_proj", 0),
@@ -31,6 +32,13 @@ _FUSED = {
 }
 """By the checkpoint's name of a projection: the module that holds it, and which of its parts it is."""
 
+_PADDED_FROM = {
+    "num_attention_heads": "original_num_attention_heads",
+    "num_key_value_heads": "original_total_num_kv_heads",
+    "intermediate_size": "original_intermediate_size",
+}
+"""Sizes that SGLang on a CPU pads until its ranks share them evenly, and where it keeps the checkpoint's own."""
+
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
 
 
@@ -39,12 +47,45 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a checkpoint's tensor lies: `count` elements of a flattened parameter from `start` on."""
+class Span:
+    """What a rank holds of the rows or columns of a tensor: `count` of `whole`, from `start` on."""
 
-    parameter: torch.Tensor
     start: int
     count: int
+    whole: int
+
+    @classmethod
+    def all(cls, size: int) -> Span:
+        return cls(0, size, size)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a checkpoint's tensor lies: the part of it that this rank holds, in a parameter from row `at` on."""
+
+    parameter: torch.Tensor
+    rows: Span
+    columns: Span
+    at: int
+
+    @property
+    def count(self) -> int:
+        return self.rows.whole * self.columns.whole
+
+    def mapped(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Indices into the flattened parameter, and which of those given they stand for; None for all."""
+        rows, columns = self.rows, self.columns
+        if columns.count == columns.whole:
+            width = columns.whole
+            moved = indices + (self.at - rows.start) * width
+            if rows.count == rows.whole:
+                return moved, None
+            held = (indices >= rows.start * width) & (indices < (rows.start + rows.count) * width)
+            return moved[held], held
+        row, column = indices // columns.whole, indices % columns.whole
+        held = (row >= rows.start) & (row < rows.start + rows.count)
+        held &= (column >= columns.start) & (column < columns.start + columns.count)
+        return ((row - rows.start + self.at) * columns.count + column - columns.start)[held], held
 
 
 @dataclass(frozen=True)
@@ -69,22 +110,24 @@ _prepared: Prepared | None = None
 
 
 def prepare(model: torch.nn.Module, named_tensors: NamedTensors) -> None:
-    """Read and check the file that is named; `commit` can then not fail. The verdict is a file beside it."""
+    """Read and check the file that is named; `commit` can then not fail. The verdict of this rank is a file beside it,
+    which is named too.
+    """
     global _prepared  # noqa: PLW0603 - SGLang calls bare functions, and these two must share the update
     _prepared = None
-    ((path, _),) = named_tensors
+    (path, _), (outcome, _) = named_tensors
     try:
         _prepared = _read(model, path)
     except Refused as refusal:
-        _report(path, refused=str(refusal), base_version=None)
+        _report(outcome, refused=str(refusal), base_version=None)
     else:
-        _report(path, refused=None, base_version=_prepared.base_version)
+        _report(outcome, refused=None, base_version=_prepared.base_version)
 
 
 def commit(_model: torch.nn.Module, named_tensors: NamedTensors) -> None:
     """Write what was prepared. To be asked for anything else is a fault of the caller that no weights survive."""
     global _prepared
-    ((path, _),) = named_tensors
+    (path, _), _ = named_tensors
     prepared, _prepared = _prepared, None
     if prepared is None or prepared.path != path:
         raise RuntimeError(f"{path} was not prepared; refusing to name weights that did not change")
@@ -123,11 +166,9 @@ def _write(name: str, target: Target, indices: torch.Tensor, values: torch.Tenso
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < target.count:
         raise Refused(f"the update of {name} points outside its {target.count} elements")
     device = target.parameter.device
-    return Write(
-        target.parameter.detach().view(-1),
-        (indices + target.start).to(device),
-        values.to(device=device, dtype=target.parameter.dtype),
-    )
+    places, held = target.mapped(indices.to(device))
+    placed = values.to(device=device, dtype=target.parameter.dtype)
+    return Write(target.parameter.detach().view(-1), places, placed if held is None else placed[held])
 
 
 def _locator(model: torch.nn.Module) -> Callable[[str], Target]:
@@ -136,6 +177,9 @@ def _locator(model: torch.nn.Module) -> Callable[[str], Target]:
         raise Refused(f"{type(model).__name__} is served; known are {', '.join(_MODELS)}")
     modules = dict(model.named_modules(remove_duplicate=False))  # a tied output layer is the embedding itself
     config: Any = model.config
+    for size, original in _PADDED_FROM.items():
+        if hasattr(config, original) and getattr(config, original) != getattr(config, size):
+            raise Refused(f"SGLang has padded {size}, which its ranks cannot share evenly")
     if config.tie_word_embeddings and modules.get("lm_head") is not modules.get("model.embed_tokens"):
         raise Refused("the served model keeps two copies of an embedding that is its output layer too")
 
@@ -151,16 +195,14 @@ def _locator(model: torch.nn.Module) -> Callable[[str], Target]:
             # SGLang does not load it either: the embedding is what counts.
             raise Refused("lm_head.weight is the embedding in the served model")
         _check_layout(name, module, parameter)
-        rows = _rows(name, module, parameter, config)
-        width = parameter.numel() // parameter.shape[0]
-        return Target(parameter, sum(rows[:part]) * width, rows[part] * width)
+        return _target(name, module, parameter, part=part, config=config)
 
     return locate
 
 
 def _check_layout(name: str, module: torch.nn.Module, parameter: torch.Tensor) -> None:
-    if getattr(module, "tp_size", 1) != 1:
-        raise Refused(f"{name} is split over {module.tp_size} ranks; only tensor-parallel size 1 is known")
+    if getattr(module, "use_presharded_weights", False):
+        raise Refused(f"{name} is loaded from files that are split already")
     if getattr(module, "use_intel_amx_backend", False):
         raise Refused(f"{name} is packed for AMX")
     if not parameter.dtype.is_floating_point or parameter.element_size() == 1:
@@ -169,27 +211,57 @@ def _check_layout(name: str, module: torch.nn.Module, parameter: torch.Tensor) -
         raise Refused(f"{name} is not laid out row by row")
 
 
-def _rows(name: str, module: torch.nn.Module, parameter: torch.Tensor, config: Any) -> list[int]:
-    """How many rows each part of the parameter has."""
-    output_sizes = getattr(module, "output_sizes", None)
-    if output_sizes is not None:
-        if sum(output_sizes) != parameter.shape[0]:
-            raise Refused(f"{name} lies in {parameter.shape[0]} rows, which are not those of its parts {output_sizes}")
-        return [int(size) for size in output_sizes]
-    if hasattr(module, "org_vocab_size"):
+def _target(name: str, module: Any, parameter: torch.Tensor, *, part: int, config: Any) -> Target:
+    """How SGLang's layers share out rows and columns."""
+    size, rank = getattr(module, "tp_size", 1), getattr(module, "tp_rank", 0)
+    height, width = parameter.shape[0], parameter.numel() // parameter.shape[0]
+    columns = Span.all(width)
+    if hasattr(module, "total_num_kv_heads"):
+        spans = _heads(module)
+    elif hasattr(module, "output_sizes"):
+        spans = [_share(int(whole), rank=rank, size=size) for whole in module.output_sizes]
+    elif hasattr(module, "shard_indices"):
         # Behind the vocabulary of the checkpoint SGLang pads.
         if module.org_vocab_size != config.vocab_size:
             raise Refused(f"{name} has a vocabulary of {module.org_vocab_size}, configured are {config.vocab_size}")
-        return [int(config.vocab_size)]
-    return [int(parameter.shape[0])]
+        first, end = module.shard_indices.org_vocab_start_index, module.shard_indices.org_vocab_end_index
+        return Target(parameter, Span(first, end - first, int(config.vocab_size)), columns, 0)
+    elif hasattr(module, "input_is_parallel"):
+        if parameter.dim() > 1:
+            columns = _share(int(module.input_size), rank=rank, size=size)
+        spans = [Span.all(height)]
+    elif size == 1:
+        spans = [Span.all(height)]
+    else:
+        raise Refused(f"{name} is split over {size} ranks in a way that is not known")
+    if (sum(span.count for span in spans), columns.count) != (height, width):
+        parts = [span.count for span in spans]
+        raise Refused(f"{name} lies in {height} rows of {width}, and its parts are {parts} of {columns.count}")
+    return Target(parameter, spans[part], columns, sum(span.count for span in spans[:part]))
 
 
-def _report(path: str, *, refused: str | None, base_version: str | None) -> None:
+def _heads(module: Any) -> list[Span]:
+    """Queries, keys and values. Where there are fewer heads of keys than ranks, several ranks have the same."""
+    query, key, value = module.num_heads * module.head_size, module.head_size, module.v_head_size
+    holder = module.kv_tp_rank // module.num_kv_head_replicas
+    held, whole = module.num_kv_heads, module.total_num_kv_heads
+    return [
+        Span(module.tp_rank * query, query, module.total_num_heads * module.head_size),
+        Span(holder * held * key, held * key, whole * key),
+        Span(holder * held * value, held * value, whole * value),
+    ]
+
+
+def _share(whole: int, *, rank: int, size: int) -> Span:
+    return Span(rank * (whole // size), whole // size, whole)
+
+
+def _report(outcome: str, *, refused: str | None, base_version: str | None) -> None:
     """Whole or not at all: a reader must not see half of it. Without it the caller takes the update as refused."""
-    partial = path + _OUTCOME_SUFFIX + _PARTIAL_SUFFIX
+    partial = outcome + _PARTIAL_SUFFIX
     try:
         with open(partial, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump({"refused": refused, "base_version": base_version}, file)
-        os.replace(partial, path + _OUTCOME_SUFFIX)  # noqa: PTH105
+        os.replace(partial, outcome)  # noqa: PTH105
     except OSError:
         return
