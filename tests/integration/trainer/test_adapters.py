@@ -34,7 +34,7 @@ from trimtab.rollout.engines.builtin.transformer import Piece
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
 from trimtab.trainer.learner import Learner, rate_factor
 from trimtab.trainer.network.adapters import attach
-from trimtab.trainer.network.policy_network import UnsupportedModel
+from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.weights.merging import merge_into
 
 PROMPT = [1, 2, 3]
