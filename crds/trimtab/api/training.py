@@ -40,13 +40,12 @@ class Checkpoint(ApiModel):
 
 
 def _one_rank_per_gpu(resource: str) -> Rule:
-    gpus = f"self.resources.limits['{resource}']"
+    """Its message names no number: a quantity may be a long text, and an API server refuses rules of such a cost."""
     return Rule(
-        f"!('{resource}' in self.resources.limits) || string({gpus}) == string(self.devicesPerReplica)",
+        f"!('{resource}' in self.resources.limits) || "
+        f"string(self.resources.limits['{resource}']) == string(self.devicesPerReplica)",
         f"devicesPerReplica must be the number of {resource} in resources.limits: each rank has one GPU of its pod",
         ".devicesPerReplica",
-        told=f"'devicesPerReplica is ' + string(self.devicesPerReplica) + ', but resources.limits gives each pod ' + "
-        f"string({gpus}) + ' {resource}: set both to the same number, each rank has one GPU of its pod'",
     )
 
 

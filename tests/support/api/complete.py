@@ -33,6 +33,7 @@ _ALGORITHM = {
 }
 _TRAINER = {
     "replicas": 8,
+    "devicesPerReplica": 8,
     "resources": _RESOURCES,
     "template": _TEMPLATE,
     "dtype": "float32",
