@@ -138,7 +138,8 @@ class _Site:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        self._bare = aws_client("s3", objects, read_credentials(objects), config=plain)
+        # A store that is short of processor time closes connections, on whoever sends: ours begins anew as well.
+        self._bare = aws_client("s3", objects, read_credentials(objects), attempts=6, config=plain)
         signer = Signer.generate()
         self._seal = CheckpointSeal(job="b/j", policy="p", signer=signer, verifier=Verifier([signer.public_text]))
 
