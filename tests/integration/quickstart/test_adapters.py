@@ -21,6 +21,8 @@ from tests.support.quickstart_job import make_quickstart
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.weights.adapters import said_in
 
+pytestmark = pytest.mark.slow
+
 _STEPS = 3
 _LEARNING_STEPS = 30
 _RANK = 16
@@ -64,7 +66,6 @@ def test_pools_serve_adapters_that_the_trainer_agrees_with(tmp_path: Path) -> No
     assert any(tensor.any() for name, tensor in served.items() if "lora_B" in name), "no update reached the pool"
 
 
-@pytest.mark.slow
 def test_a_policy_learns_with_adapters(tmp_path: Path) -> None:
     steps = run_job(tmp_path, steps=_LEARNING_STEPS)
     check_agreement(steps)

@@ -50,6 +50,7 @@ from trimtab.rollout.worker.worker import Worker
 from trimtab.rollout.workflows.containment import Containment, contained_task
 from trimtab.rollout.workflows.loader import load_workflow
 from trimtab.rollout.workflows.source_location import WorkflowSource
+from trimtab.weights.codec.compile import compile_beside
 
 _log = structlog.get_logger(__name__)
 ServedPolicies = dict[str, ServedEngines]
@@ -105,6 +106,7 @@ async def _main(settings: RolloutPodSettings) -> None:
     containment = Containment()
     async with AsyncExitStack() as stack:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
+        compile_beside(policy.trainer.dtype for policy in pod.job.spec.policies if not policy.frozen)
         metrics = RolloutMetrics(pod.metrics)
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)

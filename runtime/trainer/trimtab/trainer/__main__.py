@@ -52,6 +52,7 @@ from trimtab.trainer.publisher import open_publisher
 from trimtab.trainer.rank_exchange import RankExchange
 from trimtab.trainer.rank_place import RankPlace, TrainerPodSettings
 from trimtab.trainer.stall_watch import StallWatch
+from trimtab.weights.codec.compile import compile_beside
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
@@ -132,6 +133,7 @@ def _train(
     rank = place.rank
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
+    compile_beside([policy.trainer.dtype])
     learner = _learner(policy, folder=pod.folder, device=device)
     storage = background.run(
         open_storage(policy, settings, store=connections.store, job_folder=pod.folder, stack=stack)

@@ -1,9 +1,10 @@
-"""Compiles every kernel before it is needed and keeps the result on disk: otherwise each of the processes that start
-together on a fresh machine does it for itself, for seconds each. `python -m trimtab.weights.codec.compile`.
+"""Compiles the kernels before they are needed, which takes seconds on a machine that has none: a pod does it while it
+waits for its model, and `python -m trimtab.weights.codec.compile` once for all processes of one machine.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,6 +15,16 @@ from trimtab.weights.layout import ELEMENT_TYPES, ElementType
 
 _ELEMENTS = 40_000
 """So many that one change in ten is enough for the tables of compact mode."""
+
+
+_STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+"""What a manifest calls a type of weights, and a file."""
+
+
+def compile_beside(dtypes: Iterable[str]) -> None:
+    """For weights of these types, beside what the caller does next. It ends with the process."""
+    types = [ELEMENT_TYPES[_STORED_AS[dtype]] for dtype in sorted(set(dtypes))]
+    threading.Thread(target=compile_kernels, args=(types,), name="kernels", daemon=True).start()
 
 
 def compile_kernels(types: Iterable[ElementType]) -> None:
