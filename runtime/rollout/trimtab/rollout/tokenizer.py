@@ -30,21 +30,33 @@ class Tokenizer:
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]
     render: Callable[[Sequence[Message], Mapping[str, Any]], str] | None = None
-    """Messages as text, up to and with the words that make the assistant speak, given arguments of the template."""
+    """Messages as text, up to and with the words that make the assistant speak, given arguments of the template.
+    Raises ChatTemplateError.
+    """
     template_arguments: frozenset[str] = frozenset()
     """That the template looks at."""
+    decode_marks: Callable[[list[int]], str] | None = None
+    """As `decode`, with special tokens by their names; None where there are none."""
 
     @classmethod
     def of(cls, pretrained: PreTrainedTokenizerBase) -> Tokenizer:
+        from jinja2 import TemplateError
+
         def render(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
             conversation = [dict(message) for message in messages]
-            return str(
-                pretrained.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **arguments)
-            )
+            try:
+                return str(
+                    pretrained.apply_chat_template(
+                        conversation, tokenize=False, add_generation_prompt=True, **arguments
+                    )
+                )
+            except (TemplateError, TypeError) as error:
+                raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
 
         return cls(
             encode=lambda text: list(pretrained.encode(text, add_special_tokens=False)),
             decode=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=True)),
+            decode_marks=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=False)),
             render=render if pretrained.chat_template else None,
             template_arguments=_arguments_of(pretrained.chat_template),
         )
@@ -78,6 +90,10 @@ class Tokenizer:
         token_ids = self.encode(rest)
         # The rest begins with the end of the assistant's turn, which a policy that stopped by itself has written.
         return token_ids[1:] if token_ids[:1] == [last] else token_ids
+
+    def is_mark(self, token_id: int) -> bool:
+        """Whether it is a special token, such as the end of a turn, and no part of a text."""
+        return self.decode_marks is not None and not self.decode([token_id]) and bool(self.decode_marks([token_id]))
 
     def _rendered(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
         if self.render is None:

@@ -161,7 +161,22 @@ class Conversation:
         heard = self._unanswered()
         if not heard and (not self.token_ids or (self.chat and self._stopped_by is Finish.STOP)):
             raise WorkflowError(f"{self.place}: nothing to answer; call hear() before speak()")
-        if self.over:
+        turn = await self._answered(heard, self.role.sampling, seed=None)
+        return self.role.tokenizer.decode(list(turn.token_ids))
+
+    async def speak_after(self, heard: Sequence[int], *, sampling: SamplingSettings, seed: int | None = None) -> Turn:
+        """As `speak`, for words that are tokens already, with other settings than the role's. What is drawn follows
+        from the episode's seed, unless another is given. Raises NoRoom at a limit.
+        """
+        self._check_silent()
+        if self._heard_ids or self._heard_messages:
+            raise WorkflowError(f"{self.place}: it has heard words that it did not answer; await speak() before")
+        if not heard and not self.token_ids:
+            raise WorkflowError(f"{self.place}: nothing to answer; speak_after() needs the tokens of a prompt")
+        return await self._answered(heard, sampling, seed=seed)
+
+    async def _answered(self, heard: Sequence[int], sampling: SamplingSettings, *, seed: int | None) -> Turn:
+        if self._no_room(len(heard)):
             raise NoRoom(
                 f"{self.place}: {len(self.token_ids) + len(heard)} tokens, at most {self.limits.turns} turns and "
                 f"{self.limits.tokens} tokens; look at conversation.over before speak()"
@@ -171,7 +186,7 @@ class Conversation:
         try:
             completion = await self.role.sampler.complete(
                 [*self.token_ids, *heard],
-                self._settings(len(heard)),
+                self._settings(len(heard), sampling, seed=seed),
                 request_id=f"{self._request_id}.{self._branch}.{self.turns}",
                 deadline_s=self._time_left(),
             )
@@ -180,9 +195,10 @@ class Conversation:
         finally:
             self._speaking = False
         # Taken over only now, all at once: a speak() that failed has left no trace, and may be repeated.
-        self._take(heard, Turn(self.role.name, number, completion))
+        turn = Turn(self.role.name, number, completion)
+        self._take(heard, turn)
         self.turns += 1
-        return self.role.tokenizer.decode(list(completion.token_ids))
+        return turn
 
     def recall(self, turn: Turn) -> None:
         """Go on as if the policy had said here, in answer to what was heard, the very tokens of an earlier turn of its:
@@ -218,12 +234,21 @@ class Conversation:
         twin._heard_ids, twin._heard_messages = list(self._heard_ids), list(self._heard_messages)
         return twin
 
+    def fork_after(self, turn: Turn) -> Conversation:
+        """A fork of what it was when it had just spoken this turn, whatever it has heard and said since."""
+        twin = self.fork()
+        kept = self.pieces.index(turn) + 1
+        twin.pieces = self.pieces[:kept]
+        twin.token_ids = self.token_ids[: sum(len(piece.token_ids) for piece in twin.pieces)]
+        twin._heard_ids, twin._heard_messages = [], []
+        twin.turns = len(twin.spoken)
+        twin._stopped_by = Finish(turn.completion.finish)
+        return twin
+
     @property
     def over(self) -> bool:
         """Whether a limit stands in the way of another turn."""
-        if self.limits.turns is not None and self.turns >= self.limits.turns:
-            return True
-        return self.limits.tokens is not None and self.limits.tokens <= len(self.token_ids) + len(self._unanswered())
+        return self._no_room(len(self._unanswered()))
 
     @property
     def finish(self) -> Finish:
@@ -262,12 +287,17 @@ class Conversation:
         except ChatTemplateError as error:
             raise WorkflowError(str(error)) from error
 
-    def _settings(self, heard: int) -> SamplingSettings:
-        sampling = self.role.sampling
+    def _no_room(self, heard: int) -> bool:
+        if self.limits.turns is not None and self.turns >= self.limits.turns:
+            return True
+        return self.limits.tokens is not None and self.limits.tokens <= len(self.token_ids) + heard
+
+    def _settings(self, heard: int, sampling: SamplingSettings, *, seed: int | None) -> SamplingSettings:
         room = sampling.max_new_tokens
         if self.limits.tokens is not None:
             room = min(room, self.limits.tokens - len(self.token_ids) - heard)
-        seed = derived_seed(self._seed, self.role.name, self._branch, self.turns)
+        if seed is None:
+            seed = derived_seed(self._seed, self.role.name, self._branch, self.turns)
         return replace(sampling, max_new_tokens=room, seed=seed)
 
     def _check_silent(self) -> None:

@@ -87,6 +87,11 @@ class Team:
         self._branches: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
         self._turns: dict[str, Iterator[int]] = {name: itertools.count() for name in roles}
 
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """By name."""
+        return self._roles
+
     def begin(
         self,
         role: str | None = None,

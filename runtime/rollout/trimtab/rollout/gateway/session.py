@@ -1,0 +1,219 @@
+"""One episode as agents see it: they ask for answers, and every token that is sampled for them is in one of the
+episode's conversations, where its policy learns from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trimtab.fabric.wire.spans import model_versions
+from trimtab.fabric.wire.trajectory import MAX_PARTS
+from trimtab.rollout.engines.contract import EngineError, EngineRefused, EngineTimeout, SamplingSettings
+from trimtab.rollout.gateway.budget import Budget
+from trimtab.rollout.gateway.exchange import (
+    Answer,
+    Ask,
+    BudgetSpent,
+    GatewayError,
+    Piece,
+    Refused,
+    Said,
+    Unavailable,
+    UnknownRole,
+)
+from trimtab.rollout.gateway.lineage import Sampled
+from trimtab.rollout.gateway.parsing.reader import Reader
+from trimtab.rollout.gateway.role_lineages import Place, RoleLineages
+from trimtab.rollout.gateway.schema import check_schema, violation
+from trimtab.rollout.gateway.tally import Counted, GatewayMetrics, Tally
+from trimtab.rollout.gateway.wishes import Drawing, drawing
+from trimtab.rollout.workflows.conversation import Conversation, Turn
+from trimtab.rollout.workflows.errors import NoRoom, first_cause
+from trimtab.rollout.workflows.team import ScoredConversation, Team
+
+_WORD = re.compile(r"\s*\S+|\s+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spoken:
+    pieces: tuple[Piece, ...]
+    answer: Answer
+
+
+class EpisodeSession:
+    """Implements exchange.Session for one episode."""
+
+    def __init__(self, team: Team, *, budget: Budget, metrics: GatewayMetrics, keep_thoughts: bool = False) -> None:
+        """`keep_thoughts` leaves thoughts in the context of later turns also where the chat template drops them:
+        fewer rows, but the policy reads what it would not read where it is served.
+        """
+        self._team = team
+        self._budget = budget
+        self._tally = Tally(metrics)
+        self._keep_thoughts = keep_thoughts
+        self._roles: dict[str, RoleLineages] = {}
+        self._call_numbers = itertools.count(1)
+        self._closed = False
+
+    async def ask(self, ask: Ask) -> tuple[Answer, ...]:
+        return tuple(one.answer for one in await self._spoken(ask))
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Piece | Answer]:
+        """Engines give whole answers, so all pieces come when the last of the answers is there."""
+        spoken = await self._spoken(ask)
+        for one in spoken:
+            for piece in one.pieces:
+                yield piece
+        for one in spoken:
+            yield one.answer
+
+    def close(self) -> None:
+        """Nothing is answered from now on. What is under way comes to its end."""
+        self._closed = True
+
+    @property
+    def counts(self) -> Tally:
+        return self._tally
+
+    def scored(
+        self, reward: float, *, reward_parts: Mapping[str, float] | None = None
+    ) -> tuple[ScoredConversation, ...]:
+        """All that policies that learn have said, with one reward for all; a part for each thing that was counted.
+
+        An episode may have so many rows of a role and no more: what was said beyond is counted, and not trained.
+        """
+        chosen: list[Conversation] = []
+        for lineages in self._roles.values():
+            if lineages.role.frozen:
+                continue
+            said = list(lineages.conversations)
+            chosen += said[:MAX_PARTS]
+            kept = {turn for conversation in said[:MAX_PARTS] for turn in conversation.spoken}
+            lost = {turn for conversation in said[MAX_PARTS:] for turn in conversation.spoken} - kept
+            self._tally.count(Counted.LEFT_OUT, sum(len(turn.token_ids) for turn in lost))
+        parts = {**self._tally.parts(), **(reward_parts or {})}
+        return tuple(ScoredConversation(conversation, reward, reward_parts=parts) for conversation in chosen)
+
+    async def _spoken(self, ask: Ask) -> list[_Spoken]:
+        if self._closed:
+            raise Unavailable("the episode is over")
+        lineages = self._lineages(ask.role)
+        drawn = drawing(lineages.role, ask)
+        if ask.schema is not None:
+            check_schema(ask.schema)
+        place = lineages.place(ask)
+        room = self._budget.reserve(turns=ask.count, tokens_each=drawn.sampling.max_new_tokens)
+        self._tally.count(Counted.OVERRIDDEN, len(drawn.overridden))
+        sampled: list[int | None] = [None] * ask.count
+        tasks: list[asyncio.Task[_Spoken]] = []
+        try:
+            async with asyncio.timeout(self._budget.time_left()), asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._one(lineages, place, ask, drawn, index=index, room=room, sampled=sampled))
+                    for index in range(ask.count)
+                ]
+        except ExceptionGroup as errors:
+            refusals = errors.subgroup(GatewayError)
+            if refusals is None:
+                raise
+            raise first_cause(refusals) from errors
+        except TimeoutError:
+            raise self._budget.out_of_time() from None
+        finally:
+            # Here and not in the tasks: one that is cancelled before it began does nothing at all.
+            for each in sampled:
+                self._budget.settle(reserved=room, sampled=each)
+        spoken = [task.result() for task in tasks]
+        self._check(ask, spoken)
+        return spoken
+
+    def _lineages(self, role: str) -> RoleLineages:
+        if role not in self._team.roles:
+            there_are = ", ".join(sorted(self._team.roles))
+            raise UnknownRole(f"no role {role!r:.80}: the model's name is a role of the job; there are {there_are}")
+        if role not in self._roles:
+            self._roles[role] = RoleLineages(
+                self._team.roles[role], self._team, self._tally, keep_thoughts=self._keep_thoughts
+            )
+        return self._roles[role]
+
+    async def _one(
+        self,
+        lineages: RoleLineages,
+        place: Place,
+        ask: Ask,
+        drawn: Drawing,
+        *,
+        index: int,
+        room: int,
+        sampled: list[int | None],
+    ) -> _Spoken:
+        """Notes in `sampled`, under its index, how many tokens it had."""
+        sampling = replace(drawn.sampling, max_new_tokens=room)
+        seed = None if drawn.seed is None else drawn.seed + index
+        known = place.known_tokens
+        with lineages.conversation(place) as conversation:
+            turn = await _turn(conversation, place, sampling=sampling, seed=seed)
+            sampled[index] = len(turn.token_ids)
+            lineages.spoke(conversation)
+        written = lineages.written(turn, place, tools=bool(ask.tools))
+        said, pieces = self._read(_before_stop(written, ask.stop), place, ask, index=index)
+        place.record(said, written, Sampled(turn, conversation))
+        versions = model_versions(turn.completion.spans)
+        answer = Answer(
+            said=said,
+            finish=_finish(turn, said),
+            prompt_tokens=known + len(place.heard),
+            completion_tokens=len(turn.token_ids),
+            cached_tokens=known,
+            version=None if versions is None else versions[1],
+        )
+        return _Spoken(pieces=pieces, answer=answer)
+
+    def _read(self, text: str, place: Place, ask: Ask, *, index: int) -> tuple[Said, tuple[Piece, ...]]:
+        if isinstance(ask.messages, str):
+            pieces = tuple(Piece(index=index, text=word) for word in _WORD.findall(text))
+            return Said(speaker="assistant", text=text), pieces
+        reader = Reader(place.family.calls, new_id=self._new_call_id, index=index, thinking=place.thinking)
+        read = [piece for word in _WORD.findall(text) for piece in reader.feed(word)] + reader.close()
+        return reader.said, tuple(read)
+
+    def _check(self, ask: Ask, spoken: list[_Spoken]) -> None:
+        if ask.schema is None:
+            return
+        wrong = [violation(one.answer.said.text, ask.schema) for one in spoken if not one.answer.said.calls]
+        reasons = [reason for reason in wrong if reason is not None]
+        self._tally.count(Counted.OFF_SCHEMA, len(reasons))
+        if reasons:
+            raise Refused(f"schema: the policy wrote something else: {reasons[0]}")
+
+    def _new_call_id(self) -> str:
+        """Of nine letters and digits, which is what Mistral's templates insist on."""
+        return f"call{next(self._call_numbers):05d}"
+
+
+async def _turn(conversation: Conversation, place: Place, *, sampling: SamplingSettings, seed: int | None) -> Turn:
+    try:
+        return await conversation.speak_after(place.heard, sampling=sampling, seed=seed)
+    except NoRoom as error:
+        raise Refused(f"messages: no room for an answer: {error}") from error
+    except EngineTimeout as error:
+        raise BudgetSpent(f"the episode's time is over: {error}") from error
+    except EngineRefused as error:
+        raise Refused(f"messages: the engine refuses them: {error}") from error
+    except EngineError as error:
+        raise Unavailable(str(error)) from error
+
+
+def _finish(turn: Turn, said: Said) -> Literal["stop", "length", "tool_calls"]:
+    return "tool_calls" if said.calls else turn.completion.finish
+
+
+def _before_stop(text: str, stops: Sequence[str]) -> str:
+    """What the agent sees: the text that ended it was sampled, and is not shown."""
+    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
