@@ -1,5 +1,5 @@
-"""Tokenizers with the chat templates of known families. Their texts split in many ways: a token for every character, and
-some for pairs of them, so that what is decoded and encoded again is seldom what was sampled.
+"""Tokenizers with the chat templates of known families. A text can be spelt in many ways: there is a token for every
+character, and one for every pair of letters, so that what is decoded and encoded again is seldom what was sampled.
 """
 # ruff: noqa: RUF001 - DeepSeek's marks are written with these letters
 

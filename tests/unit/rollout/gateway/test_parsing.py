@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from tests.support.gateway.tokenizers import tokenizer_of
 from trimtab.rollout.gateway.exchange import Piece, Said
 from trimtab.rollout.gateway.parsing.families import DEEPSEEK, HERMES, LLAMA, MISTRAL, PLAIN, Family, family_of
+from trimtab.rollout.gateway.parsing.reader import Reader
 
-FOUND = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "deepseek": DEEPSEEK, "plain": PLAIN}
-
-from trimtab.rollout.gateway.parsing.reader import Reader  # noqa: E402
+BY_NAME = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "deepseek": DEEPSEEK, "plain": PLAIN}
 
 
 def read(family: Family, parts: Sequence[str], *, thinking: bool = False) -> tuple[Said, list[Piece]]:
@@ -125,13 +124,13 @@ SNIPPETS = st.sampled_from(
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
-    st.sampled_from(sorted(FOUND)),
+    st.sampled_from(sorted(BY_NAME)),
     st.lists(SNIPPETS, max_size=12).map("".join),
     st.lists(st.integers(1, 7), min_size=1, max_size=8),
     st.booleans(),
 )
 def test_however_it_comes_it_is_read_alike(name: str, written: str, sizes: list[int], thinking: bool) -> None:
-    family = FOUND[name]
+    family = BY_NAME[name]
     parts, at = [], 0
     for size in itertools.cycle(sizes):
         if at >= len(written):
