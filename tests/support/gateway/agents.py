@@ -1,4 +1,4 @@
-"""An agent that does with its histories whatever agents do: sends them back, edits, cuts, reorders and branches them."""
+"""An agent that does with its histories whatever agents do: sends them back, edits, cuts, reorders and forks them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def sayings(family: str, chance: random.Random) -> Callable[[int], str]:
 
 
 def respelt(said: Said, chance: random.Random, *, ids: dict[str, str]) -> Said:
-    """As an SDK may send it back: nothing that it means has changed."""
+    """As an SDK may send it back: nothing that it means has changed. `ids` are those that were renamed so far."""
+    if said.answers is not None:
+        return replace(said, answers=ids.get(said.answers, said.answers))
     calls = []
     for call in said.calls:
         arguments = call.arguments
         if chance.random() < 0.5:
             arguments = json.dumps(json.loads(arguments), indent=chance.choice((None, 2)))
-        calls.append(ToolCall(call_id=ids.setdefault(call.call_id, call.call_id), name=call.name, arguments=arguments))
+        if chance.random() < 0.3:
+            ids[call.call_id] = f"own{chance.randrange(10**6):06d}"
+        calls.append(ToolCall(call_id=ids.get(call.call_id, call.call_id), name=call.name, arguments=arguments))
     return replace(said, calls=tuple(calls), reasoning=said.reasoning if chance.random() < 0.3 else "")
 
 
@@ -78,7 +82,7 @@ class Agent:
         known = self._histories[-1:] if self._faithful else [*self._histories[-4:], ()]
         history = chance.choice(known) if known else ()
         ids: dict[str, str] = {}
-        messages = [respelt(said, chance, ids=ids) if said.speaker == "assistant" else said for said in history]
+        messages = [respelt(said, chance, ids=ids) for said in history]
         if not self._faithful:
             messages = self._changed(messages)
         messages += self._next(messages)

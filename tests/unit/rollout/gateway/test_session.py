@@ -154,6 +154,18 @@ async def test_thoughts_may_be_kept_so_that_the_episode_is_one_row() -> None:
     assert trained([row]) == sampled(talker)
 
 
+async def test_answers_to_calls_that_the_agent_renamed_are_shown_under_our_ids() -> None:
+    solver, talker = talking_role("mistral", lines('[TOOL_CALLS] [{"name": "look", "arguments": {}}]', "Blue."))
+    session = session_of(solver)
+    first = await answer(session, user("?"), tools=(LOOK,))
+    renamed = replace(first, calls=(replace(first.calls[0], call_id="abcdefghi"),))
+    told = Said(speaker="tool", text="blue", answers="abcdefghi")
+    await answer(session, user("?"), renamed, told, tools=(LOOK,))
+    prompt = tokenizer_of("mistral").decode(list(talker.requests[1].prompt))
+    assert f'"call_id": "{first.calls[0].call_id}"' in prompt
+    assert len(rows(session)) == 1
+
+
 async def test_an_edited_turn_is_text_and_the_sampled_one_is_still_trained() -> None:
     solver, talker = talking_role("qwen2.5", lines("One.", "Two."))
     session = session_of(solver)

@@ -108,7 +108,18 @@ def agreement(root: Node, messages: Sequence[Said]) -> Agreement:
         ends = further
     best = max(enumerate(ends), key=lambda numbered: (numbered[1].turns, numbered[0]))[1].path()
     known = len(best) - 1
-    return Agreement(path=best, rest=tuple(messages[known:]), rest_keys=keys[known:])
+    rest = _with_our_ids(messages[:known], best[1:], messages[known:])
+    return Agreement(path=best, rest=rest, rest_keys=keys[known:])
+
+
+def _with_our_ids(sent: Sequence[Said], nodes: Sequence[Node], rest: Sequence[Said]) -> tuple[Said, ...]:
+    """An agent that calls our calls otherwise answers them under its own names, which the template must not show."""
+    ours: dict[str, str] = {}
+    for message, node in zip(sent, nodes, strict=True):
+        if node.said is not None:
+            pairs = zip(message.calls, node.said.calls, strict=True)
+            ours.update({call.call_id: recorded.call_id for call, recorded in pairs})
+    return tuple(replace(one, answers=ours[one.answers]) if one.answers in ours else one for one in rest)
 
 
 def continuation(found: Agreement, rendering: Rendering, *, keep_thoughts: bool) -> Continuation:
