@@ -86,6 +86,12 @@ def load() -> SmolLM2:
     return loaded
 
 
+def load_tokenizer() -> Tokenizer:
+    """Without the model."""
+    fields = gguf.GGUFReader(cached_file()).fields
+    return _tokenizer({name: fields[name].contents() for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")})
+
+
 def cached_file() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = cache / "trimtab" / "smollm2-135m" / Path(_MEMBER).name

@@ -29,13 +29,22 @@ class Request:
 
 
 class Talker:
-    """`says` gives the words for the number of a request; each is spelt by chance, letter by letter or in pairs."""
+    """`says` gives the words for the number of a request; `misspelt` is the share of tokens said letter by letter."""
 
-    def __init__(self, tokenizer: Tokenizer, says: Callable[[int], str], *, end: int | None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        says: Callable[[int], str],
+        *,
+        end: int | None,
+        seed: int = 0,
+        misspelt: float = 0.5,
+    ) -> None:
         self._tokenizer = tokenizer
         self._says = says
         self._end = end
         self._chance = random.Random(seed)
+        self._misspelt = misspelt
         self.requests: list[Request] = []
 
     async def complete(
@@ -57,7 +66,7 @@ class Talker:
         for token in self._tokenizer.encode(text):
             letters = self._tokenizer.decode([token])
             apart = [each for letter in letters for each in self._tokenizer.encode(letter)]
-            token_ids += apart if letters and self._chance.random() < 0.5 else [token]
+            token_ids += apart if letters and self._chance.random() < self._misspelt else [token]
         return token_ids
 
 

@@ -339,3 +339,32 @@ async def test_what_another_role_said_cannot_be_recalled() -> None:
 def test_what_was_not_said_cannot_be_rewarded() -> None:
     with pytest.raises(WorkflowError, match="there is no turn to reward"):
         begin(EchoSampler()).reward_turn(1.0)
+
+
+async def test_a_conversation_may_be_forked_after_any_of_its_turns() -> None:
+    sampler = Script("ab", "cd", "ef")
+    trunk = begin(sampler)
+    for words in ("1", "2"):
+        trunk.hear(words)
+        await trunk.speak()
+    branch = trunk.fork_after(trunk.spoken[0])
+    assert (text_of(branch), branch.turns, branch.spoken) == ("1ab", 1, trunk.spoken[:1])
+    turn = await branch.speak_after([51], sampling=branch.role.sampling)
+    assert (text_of(branch), text_of(trunk)) == ("1ab3ef", "1ab2cd")
+    assert branch.spoken == (trunk.spoken[0], turn)
+    seeds = [settings.seed for settings in sampler.asked]
+    assert len(set(seeds)) == 3
+
+
+async def test_tokens_may_be_heard_with_other_settings_and_another_seed() -> None:
+    sampler = Script("abcdef", "gh")
+    conversation = begin(sampler, max_tokens=8)
+    await conversation.speak_after([49, 50], sampling=SamplingSettings(max_new_tokens=3, temperature=0.5), seed=7)
+    assert (sampler.asked[0].max_new_tokens, sampler.asked[0].temperature, sampler.asked[0].seed) == (3, 0.5, 7)
+    with pytest.raises(NoRoom, match="8 tokens"):
+        await conversation.speak_after([49, 50, 51], sampling=conversation.role.sampling)
+    conversation.hear("not answered")
+    with pytest.raises(WorkflowError, match="has heard words that it did not answer"):
+        await conversation.speak_after([49], sampling=conversation.role.sampling)
+    with pytest.raises(WorkflowError, match="needs the tokens of a prompt"):
+        await begin(Script("a")).speak_after([], sampling=conversation.role.sampling)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ from trimtab.rollout.workflows.conversation import Conversation, Role, Turn
 from trimtab.rollout.workflows.team import Team
 
 
-class Place:
+class Place(ABC):
     """Where in the episode an answer belongs."""
 
     def __init__(self, *, heard: tuple[int, ...], sampled: Sampled | None, family: Family, thinking: bool) -> None:
@@ -35,9 +36,9 @@ class Place:
         pieces = self.sampled.conversation.pieces
         return sum(len(piece.token_ids) for piece in pieces[: pieces.index(self.sampled.turn) + 1])
 
+    @abstractmethod
     def record(self, said: Said, written: str, sampled: Sampled) -> None:
         """What the policy answered. `written` is all that it wrote, as text."""
-        raise NotImplementedError
 
 
 class _ChatPlace(Place):

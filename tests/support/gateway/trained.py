@@ -1,0 +1,36 @@
+"""Finds every token that an engine was asked for again in the rows that a policy learns from."""
+
+from __future__ import annotations
+
+from tests.support.gateway.talkers import Talker
+from trimtab.fabric.wire.spans import Producer
+from trimtab.rollout.gateway.session import EpisodeSession
+from trimtab.rollout.workflows.forest import forest_of
+
+
+def check_trained(session: EpisodeSession, talker: Talker) -> None:
+    """Each is there once, behind the very tokens that it was sampled behind, and nothing else is trained. A token is
+    known by its logprob, which no other has.
+    """
+    rows = forest_of("solver", session.scored(1.0)).rows
+    found: dict[float, tuple[int, ...]] = {}
+    for row in rows:
+        logprobs, at = iter(row.logprobs), 0
+        for span in row.spans:
+            if span.producer is Producer.MODEL:
+                for place in range(at, at + span.length):
+                    logprob = next(logprobs)
+                    assert logprob not in found, "trained twice"
+                    found[logprob] = tuple(row.token_ids[: place + 1])
+                    assert span.version == _request_of(logprob), "the version that sampled it"
+            at += span.length
+    expected = {
+        logprob: request.prompt + request.completion.token_ids[: place + 1]
+        for request in talker.requests
+        for place, logprob in enumerate(request.completion.logprobs)
+    }
+    assert found == expected
+
+
+def _request_of(logprob: float) -> int:
+    return int(round(-logprob * 1e6) - 1) // 1000
