@@ -377,6 +377,17 @@ async def test_roles_are_policies_of_their_own_and_others_are_named() -> None:
         await session.ask(Ask(role="planner", messages=(user("?"),)))
 
 
+async def test_more_lineages_than_an_episode_has_rows_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.rollout.gateway.session.MAX_PARTS", 2)
+    solver, talker = talking_role("smollm2", lines("one", "two", "three"))
+    session = session_of(solver)
+    for _ in range(3):
+        await answer(session, user("?"))
+    assert trained(rows(session)) == sampled(talker)[: -len(talker.requests[2].completion.token_ids)]
+    assert len(rows(session)) == 2
+    assert session.counts[Counted.LEFT_OUT] == len(talker.requests[2].completion.token_ids)
+
+
 async def test_the_worker_counts_what_could_not_be_matched() -> None:
     solver, _ = talking_role("smollm2", lines("q"))
     metrics = Metrics()

@@ -88,6 +88,7 @@ class EpisodeSession:
         An episode may have so many rows of a role and no more: what was said beyond is counted, and not trained.
         """
         chosen: list[Conversation] = []
+        left_out = 0
         for lineages in self._roles.values():
             if lineages.role.frozen:
                 continue
@@ -95,7 +96,8 @@ class EpisodeSession:
             chosen += said[:MAX_PARTS]
             kept = {turn for conversation in said[:MAX_PARTS] for turn in conversation.spoken}
             lost = {turn for conversation in said[MAX_PARTS:] for turn in conversation.spoken} - kept
-            self._tally.count(Counted.LEFT_OUT, sum(len(turn.token_ids) for turn in lost))
+            left_out += sum(len(turn.token_ids) for turn in lost)
+        self._tally.count(Counted.LEFT_OUT, left_out - self._tally[Counted.LEFT_OUT])
         parts = {**self._tally.parts(), **(reward_parts or {})}
         return tuple(ScoredConversation(conversation, reward, reward_parts=parts) for conversation in chosen)
 
