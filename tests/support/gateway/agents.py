@@ -69,6 +69,7 @@ class Agent:
         self._tools = TOOLS if tools else ()
         self._histories: list[tuple[Said, ...]] = []
         self.refused = 0
+        self.answered: list[tuple[Ask, Answer]] = []
 
     async def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -95,6 +96,7 @@ class Agent:
             # Some templates refuse histories that are out of order.
             self.refused += 1
             return
+        self.answered += [(ask, answer) for answer in answers]
         self._histories += [(*messages, answer.said) for answer in answers]
 
     def _next(self, messages: list[Said]) -> list[Said]:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from tests.support.gateway.talkers import Talker
 from trimtab.fabric.wire.spans import Producer
+from trimtab.rollout.gateway.exchange import Answer, Ask
+from trimtab.rollout.gateway.parsing.families import Family
+from trimtab.rollout.gateway.rendering import template_messages
 from trimtab.rollout.gateway.session import EpisodeSession
+from trimtab.rollout.tokenizer import Tokenizer
 from trimtab.rollout.workflows.forest import forest_of
 
 
@@ -30,6 +37,23 @@ def check_trained(session: EpisodeSession, talker: Talker) -> None:
         for place, logprob in enumerate(request.completion.logprobs)
     }
     assert found == expected
+
+
+def check_prompts(answered: Sequence[tuple[Ask, Answer]], talker: Talker, tokenizer: Tokenizer, family: Family) -> None:
+    """The engine was asked what the agent asked, but for thoughts and white space. Only where templates show none."""
+    assert tokenizer.render is not None
+    assert tokenizer.decode_marks is not None
+    for ask, answer in answered:
+        assert answer.version is not None
+        assert not isinstance(ask.messages, str)
+        tools = [{"type": "function", "function": vars(tool)} for tool in ask.tools]
+        shown = tokenizer.render(template_messages(ask.messages, family), {"tools": tools} if tools else {})
+        prompt = tokenizer.decode_marks(list(talker.requests[answer.version].prompt))
+        assert _bare(prompt) == _bare(shown)
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"\s", "", re.sub(r"<think>.*?(</think>|(?=<\|im_end|<\|eot))", "", text, flags=re.DOTALL))
 
 
 def _request_of(logprob: float) -> int:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support.gateway.agents import Agent, sayings
 from tests.support.gateway.talkers import session_of, talking_role
-from tests.support.gateway.trained import check_trained
+from tests.support.gateway.trained import check_prompts, check_trained
+from trimtab.rollout.gateway.parsing.families import HERMES
 from trimtab.rollout.gateway.tally import Counted
 
 FAMILIES = ("qwen2.5", "qwen3", "llama3", "mistral", "deepseek", "smollm2")
@@ -30,6 +31,8 @@ async def test_every_sampled_token_is_trained_once_as_it_was_sampled(
     agent = Agent(session, "solver", seed=seed, faithful=False, tools=family != "smollm2")
     await agent.run(steps)
     check_trained(session, talker)
+    if family in APPENDING:
+        check_prompts(agent.answered, talker, solver.tokenizer, HERMES)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
