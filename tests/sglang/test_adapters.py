@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from examples.quickstart.make import make_model, make_tokenizer
 from examples.streams import figures, read_streams
 from tests.support.polling import eventually
-from tests.support.quickstart_job import make_quickstart
+from tests.support.quickstart_job import make_quickstart, trained_steps
 from tests.support.rollout.adapter_files import make_adapters
 from tests.support.sglang.launched import LaunchedSGLang
 from trimtab.api.lora import ALL_TARGETS
@@ -180,16 +178,10 @@ def test_a_job_learns_with_adapters_on_a_launched_sglang(interpreter: Path, tmp_
     policy["algorithm"] |= {"optimizer": {"learningRate": 4.0e-3}}
     pool["engine"] = {"name": "sglang", "interpreter": str(interpreter), "startupTimeoutSeconds": 1200}
     file.write_text(yaml.safe_dump(manifest))
-    run = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-    completed = subprocess.run(run, capture_output=True, text=True, timeout=_RUN_S)
-    assert completed.returncode == 0, completed.stderr
-    state = tmp_path / ".trimtab" / "adapts"
-    (log,) = (state / "logs").glob("*.trainer.log")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    mismatches = [line["logprob_mismatch"] for line in lines if line["event"] == "step"]
+    mismatches = [step["logprob_mismatch"] for step in trained_steps(file, timeout_s=_RUN_S)]
     assert len(mismatches) == _STEPS
     assert max(mismatch for mismatch in mismatches if mismatch is not None) < _AGREED
-    streams = asyncio.run(read_streams(state, JobTopology("default", "adapts")))
+    streams = asyncio.run(read_streams(tmp_path / ".trimtab" / "adapts", JobTopology("default", "adapts")))
     measured = figures(streams)
     assert measured["first_reward"] < 0.15
     assert measured["last_reward"] > 0.3

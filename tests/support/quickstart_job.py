@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +39,19 @@ def make_quickstart(folder: Path, *, name: str, max_steps: int, whole: bool = Fa
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     return path
+
+
+def trained_steps(file: Path, *, timeout_s: float = 600.0) -> list[dict[str, Any]]:
+    """Run the job with `trimtab run` to its end; the steps that its trainer logged."""
+    command = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    assert completed.returncode == 0, completed.stderr
+    return logged_steps(file)
+
+
+def logged_steps(file: Path) -> list[dict[str, Any]]:
+    """Of a job with one trainer that has run beside its manifest."""
+    name = yaml.safe_load(file.read_text())["metadata"]["name"]
+    (log,) = (file.parent / ".trimtab" / name / "logs").glob("*.trainer.log")
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "step"]

@@ -42,7 +42,7 @@ class Checkpoint(ApiModel):
 def _one_rank_per_gpu(resource: str) -> Rule:
     """Its message names no number: a quantity may be a long text, and an API server refuses rules of such a cost."""
     return Rule(
-        f"!('{resource}' in self.resources.limits) || "
+        f"!has(self.resources) || !has(self.resources.limits) || !('{resource}' in self.resources.limits) || "
         f"string(self.resources.limits['{resource}']) == string(self.devicesPerReplica)",
         f"devicesPerReplica must be the number of {resource} in resources.limits: each rank has one GPU of its pod",
         ".devicesPerReplica",

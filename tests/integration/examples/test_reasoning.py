@@ -5,7 +5,6 @@ answers that span versions, engine and trainer agree, and no answer is cut in si
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from examples.largest_digit import write_rows
 from tests.support.learning.digit_chains import chains
 from tests.support.learning.small_reasoner import ASKED, STEPS, make_reasoner
 from tests.support.polling import patiently
+from tests.support.quickstart_job import logged_steps
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.trajectory import Finish
@@ -62,12 +62,10 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     async def in_time() -> Lesson:
         async with patiently(_TIMEOUT_S):
             followed = await follow_manifest(file)
-        (log,) = (folder / ".trimtab" / "reasoning" / "logs").glob("*.trainer.log")
-        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
         return Lesson(
             curve=policy_curves(followed.headers, followed.records)["solver"],
             answers=[header for header in followed.headers if header.purpose is Purpose.TRAIN],
-            log=[line for line in lines if line["event"] == "step"],
+            log=logged_steps(file),
         )
 
     return asyncio.run(in_time())

@@ -5,9 +5,6 @@ reward rises.
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from examples.streams import figures, read_streams
-from tests.support.quickstart_job import make_quickstart
+from tests.support.quickstart_job import make_quickstart, trained_steps
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.weights.adapters import said_in
 
@@ -38,12 +35,7 @@ def run_job(folder: Path, *, steps: int, **data: Any) -> list[dict[str, Any]]:
     policy["lora"] = {"rank": _RANK}
     policy["algorithm"] |= {"optimizer": {"learningRate": 4.0e-3}}
     file.write_text(yaml.safe_dump(manifest))
-    run = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-    completed = subprocess.run(run, capture_output=True, text=True, timeout=600)
-    assert completed.returncode == 0, completed.stderr
-    (log,) = (folder / ".trimtab" / "adapts" / "logs").glob("*.trainer.log")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    found = [line for line in lines if line["event"] == "step"]
+    found = trained_steps(file)
     assert len(found) == steps
     return found
 

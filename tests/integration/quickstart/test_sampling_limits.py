@@ -4,15 +4,12 @@ token's probability.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.quickstart_job import make_quickstart
+from tests.support.quickstart_job import make_quickstart, trained_steps
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +28,7 @@ def test_engine_and_trainer_agree_on_what_was_sampled_from(tmp_path: Path) -> No
     policy["model"] |= {"tokenizer": "words", "maxContextTokens": 12}
     policy["sampling"] = {"temperature": 0.8, "topK": 8, "topP": 0.7, "minP": 0.02, "maxTokens": 20, "stop": ["7"]}
     file.write_text(yaml.safe_dump(manifest))
-    run = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-    completed = subprocess.run(run, capture_output=True, text=True, timeout=600)
-    assert completed.returncode == 0, completed.stderr
-    (log,) = (tmp_path / ".trimtab" / "limits" / "logs").glob("*.trainer.log")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    steps = [line for line in lines if line["event"] == "step"]
+    steps = trained_steps(file)
     assert len(steps) == _STEPS
     fresh = [step["logprob_mismatch"] for step in steps if step["logprob_mismatch"] is not None]
     assert fresh, "no step had samples of its own weights"

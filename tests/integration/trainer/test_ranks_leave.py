@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.polling import eventually
 from tests.support.trainer.batch_server import NOT_READY, Answer, BatchServer
 from tests.support.trainer.one_trainer import SIGNER, SUPERSEDED, announced, saved_step
+from tests.support.trainer.rank_job import write_rank_job
 from tests.support.trainer.samples import policy
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
@@ -32,19 +32,8 @@ class Ranks:
         self, folder: Path, model: Path, nats: NatsSettings, objects: ObjectStoreSettings, topology: JobTopology
     ) -> None:
         (folder / "model").symlink_to(model)
-        manifest = {
-            "apiVersion": "rl.trimtab.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": topology.job, "namespace": topology.namespace},
-            "spec": {
-                "maxSteps": 100,
-                "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
-                "data": {"prompts": [{"name": "x", "jsonl": {"uri": "x"}}], "groupSize": 2, "batchSize": 2},
-                "policies": [policy(checkpoint={"everySteps": 50}).model_dump(mode="json", exclude_none=True)],
-                "pools": [{"name": "local"}],
-            },
-        }
-        (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+        trained = policy(checkpoint={"everySteps": 50})
+        write_rank_job(folder / "job.yaml", topology, trained, group_size=2, max_staleness=8)
         settings = Settings.model_validate(
             {
                 "pod": {

@@ -27,5 +27,7 @@ def make_adapters(model: Path, folder: Path, *, rank: int, seed: int, size: floa
                 made[f"{PREFIX}{module}.lora_B.weight"] = up.to(torch.bfloat16)
     folder.mkdir(parents=True)
     adapter = Adapter(rank=rank, alpha=2.0 * rank, targets=ALL_TARGETS, base=str(model))
-    save_file(made, folder / "model.safetensors", metadata=adapter.metadata())
+    # Of several notes the library writes now this one first, now that one, and a version's header must stay the same.
+    notes = {name: text for name, text in adapter.metadata().items() if name != "format"}
+    save_file(made, folder / "model.safetensors", metadata=notes)
     return folder

@@ -18,7 +18,8 @@ from trimtab.trainer.batch import pack
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.network.adapters import begin
-from trimtab.trainer.network.policy_network import PolicyNetwork, whole
+from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.spread import whole
 
 SAMPLES = 12
 

@@ -13,7 +13,7 @@ from tests.support.trainer.cut_episodes import leased_step
 from tests.support.trainer.samples import policy
 from trimtab.api.policy import Policy
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer.network.spread import whole
 
 STEPS = 2
 _TURN = {"credit": {"type": "Turn", "discount": 0.9, "outcomeWeight": 0.5}}

@@ -19,7 +19,7 @@ from tests.support.weights.small_blocks import cut_small_blocks
 from trimtab.embedded.ports import free_ports
 from trimtab.trainer import model_weights
 from trimtab.trainer.model_weights import PublishedModel
-from trimtab.trainer.network.policy_network import held_here
+from trimtab.trainer.network.spread import held_here
 from trimtab.weights.baseline import WeightChanges, WeightShare
 from trimtab.weights.codec.change import Bytes, apply_change
 from trimtab.weights.layout import Block

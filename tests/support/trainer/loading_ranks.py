@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.trainer.samples import policy
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import held_here, whole
+from trimtab.trainer.network.spread import held_here, whole
 
 MODEL_BYTES = 4 * 45_000_000
 """In float32, about."""

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 import trimtab.trainer.__main__ as trainer
 from tests.support.polling import eventually
 from tests.support.template_process import TemplateProcess
+from tests.support.trainer.rank_job import write_rank_job
 from tests.support.trainer.samples import policy
 from tests.support.weights.weight_site import SIGNER
 from trimtab.embedded.ports import free_ports
@@ -140,25 +139,8 @@ def _write_job(path: Path, topology: JobTopology, dealt: Dealt) -> None:
     trained = policy(
         replicas=dealt.pods, devicesPerReplica=dealt.ranks_in_each, dtype="bfloat16", checkpoint={"everySteps": 1}
     )
-    manifest = {
-        "apiVersion": "rl.trimtab.dev/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": topology.job, "namespace": topology.namespace},
-        "spec": {
-            "maxSteps": 100,
-            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
-            "data": {
-                "prompts": [{"name": "x", "jsonl": {"uri": "x"}}],
-                "groupSize": 4,
-                "batchSize": 4,
-                # No version is passed over.
-                "maxStaleness": 0,
-            },
-            "policies": [trained.model_dump(mode="json", exclude_none=True)],
-            "pools": [{"name": "local"}],
-        },
-    }
-    path.write_text(yaml.safe_dump(manifest))
+    # No version is passed over.
+    write_rank_job(path, topology, trained, group_size=4, max_staleness=0)
 
 
 def _ending(template: TemplateProcess, pid: int) -> Callable[[], int | None]:

@@ -20,7 +20,7 @@ from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.trainer.background import Background
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import held_here
+from trimtab.trainer.network.spread import held_here
 from trimtab.trainer.rank_exchange import RankExchange
 from trimtab.weights.baseline import WeightShare
 from trimtab.weights.publisher import WeightPublisher

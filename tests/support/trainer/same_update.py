@@ -15,7 +15,7 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer.network.spread import whole
 
 STEPS = 2
 SAMPLES = 12

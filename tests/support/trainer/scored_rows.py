@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 from tests.support.trainer.samples import policy, rows, train_on
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer.network.spread import whole
 
 SAMPLES = 8
 

@@ -17,7 +17,7 @@ from trimtab.trainer.checkpoints.seal import CheckpointSeal
 from trimtab.trainer.checkpoints.state import random_states
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.learner import Learner
-from trimtab.trainer.network.policy_network import whole
+from trimtab.trainer.network.spread import whole
 
 PREFIX = "checkpoints/solver"
 SIGNER = Signer(base64.b64encode(b"the key of one job in the tests.").decode())

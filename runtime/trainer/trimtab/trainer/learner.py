@@ -25,7 +25,8 @@ from trimtab.trainer.model_weights import PublishedModel
 from trimtab.trainer.network.adapters import adapters_of, begin, description_of, switched_off
 from trimtab.trainer.network.chosen_logprobs import TokenScores
 from trimtab.trainer.network.model_files import UnsupportedModel
-from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
+from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.spread import held_here
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 from trimtab.trainer.stand_in import StandIn, as_published

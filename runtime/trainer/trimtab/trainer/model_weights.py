@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from trimtab.trainer import ranks
 from trimtab.trainer.change_exchange import ChangeExchange, ExchangedChanges
-from trimtab.trainer.network.policy_network import held_here
+from trimtab.trainer.network.spread import held_here
 from trimtab.trainer.spread_weights import SpreadWeights
 from trimtab.weights.adapters import Adapter
 from trimtab.weights.baseline import WeightChanges, WeightShare, WeightSource

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from trimtab.trainer.network.policy_network import PolicyNetwork, held_here
+from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.spread import held_here
 
 
 class StandIn:

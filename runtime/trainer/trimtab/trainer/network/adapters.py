@@ -13,12 +13,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 
 from trimtab.api.lora import Lora
 from trimtab.api.policy import Policy
 from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.spread import held_here, held_rows
 from trimtab.weights.adapters import PREFIX, Adapter
 
 
@@ -80,11 +80,11 @@ def begin(causal_lm: nn.Module) -> None:
         if name.endswith("lora_B.weight"):
             parameter.zero_()
             continue
-        whole = torch.empty(parameter.shape)
         drawn = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         bound = 1 / math.sqrt(parameter.shape[1])
-        whole.uniform_(-bound, bound, generator=drawn)
-        _held_rows(parameter).copy_(_rows_for(parameter, whole))
+        values = torch.empty(parameter.shape).uniform_(-bound, bound, generator=drawn)
+        rows = held_rows(parameter)
+        held_here(parameter).copy_(values[rows.start : rows.stop])
 
 
 def adapters_of(causal_lm: nn.Module) -> nn.Module:
@@ -121,16 +121,3 @@ def description_of(policy: Policy) -> Adapter | None:
     if lora is None:
         return None
     return Adapter(rank=lora.rank, alpha=lora.full_alpha, targets=lora.targets, base=policy.weights.uri)
-
-
-def _held_rows(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
-
-
-def _rows_for(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Those of this rank, which FSDP deals as torch.chunk does: the last ranks may have none."""
-    if not isinstance(parameter, DTensor):
-        return whole
-    parts = whole.chunk(parameter.device_mesh.size())
-    own = parameter.device_mesh.get_local_rank()
-    return parts[own] if own < len(parts) else whole[:0]

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from trimtab.trainer import ranks
 from trimtab.trainer.network.model_files import ModelFiles, UnsupportedModel
-from trimtab.trainer.network.spread import rows_of
+from trimtab.trainer.network.spread import held_here, held_rows
 
 _META = torch.device("meta")
 
@@ -58,12 +56,8 @@ class BlankModel:
         for names, tensor in _by_tensor(model):
             if self.stored.isdisjoint(names):
                 continue
-            rows = None
-            held = tensor
-            if isinstance(tensor, DTensor):
-                held = tensor.to_local()
-                rows = rows_of(tensor.shape[0], rank=ranks.rank(), ranks=ranks.world_size())
-            files.read(_stored_names(model, names), held, shape=tensor.shape, rows=rows)
+            rows = held_rows(tensor) if tensor.shape else None
+            files.read(_stored_names(model, names), held_here(tensor), shape=tensor.shape, rows=rows)
 
 
 def _on_meta(folder: Path) -> PreTrainedModel:

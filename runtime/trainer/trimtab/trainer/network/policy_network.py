@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from trimtab.api.lora import Lora
@@ -184,13 +183,3 @@ def _spread(network: PolicyNetwork, *, compute_dtype: torch.dtype, device: torch
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The root holds embeddings, the last norm and the head, which the backward pass of the chunks needs again.
     fully_shard(network, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-
-
-def held_here(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor; all of it where it is not spread."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor put together from all ranks, which call it together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

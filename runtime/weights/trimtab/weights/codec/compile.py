@@ -17,7 +17,7 @@ _ELEMENTS = 40_000
 """So many that one change in ten is enough for the tables of compact mode."""
 
 
-_STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_STORED_AS = {"bfloat16": "BF16", "float32": "F32"}
 """What a manifest calls a type of weights, and a file."""
 
 
