@@ -159,7 +159,7 @@ class ResponseWriter:
     def _part_event(self, name: str, part: Mapping[str, Any]) -> bytes:
         return self._event(name, **self._place(), content_index=0, part=part)
 
-    def _event(self, name: str, **data: Any) -> bytes:
+    def _event(self, name: str, /, **data: Any) -> bytes:
         self._sent += 1
         return event({"type": name, "sequence_number": self._sent - 1, **data}, name=name)
 
