@@ -24,7 +24,9 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 texts = st.text(max_size=30)
 names = st.sampled_from(["weather", "search", "Übersetze!"])
-arguments = st.one_of(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers(), max_size=3).map(json.dumps))
+arguments = st.one_of(
+    st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers(), max_size=3).map(json.dumps)
+)
 
 
 @st.composite

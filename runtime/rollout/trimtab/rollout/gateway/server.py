@@ -106,18 +106,14 @@ class GatewayServer:
                     stamp = Stamp(ident=self._new_id(), created=int(self._clock()))
                     if reply.streams:
                         return await self._stream(request, admitted, reply, stamp)
-                    answers = await admitted.work(
-                        admitted.session.ask(reply.ask), timeout_s=self._request_timeout_s
-                    )
+                    answers = await admitted.work(admitted.session.ask(reply.ask), timeout_s=self._request_timeout_s)
                     return _json(200, reply.whole(answers, stamp), stamp)
             except GatewayError as error:
                 return _failed(surface, error)
 
         return handle
 
-    async def _stream(
-        self, request: web.Request, admitted: Admitted, reply: Reply, stamp: Stamp
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, admitted: Admitted, reply: Reply, stamp: Stamp) -> web.StreamResponse:
         """What is refused before the first word is refused with a status."""
         writer = reply.writer(stamp)
         response = web.StreamResponse(headers={**_known_by(stamp), "Cache-Control": "no-cache"})

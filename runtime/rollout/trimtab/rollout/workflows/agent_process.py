@@ -1,9 +1,8 @@
-"""Runs a command that somebody else wrote: with an environment of its own, within limits, and never longer than asked."""
+"""Runs a command that somebody else wrote: in an environment of its own, within limits, and to its very end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from trimtab.rollout.workflows.errors import WorkflowError
 
@@ -69,22 +69,20 @@ async def run_agent(
 
     Raises a WorkflowError otherwise. However it ends, and when the episode is cancelled, all that it started ends too.
     """
-    with contextlib.ExitStack() as open_ends:
-        control, hold = open_ends.enter_context(_pipe())
-        report, told = open_ends.enter_context(_pipe())
+    with _pipe() as (control, hold), _pipe() as (report, told):
         with given.open("rb") as read_from:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_GUARD)),
-                *(str(control), str(told), str(limits.memory_bytes), *command),
+                *(str(control.fileno()), str(told.fileno()), str(limits.memory_bytes), *command),
                 stdin=read_from,
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=folder,
                 env=dict(environment),
-                pass_fds=(control, told),
+                pass_fds=(control.fileno(), told.fileno()),
                 start_new_session=True,
             )
-        os.close(told)
+        told.close()
         assert process.stdout is not None
         assert process.stderr is not None
         reading = asyncio.gather(
@@ -94,15 +92,15 @@ async def run_agent(
             await asyncio.wait({reading}, timeout=limits.time_s)
             late = not reading.done()
         finally:
-            os.close(hold)
+            hold.close()
             # The guard needs a moment for its work, also when nobody waits for the result any more.
-            await asyncio.shield(asyncio.wait({reading}, timeout=_END_TIMEOUT_S))
+            await asyncio.wait({reading}, timeout=_END_TIMEOUT_S)
             if process.returncode is None:
                 process.kill()
         if late:
             raise AgentTimeout(f"{command[0]} did not end within {limits.time_s:g} s: see time_limit_s")
         output, errors, _ = reading.result()
-        ended = os.read(report, _READ_BYTES)
+        ended = report.read()
     _check(json.loads(ended or b"{}"), command=command, errors=errors, memory_bytes=limits.memory_bytes)
     return AgentOutput(output=output, errors=errors)
 
@@ -131,11 +129,8 @@ async def _tail(stream: asyncio.StreamReader, keep: int) -> str:
 
 
 @contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            with contextlib.suppress(OSError):  # closed before
-                os.close(end)
+def _pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Its two ends, each of which may be closed before."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as receives, os.fdopen(write, "wb") as sends:
+        yield receives, sends

@@ -48,7 +48,7 @@ class RewardFunction:
     def __init__(self, entrypoint: str, *, timeout_s: float) -> None:
         self._function = find_class(entrypoint, field="reward")
         if not callable(self._function):
-            raise ValueError(f"reward {entrypoint!r} is no function")
+            raise ValueError(f"reward {entrypoint!r} is no function")  # noqa: TRY004
         self._name = entrypoint
         self._timeout_s = timeout_s
 

@@ -43,15 +43,15 @@ class AgentEndpoint(Protocol):
 
 
 class AgentTeam(Protocol):
-    def endpoint(self) -> AbstractAsyncContextManager[AgentEndpoint]: ...
+    def gateway(self) -> AbstractAsyncContextManager[AgentEndpoint]: ...
 
 
 class ExternalAgent:
     """Runs `command`, with the prompt as JSON on its standard input and in the file $TRIMTAB_PROMPT_FILE.
 
     It has no variables but PATH, HOME, TMPDIR, LANG, those that lead to the gateway, and `environment`. What it is
-    worth says `reward`, a function `module:function`, or `reward_url`. An agent that ends with an error, or never asks a
-    role, is a failed episode.
+    worth says `reward`, a function `module:function`, or `reward_url`. An agent that ends with an error, or that never
+    asks a role, is a failed episode.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ExternalAgent:
         self._limits = AgentLimits(time_s=time_limit_s, memory_bytes=memory_mib << 20, output_bytes=output_kib << 10)
 
     async def run(self, task: Assignment, team: AgentTeam, /) -> Episode:
-        async with team.endpoint() as endpoint, _scratch() as folder:
+        async with team.gateway() as endpoint, _scratch() as folder:
             prompt = folder / "prompt.json"
             prompt.write_text(json.dumps(dict(task.prompt)), encoding="utf-8")
             ran = await run_agent(

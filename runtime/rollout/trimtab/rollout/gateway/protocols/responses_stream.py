@@ -134,9 +134,7 @@ class ResponseWriter:
         else:
             text = self._open["content"][0]["text"]
             if kind == "message":
-                yield self._event(
-                    "response.output_text.done", **self._place(), content_index=0, text=text, logprobs=[]
-                )
+                yield self._event("response.output_text.done", **self._place(), content_index=0, text=text, logprobs=[])
             else:
                 yield self._event("response.reasoning_text.done", **self._place(), content_index=0, text=text)
             yield self._part_event("response.content_part.done", _part(kind, text))
