@@ -51,10 +51,8 @@ print(message.content[0].text)
 """
 
 
-async def run(
-    program: str, *, lines: dict[str, Script] | None = None, deadline_s: float = 300, **arguments: Any
-) -> Episode:
-    task = Assignment(prompt=PROMPT, seed=0, request_id="t.0", deadline_s=deadline_s)
+async def run(program: str, *, lines: dict[str, Script] | None = None, **arguments: Any) -> Episode:
+    task = Assignment(prompt=PROMPT, seed=0, request_id="t.0", deadline_s=300)
     team = ScriptedTeam(task, lines or {"planner": Script("It is 42.")})
     if "reward_url" not in arguments:
         arguments.setdefault("reward", f"{REWARDS}:said_so")
@@ -152,7 +150,7 @@ async def test_nothing_of_the_pod_is_in_its_environment(monkeypatch: pytest.Monk
 
 ESCAPE = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)"], start_new_session=True)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 open(MARK, "w").write(str(child.pid))
 """
 

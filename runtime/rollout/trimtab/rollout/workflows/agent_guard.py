@@ -80,12 +80,12 @@ def _end_all() -> None:
 
 def _descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 # The name may contain anything, a parenthesis too; what follows the last one is numbers.
-                fields = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry))
+                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
     found: list[int] = []
     new = [ancestor]
     while new:
