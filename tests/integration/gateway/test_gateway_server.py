@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -126,6 +127,20 @@ async def test_a_long_silence_is_filled_with_comments() -> None:
             async with asyncio.timeout(30):
                 while not (await response.content.readline()).startswith(b": "):
                     pass
+
+
+async def test_an_agent_that_does_not_read_is_cut_off() -> None:
+    session = ScriptedSession(lambda _: [answer("x" * (64 << 20))], sizes=(1 << 20,))
+    async with served(session, transfer_timeout_s=0.5) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        body = json.dumps({"model": "planner", "messages": HELLO, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\n"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await reader.readline()
+        async with asyncio.timeout(60):
+            await session.given_up.wait()
+        writer.close()
 
 
 async def test_sessions_do_not_see_one_another() -> None:

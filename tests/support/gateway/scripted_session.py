@@ -72,6 +72,8 @@ class ScriptedSession:
     asked: list[Ask] = field(default_factory=list)
     waiting: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """A stream was left before its end."""
 
     async def ask(self, ask: Ask) -> tuple[Answer, ...]:
         self.asked.append(ask)
@@ -82,6 +84,14 @@ class ScriptedSession:
     async def stream(self, ask: Ask) -> AsyncIterator[Piece | Answer]:
         self.asked.append(ask)
         answers = self.script(ask)
+        try:
+            async for part in self._parts(answers):
+                yield part
+        except (GeneratorExit, asyncio.CancelledError):
+            self.given_up.set()
+            raise
+
+    async def _parts(self, answers: Sequence[Answer]) -> AsyncIterator[Piece | Answer]:
         sent = 0
         for index, whole in enumerate(answers):
             for piece in pieces_of(index, whole, sizes=self.sizes):

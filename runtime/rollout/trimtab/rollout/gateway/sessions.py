@@ -103,9 +103,14 @@ class Sessions:
     def of(self, key: str | None) -> Admitted:
         """Raises Unauthorized."""
         found = None if key is None else self._admitted.get(self._digest(key))
-        if found is None or key is None or not hmac.compare_digest(found.key.encode(), key.encode()):
+        if found is None or key is None or not hmac.compare_digest(_bytes(found.key), _bytes(key)):
             raise Unauthorized("the API key is of no session here: use the one in the environment of this episode")
         return found
 
     def _digest(self, key: str) -> bytes:
-        return hashlib.blake2b(key.encode(errors="replace"), key=self._salt).digest()
+        return hashlib.blake2b(_bytes(key), key=self._salt).digest()
+
+
+def _bytes(key: str) -> bytes:
+    """A header can hold bytes that are no text."""
+    return key.encode(errors="surrogateescape")

@@ -2,7 +2,7 @@
 
 It is executed by its path, with the standard library alone, so that it starts within milliseconds. It adopts whatever
 loses its parent below it (Linux calls that a subreaper), so nothing gets away by starting a session of its own. The
-worker holds the other end of a pipe: when that closes, because the time is over or because the worker is dead, all ends.
+worker holds the other end of a pipe: when that closes, because the time is over or the worker is dead, all ends.
 """
 
 from __future__ import annotations
