@@ -29,7 +29,6 @@ class TextBlock(Body):
     type: Literal["text"]
     text: str
     cache_control: dict[str, Any] | None = None
-    citations: None = None
     parsed_output: Any = None
 
 

@@ -87,7 +87,6 @@ class ChatRequest(Body):
     response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
     logprobs: Literal[False] | None = None
     """Those that count are kept with the tokens, and trained with; agents are not given them."""
-    top_logprobs: None = None
 
     temperature: Temperature | None = None
     top_p: TopP | None = None

@@ -49,7 +49,6 @@ class CompletionRequest(Body):
     max_tokens: TokenLimit | None = None
     stop: Stops | None = None
     echo: Literal[False] | None = None
-    logprobs: None = None
 
     temperature: Temperature | None = None
     top_p: TopP | None = None

@@ -83,8 +83,6 @@ class AssistantMessage(Body):
     refusal: str | None = None
     tool_calls: list[Call] | None = None
     annotations: list[Any] | None = None
-    audio: None = None
-    function_call: None = None
     parsed: Any = None
 
     def said(self) -> Said:

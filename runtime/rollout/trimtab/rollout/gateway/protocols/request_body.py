@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trimtab.rollout.gateway.exchange import Refused
 
@@ -32,6 +32,15 @@ class Body(BaseModel):
     """Fields that are not here are refused by name: what is taken and left out would be trained on unnoticed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_fields(cls, given: Any) -> Any:
+        """What is null says nothing: libraries that send an answer back fill in all the fields that they know."""
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in given.items() if value is not None or name in known}
 
 
 def _as_tuple(given: Any) -> Any:

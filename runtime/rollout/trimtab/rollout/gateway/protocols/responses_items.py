@@ -78,7 +78,6 @@ class ReasoningItem(Body):
     id: str | None = None
     summary: list[Thought] = Field(default_factory=list)
     content: list[Thought] | None = None
-    encrypted_content: None = None
     status: str | None = None
 
 
