@@ -10,7 +10,7 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.gateway.exchange import Answer, Ask, Piece, Said
 from trimtab.rollout.gateway.server import GatewayServer
 from trimtab.rollout.workflows.rehearsal import CHARACTERS, Script
-from trimtab.rollout.workflows.team import Assignment, Conversation, Role, Team
+from trimtab.rollout.workflows.team import Assignment, Conversation, Role, ScoredConversation, Team
 
 KEY = "the-key-of-this-episode"
 
@@ -50,8 +50,8 @@ class OpenEndpoint:
     key: str
     session: ConversingSession
 
-    def conversations(self) -> Sequence[Conversation]:
-        return self.session.conversations
+    def scored(self, reward: float) -> Sequence[ScoredConversation]:
+        return [ScoredConversation(one, reward=reward) for one in self.session.conversations]
 
 
 class ScriptedTeam:

@@ -40,10 +40,12 @@ VALUES = st.recursive(
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
 def test_any_json_is_read_or_refused(protocol: str, changes: dict[str, Any]) -> None:
     surface, body = SURFACES[protocol]
+    named = True
     try:
         surface.read(json.dumps({"model": "planner", **body, **changes}).encode())
     except Refused as refused:
-        assert ": " in refused.message
+        named = ": " in refused.message
+    assert named
 
 
 @pytest.mark.parametrize("protocol", SURFACES)

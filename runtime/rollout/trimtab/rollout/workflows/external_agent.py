@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,12 +23,14 @@ from trimtab.rollout.workflows.agent_reward import (
     RewardFunction,
     Rewards,
 )
-from trimtab.rollout.workflows.team import Assignment, Conversation, Episode, ScoredConversation
+from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation
 
 _OURS = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE")
 _EXECUTABLES = os.environ.get("PATH", os.defpath)
 # Of the episode's time, for the reward and for what is to be cleared up.
 _AFTERWARDS_SHARE = 0.1
+_UNKNOWN = math.nan
+"""Until the reward is known. No row with it is ever sent."""
 
 
 class AgentEndpoint(Protocol):
@@ -38,8 +42,8 @@ class AgentEndpoint(Protocol):
     @property
     def key(self) -> str: ...
 
-    def conversations(self) -> Sequence[Conversation]:
-        """All that was said so far: every lineage of every role."""
+    def scored(self, reward: float) -> Sequence[ScoredConversation]:
+        """All that roles that learn have said, with one reward for all."""
 
 
 class AgentTeam(Protocol):
@@ -87,14 +91,14 @@ class ExternalAgent:
                 folder=folder,
                 limits=self._within(task.deadline_s),
             )
-            spoken = [one for one in endpoint.conversations() if one.turns and not one.role.frozen]
+            spoken = endpoint.scored(_UNKNOWN)
             if not spoken:
                 raise AgentFailed(
                     f"{self._command[0]} ended without asking any role that learns: it must use OPENAI_BASE_URL or "
                     f"ANTHROPIC_BASE_URL of its environment, and the name of a role as its model"
                 )
             work = AgentWork(prompt=task.prompt, output=ran.output, errors=ran.errors, folder=folder)
-            return _scored(spoken, await self._reward.of(work))
+            return _rewarded(spoken, await self._reward.of(work))
 
     def _within(self, deadline_s: float) -> AgentLimits:
         time_s = min(self._limits.time_s, deadline_s * (1 - _AFTERWARDS_SHARE))
@@ -135,14 +139,14 @@ def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:
     return dict(given)
 
 
-def _scored(spoken: Sequence[Conversation], rewards: Rewards) -> Episode:
+def _rewarded(spoken: Sequence[ScoredConversation], rewards: Rewards) -> Episode:
     scored = []
-    for conversation in spoken:
-        role = conversation.role.name
+    for one in spoken:
+        role = one.conversation.role.name
         if isinstance(rewards, Mapping) and role not in rewards:
             raise RewardFailed(f"the reward names {', '.join(sorted(rewards)) or 'no role'}, and {role} spoke too")
         reward = rewards[role] if isinstance(rewards, Mapping) else rewards
-        scored.append(ScoredConversation(conversation, reward=reward))
+        scored.append(replace(one, reward=reward))
     return Episode(tuple(scored))
 
 
