@@ -22,7 +22,8 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK_S = 0.25
+_LOOK_S = 1.0
+"""Between looks at the memory of all. Each reads a line about every process of the pod."""
 _KILL_AGAIN_S = 0.01
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -47,8 +48,9 @@ def main(arguments: Sequence[str]) -> None:
             break
         if told in ready:
             os.read(told, 4096)
-        if agent.poll() is not None:
-            ended = {"code": agent.returncode}
+        code = _exit_code(agent.pid)
+        if code is not None:
+            ended = {"code": code}
             break
         if _resident(_descendants(os.getpid())) > memory:
             ended = {"memory": True}
@@ -62,6 +64,16 @@ def _confine(memory: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _exit_code(agent: int) -> int | None:
+    """Of the agent, once it has ended. Orphans that have ended are let go."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return None
+        if pid == agent:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _end_all() -> None:
