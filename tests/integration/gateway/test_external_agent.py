@@ -178,6 +178,28 @@ async def test_an_episode_that_is_cancelled_ends_its_agent(tmp_path: Path) -> No
     assert not alive(int(mark.read_text()))
 
 
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from trimtab.rollout.workflows.agent_process import AgentLimits, run_agent
+folder = Path(sys.argv[1])
+limits = AgentLimits(time_s=600, memory_bytes=1 << 32, output_bytes=1000)
+command = [sys.executable, "-c", sys.argv[2]]
+asyncio.run(run_agent(command, environment={}, given=folder / "prompt", folder=folder, limits=limits))
+"""
+
+
+async def test_a_worker_that_is_killed_takes_its_agents_with_it(tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    (tmp_path / "prompt").write_text("{}")
+    agent = f"MARK = {str(mark)!r}\n" + ESCAPE + "time.sleep(600)"
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), agent)
+    await eventually(lambda: mark.exists() and mark.read_text() != "", timeout_s=10)
+    worker.kill()
+    await worker.wait()
+    await eventually(lambda: not alive(int(mark.read_text())), timeout_s=5)
+
+
 @pytest.mark.parametrize(
     "program",
     [
