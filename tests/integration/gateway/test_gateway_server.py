@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -153,6 +154,24 @@ async def test_sessions_do_not_see_one_another() -> None:
     assert first.choices[0].message.content == "mine"
     assert second.choices[0].message.content == "yours"
     assert (len(planner.asked), len(verifier.asked)) == (1, 1)
+
+
+async def test_hundreds_of_sessions_stream_at_once_each_its_own() -> None:
+    async with AsyncExitStack() as open_:
+        gateway = await open_.enter_async_context(served(saying(answer("so"))))
+        client = await open_.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        for number in range(200):
+            session = saying(answer(f"mine is {number}"))
+            await open_.enter_async_context(gateway.server.admit(session, key=f"key-{number}"))
+
+        async def said(number: int) -> str:
+            body = {"model": "planner", "prompt": "?", "stream": True}
+            headers = {"Authorization": f"Bearer key-{number}"}
+            async with client.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as response:
+                lines = [line async for line in response.content if line.startswith(b"data: {")]
+            return "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines)
+
+        assert await asyncio.gather(*map(said, range(200))) == [f"mine is {number}" for number in range(200)]
 
 
 async def test_an_agent_that_asks_for_too_much_at_once_waits() -> None:
