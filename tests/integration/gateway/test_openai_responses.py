@@ -134,4 +134,6 @@ async def test_what_cannot_be_honoured_is_refused_by_name(request_: dict[str, An
 
 
 def _without_ids(item: Any) -> Any:
-    return {key: value for key, value in item.model_dump().items() if key not in ("id", "parsed_arguments")}
+    """And without what the library itself adds when it parses."""
+    shown = item.model_dump(exclude_none=True)
+    return {key: value for key, value in shown.items() if key not in ("id", "parsed_arguments")}
