@@ -20,7 +20,10 @@ PARTS = {
     "fabric": ("unit/fabric", "integration/fabric"),
     "weights": ("unit/weights", "integration/weights", "chaos/test_host_copy", "chaos/test_weight_transfer"),
     "dataflow": ("unit/dataflow", "integration/dataflow", "chaos/test_dataflow"),
-    "rollout": ("unit/rollout", "integration/rollout", "contract", "sglang", "chaos/test_rollout", "chaos/test_claim"),
+    "rollout": (
+        *("unit/rollout", "integration/rollout", "integration/gateway", "contract", "sglang"),
+        *("chaos/test_rollout", "chaos/test_claim"),
+    ),
     "trainer": ("unit/trainer", "integration/trainer", "integration/learning", "chaos/test_rank"),
     "operator": (
         *(f"unit/{folder}" for folder in ("operator", "kube", "embedded", "devcluster", "cli")),

@@ -1,0 +1,1 @@
+"""Sessions and agents for tests of the gateway."""

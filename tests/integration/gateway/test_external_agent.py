@@ -1,0 +1,248 @@
+"""Agents as they are: a command that asks the gateway, what it is worth, and what becomes of one that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tests.support.gateway.agent_team import KEY, ScriptedTeam
+from tests.support.polling import eventually
+from trimtab.rollout.workflows.agent_process import AgentFailed, AgentOutOfMemory, AgentTimeout
+from trimtab.rollout.workflows.agent_reward import RewardFailed
+from trimtab.rollout.workflows.external_agent import ExternalAgent
+from trimtab.rollout.workflows.rehearsal import Script
+from trimtab.rollout.workflows.team import Assignment, Episode
+
+REWARDS = "tests.support.gateway.rewards"
+PROMPT = {"question": "How much?", "answer": "42"}
+PLAIN = """
+import json, os, sys, urllib.request
+def ask(text, role="planner"):
+    body = json.dumps({"model": role, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+prompt = json.load(sys.stdin)
+"""
+OPENAI = """
+import json, sys, openai
+prompt = json.load(sys.stdin)
+client = openai.OpenAI()
+completion = client.chat.completions.create(model="planner", messages=[{"role": "user", "content": prompt["question"]}])
+print(completion.choices[0].message.content)
+"""
+ANTHROPIC = """
+import json, os, anthropic
+prompt = json.load(open(os.environ["TRIMTAB_PROMPT_FILE"]))
+client = anthropic.Anthropic()
+message = client.messages.create(
+    model="planner", max_tokens=99, messages=[{"role": "user", "content": prompt["question"]}]
+)
+print(message.content[0].text)
+"""
+
+
+async def run(program: str, *, lines: dict[str, Script] | None = None, **arguments: Any) -> Episode:
+    task = Assignment(prompt=PROMPT, seed=0, request_id="t.0", deadline_s=300)
+    team = ScriptedTeam(task, lines or {"planner": Script("It is 42.")})
+    if "reward_url" not in arguments:
+        arguments.setdefault("reward", f"{REWARDS}:said_so")
+    return await ExternalAgent(command=[sys.executable, "-c", program], **arguments).run(task, team)
+
+
+@pytest.mark.parametrize("program", [OPENAI, ANTHROPIC, PLAIN + 'print(ask(prompt["question"]))'])
+async def test_an_agent_asks_and_is_rewarded(program: str) -> None:
+    (scored,) = (await run(program)).scored
+    assert scored.reward == 1.0
+    assert scored.conversation.role.name == "planner"
+    assert scored.conversation.turns == 1
+
+
+async def test_an_answer_that_is_wrong_is_worth_nothing() -> None:
+    (scored,) = (await run(PLAIN + 'print(ask("?"))', lines={"planner": Script("It is 41.")})).scored
+    assert scored.reward == 0.0
+
+
+async def test_every_role_that_was_asked_has_its_own_reward() -> None:
+    program = PLAIN + 'ask("plan"); ask("right?", "verifier"); print(json.dumps({"planner": 0.25, "verifier": 1}))'
+    lines = {"planner": Script("so"), "verifier": Script("yes")}
+    episode = await run(program, lines=lines, reward=f"{REWARDS}:by_role")
+    assert {one.conversation.role.name: one.reward for one in episode.scored} == {"planner": 0.25, "verifier": 1.0}
+
+
+async def test_a_role_without_a_reward_is_no_zero() -> None:
+    program = PLAIN + 'ask("plan"); print(json.dumps({"verifier": 1}))'
+    with pytest.raises(RewardFailed, match="planner spoke too"):
+        await run(program, reward=f"{REWARDS}:by_role")
+
+
+async def test_a_reward_reads_what_the_agent_wrote_and_then_its_folder_is_gone() -> None:
+    program = PLAIN + 'ask("?"); open("score", "w").write("0.5"); open("/proc/self/cwd/where", "w"); print(os.getcwd())'
+    (scored,) = (await run(program, reward=f"{REWARDS}:from_a_file")).scored
+    assert scored.reward == 0.5
+
+
+async def test_an_endpoint_says_what_it_was_worth() -> None:
+    received: list[Any] = []
+
+    async def judge(request: web.Request) -> web.Response:
+        received.append(await request.json())
+        return web.json_response({"reward": 0.75})
+
+    application = web.Application()
+    application.router.add_post("/judge", judge)
+    async with TestServer(application) as server:
+        url = str(server.make_url("/judge"))
+        (scored,) = (await run(PLAIN + 'print(ask("?"))', reward_url=url)).scored
+        with pytest.raises(RewardFailed, match="404"):
+            await run(PLAIN + 'print(ask("?"))', reward_url=str(server.make_url("/nobody")))
+    assert scored.reward == 0.75
+    assert received == [{"prompt": PROMPT, "output": "It is 42.\n", "errors": ""}]
+
+
+@pytest.mark.parametrize("reward", ["broken", "not_a_number"])
+async def test_a_reward_that_fails_is_a_failed_episode(reward: str) -> None:
+    with pytest.raises(RewardFailed):
+        await run(PLAIN + 'print(ask("?"))', reward=f"{REWARDS}:{reward}")
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (PLAIN + 'ask("?"); sys.exit("out of luck")', "ended with 1: out of luck"),
+        (PLAIN + 'ask("?"); os.kill(os.getpid(), 9)', "ended with -9"),
+        ("print(1)", "without asking any role"),
+        (PLAIN + 'ask("?", "gpt-4o")', "404"),
+    ],
+)
+async def test_an_agent_that_goes_wrong_is_a_failed_episode(program: str, message: str) -> None:
+    with pytest.raises(AgentFailed, match=message):
+        await run(program)
+
+
+async def test_a_command_that_does_not_exist_is_named() -> None:
+    task = Assignment(prompt=PROMPT, seed=0, request_id="t.0", deadline_s=60)
+    agent = ExternalAgent(command=["no-such-agent"], reward=f"{REWARDS}:said_so")
+    with pytest.raises(AgentFailed, match="no-such-agent"):
+        await agent.run(task, ScriptedTeam(task, {"planner": Script()}))
+
+
+async def test_nothing_of_the_pod_is_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_NATS__PASSWORD", "secret")
+    program = PLAIN + 'ask("?"); print(json.dumps(dict(os.environ))); raise SystemExit(json.dumps(dict(os.environ)))'
+    with pytest.raises(AgentFailed) as caught:
+        await run(program, environment={"LEVEL": "3"})
+    seen = json.loads(str(caught.value).split(": ", 1)[1])
+    assert seen.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"
+    ours = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE"}
+    assert set(seen) == ours | {"PATH", "HOME", "TMPDIR", "LANG", "LEVEL"}
+    assert seen["OPENAI_API_KEY"] == seen["ANTHROPIC_API_KEY"] == KEY
+
+
+ESCAPE = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open(MARK, "w").write(str(child.pid))
+"""
+
+
+@pytest.mark.parametrize("afterwards", ["", "time.sleep(600)"])
+async def test_everything_that_it_started_ends_with_it(afterwards: str, tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    program = PLAIN + f"MARK = {str(mark)!r}\n" + ESCAPE + 'print(ask("?"))\n' + afterwards
+    if afterwards:
+        with pytest.raises(AgentTimeout, match="time_limit_s"):
+            await run(program, time_limit_s=5)
+    else:
+        await run(program)
+    assert not alive(int(mark.read_text()))
+
+
+async def test_an_episode_that_is_cancelled_ends_its_agent(tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    program = PLAIN + f"MARK = {str(mark)!r}\n" + ESCAPE + "time.sleep(600)"
+    episode = asyncio.ensure_future(run(program))
+    await eventually(lambda: mark.exists() and mark.read_text() != "", timeout_s=10)
+    episode.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    assert not alive(int(mark.read_text()))
+
+
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from trimtab.rollout.workflows.agent_process import AgentLimits, run_agent
+folder = Path(sys.argv[1])
+limits = AgentLimits(time_s=600, memory_bytes=1 << 32, output_bytes=1000)
+command = [sys.executable, "-c", sys.argv[2]]
+asyncio.run(run_agent(command, environment={}, given=folder / "prompt", folder=folder, limits=limits))
+"""
+
+
+async def test_a_worker_that_is_killed_takes_its_agents_with_it(tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    (tmp_path / "prompt").write_text("{}")
+    agent = f"MARK = {str(mark)!r}\n" + ESCAPE + "time.sleep(600)"
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), agent)
+    await eventually(lambda: mark.exists() and mark.read_text() != "", timeout_s=10)
+    worker.kill()
+    await worker.wait()
+    await eventually(lambda: not alive(int(mark.read_text())), timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "everything = bytearray(600 << 20)",
+        "import subprocess, sys, time\n"
+        "eat = 'import time; much = bytearray(150 << 20); time.sleep(600)'\n"
+        "eaters = [subprocess.Popen([sys.executable, '-c', eat]) for _ in range(4)]\n"
+        "time.sleep(600)",
+    ],
+)
+async def test_memory_is_bounded_in_one_process_and_in_all_together(program: str) -> None:
+    with pytest.raises((AgentFailed, AgentOutOfMemory), match=r"MemoryError|400 MiB"):
+        await run(program, memory_mib=400)
+
+
+async def test_output_without_end_is_cut_to_its_end() -> None:
+    program = PLAIN + 'print("x" * (5 << 20)); print(ask("?"))'
+    began = time.monotonic()
+    (scored,) = (await run(program, output_kib=1)).scored
+    assert scored.reward == 1.0
+    assert time.monotonic() - began < 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"command": "python agent.py"}, "a list of words"),
+        ({"command": []}, "a list of words"),
+        ({"reward": None}, "either reward"),
+        ({"reward_url": "http://x"}, "either reward"),
+        ({"environment": {"OPENAI_API_KEY": "mine"}}, "environment.OPENAI_API_KEY"),
+        ({"environment": {"LEVEL": 3}}, "environment.LEVEL"),
+        ({"memory_mib": 0}, "memory_mib"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExternalAgent(**{"command": ["agent"], "reward": f"{REWARDS}:said_so", **arguments})
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
