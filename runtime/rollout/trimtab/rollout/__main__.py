@@ -35,6 +35,8 @@ from trimtab.fabric.settings import EngineSettings, PodSettings
 from trimtab.fabric.signing import Verifier
 from trimtab.fabric.wire.member import MemberHeartbeat, State
 from trimtab.fabric.wire.member import Role as MemberRole
+from trimtab.rollout.gateway.gateway import Gateway, running_gateway
+from trimtab.rollout.gateway.tally import GatewayMetrics
 from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus
@@ -88,6 +90,12 @@ def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
 
 
+def roles_of(job: RLJob) -> dict[str, str]:
+    """The policy of each role."""
+    named = {role.name: role.policy for role in job.spec.workflow.roles}
+    return named or {policy.name: policy.name for policy in job.spec.policies}
+
+
 def end_hung(where: str, *, limit_s: float, is_new: bool) -> NoReturn:
     """End a worker whose event loop something blocks, from another thread: nothing on the loop could. Its tasks are
     given out again when their leases run out. In a job that has not brought anything about, it is the workflow that
@@ -133,7 +141,11 @@ async def _main(settings: RolloutPodSettings) -> None:
                 # An episode without one of its roles would leave the others waiting for its rows for ever.
                 raise JobMisconfigured(f"pool {pool.name} has no engine for policy {policy.name}{MISSING_ENGINE}")
             served[policy.name] = engines
-        await _serve(pod, pool, served, members, containment, metrics, RowClaims(store))
+        named = roles_of(pod.job)
+        gateway = await stack.enter_async_context(
+            running_gateway(roles=tuple(named), metrics=GatewayMetrics(pod.metrics), clock=time.monotonic)
+        )
+        await _serve(pod, pool, served, members, containment, metrics, RowClaims(store), gateway)
     if containment.left_behind:
         # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
         os._exit(0)
@@ -147,11 +159,12 @@ async def _serve(
     containment: Containment,
     metrics: RolloutMetrics,
     claims: RowClaims,
+    gateway: Gateway,
 ) -> None:
     spec = pod.job.spec
     # A frozen policy has no version that could be too old, and none to tell of.
     lines = {name: policy.line for name, policy in served.items() if not policy.policy.frozen}
-    named = {role.name: role.policy for role in spec.workflow.roles} or {name: name for name in served}
+    named = roles_of(pod.job)
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
     workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
     runner = GroupRunner(
@@ -160,6 +173,7 @@ async def _serve(
         origin,
         containment,
         metrics,
+        gateway=gateway,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
     )

@@ -152,7 +152,7 @@ class GatewayServer:
     ) -> None:
         whole = 0
         # A generator, in the session that there is: what is given up is told so.
-        parts = cast("AsyncIterator[Piece | Answer]", admitted.session.stream(reply.ask))
+        parts = admitted.session.stream(reply.ask)
         async with aclosing(cast(Any, parts)):
             while whole < reply.ask.count:
                 coming = admitted.begin(_next(parts))

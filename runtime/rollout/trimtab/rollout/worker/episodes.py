@@ -24,6 +24,7 @@ from trimtab.rollout.workflows.source_location import WorkflowSource
 from trimtab.rollout.workflows.team import (
     Assignment,
     Episode,
+    Gateway,
     Role,
     ScoredConversation,
     Team,
@@ -52,6 +53,7 @@ class GroupRunner:
         containment: Containment,
         metrics: RolloutMetrics,
         *,
+        gateway: Gateway | None = None,
         episode_timeout_s: float,
         clock: Callable[[], float],
         new_run: Callable[[], str] = lambda: secrets.token_hex(8),
@@ -63,6 +65,7 @@ class GroupRunner:
         self._origin = origin
         self._containment = containment
         self._metrics = metrics
+        self._gateway = gateway
         self._episode_timeout_s = episode_timeout_s
         self._clock = clock
         self._new_run = new_run
@@ -110,7 +113,7 @@ class GroupRunner:
         )
         try:
             episode = await self._containment.run(
-                self._workflow.run(assignment, Team(roles, assignment)),
+                self._workflow.run(assignment, Team(roles, assignment, gateway=self._gateway)),
                 name=f"episode {assignment.request_id}",
                 timeout_s=self._episode_timeout_s,
             )

@@ -9,10 +9,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trimtab.rollout.workflows.agent_process import AgentFailed, AgentLimits, run_agent
 from trimtab.rollout.workflows.agent_reward import (
@@ -23,7 +23,7 @@ from trimtab.rollout.workflows.agent_reward import (
     RewardFunction,
     Rewards,
 )
-from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation
+from trimtab.rollout.workflows.team import AgentEndpoint, Assignment, BudgetLimits, Episode, ScoredConversation, Team
 
 _OURS = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE")
 _EXECUTABLES = os.environ.get("PATH", os.defpath)
@@ -31,23 +31,6 @@ _EXECUTABLES = os.environ.get("PATH", os.defpath)
 _AFTERWARDS_SHARE = 0.1
 _UNKNOWN = math.nan
 """Until the reward is known. No row with it is ever sent."""
-
-
-class AgentEndpoint(Protocol):
-    """The gateway, for one episode. `url` is without /v1."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def key(self) -> str: ...
-
-    def scored(self, reward: float) -> Sequence[ScoredConversation]:
-        """All that roles that learn have said, with one reward for all."""
-
-
-class AgentTeam(Protocol):
-    def gateway(self) -> AbstractAsyncContextManager[AgentEndpoint]: ...
 
 
 class ExternalAgent:
@@ -69,29 +52,34 @@ class ExternalAgent:
         memory_mib: int = 4096,
         output_kib: int = 256,
         reward_timeout_s: float = 60.0,
+        budget: Mapping[str, float] | None = None,
+        keep_thoughts: bool = False,
     ) -> None:
         if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
             raise ValueError(f"command is {command!r:.200}: a list of words is needed, such as [python, agent.py]")
         self._command = tuple(command)
         self._reward = _reward(reward, reward_url, timeout_s=reward_timeout_s)
         self._environment = _environment(environment or {})
+        self._budget = _budget(budget or {})
+        self._keep_thoughts = keep_thoughts
         for name, limit in (("time_limit_s", time_limit_s), ("memory_mib", memory_mib), ("output_kib", output_kib)):
             if limit <= 0:
                 raise ValueError(f"{name} is {limit}: it must be more than 0")
         self._limits = AgentLimits(time_s=time_limit_s, memory_bytes=memory_mib << 20, output_bytes=output_kib << 10)
 
-    async def run(self, task: Assignment, team: AgentTeam, /) -> Episode:
-        async with team.gateway() as endpoint, _scratch() as folder:
+    async def run(self, task: Assignment, team: Team, /) -> Episode:
+        endpoint = team.endpoint(budget=self._budget, keep_thoughts=self._keep_thoughts)
+        async with endpoint as asked, _scratch() as folder:
             prompt = folder / "prompt.json"
             prompt.write_text(json.dumps(dict(task.prompt)), encoding="utf-8")
             ran = await run_agent(
                 self._command,
-                environment=self._variables(endpoint, folder, prompt),
+                environment=self._variables(asked, folder, prompt),
                 given=prompt,
                 folder=folder,
                 limits=self._within(task.deadline_s),
             )
-            spoken = endpoint.scored(_UNKNOWN)
+            spoken = asked.scored(_UNKNOWN)
             if not spoken:
                 raise AgentFailed(
                     f"{self._command[0]} ended without asking any role that learns: it must use OPENAI_BASE_URL or "
@@ -114,7 +102,7 @@ class ExternalAgent:
             "TMPDIR": str(folder),
             "LANG": "C.UTF-8",
             **self._environment,
-            "OPENAI_BASE_URL": f"{endpoint.url}/v1",
+            "OPENAI_BASE_URL": endpoint.openai_url,
             "OPENAI_API_KEY": endpoint.key,
             "ANTHROPIC_BASE_URL": endpoint.url,
             "ANTHROPIC_API_KEY": endpoint.key,
@@ -128,6 +116,14 @@ def _reward(function: str | None, url: str | None, *, timeout_s: float) -> Agent
     if url is not None and function is None:
         return RewardEndpoint(url, timeout_s=timeout_s)
     raise ValueError("give either reward, the function `module:function`, or reward_url")
+
+
+def _budget(given: Mapping[str, float]) -> BudgetLimits:
+    known = [each.name for each in fields(BudgetLimits)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"budget.{unknown[0]} is not known: there are {', '.join(known)}")
+    return BudgetLimits(**given)  # type: ignore[arg-type]
 
 
 def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from trimtab.rollout.gateway.budget import BudgetLimits
 from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role, Turn
 from trimtab.rollout.workflows.errors import NoRoom, PromptUnusable, WorkflowError
 
 __all__ = [
+    "AgentEndpoint",
     "Assignment",
+    "BudgetLimits",
     "ChatSettings",
     "Conversation",
     "Episode",
@@ -30,6 +34,7 @@ __all__ = [
     "WorkflowError",
 ]
 
+_UNLIMITED = BudgetLimits()
 _NAMED_FIRST_S = 1.0
 _NAMED_FIRST_SHARE = 0.05
 
@@ -73,14 +78,51 @@ class Assignment:
         return self.prompt[name]
 
 
+class AgentEndpoint(Protocol):
+    """Where an agent asks in its model provider's stead, for one episode."""
+
+    @property
+    def url(self) -> str:
+        """For Anthropic's libraries."""
+
+    @property
+    def openai_url(self) -> str:
+        """For OpenAI's."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def model(self) -> str:
+        """The role to ask for. Raises WorkflowError where there are several and none was named."""
+
+    def scored(self, reward: float, *, reward_parts: Mapping[str, float] | None = None) -> Sequence[ScoredConversation]:
+        """All that roles that learn have said, with one reward for all."""
+
+
+class Gateway(Protocol):
+    """The worker's, which knows how to speak with agents."""
+
+    def open(
+        self, team: Team, *, role: str | None, budget: BudgetLimits, keep_thoughts: bool
+    ) -> AbstractAsyncContextManager[AgentEndpoint]: ...
+
+
 class Team:
     """The roles of the job, for one episode."""
 
     def __init__(
-        self, roles: Mapping[str, Role], assignment: Assignment, *, clock: Callable[[], float] = time.monotonic
+        self,
+        roles: Mapping[str, Role],
+        assignment: Assignment,
+        *,
+        gateway: Gateway | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Without a `gateway` there are no endpoints."""
         self._roles = roles
         self._assignment = assignment
+        self._gateway = gateway
         self._clock = clock
         self._began = clock()
         # Conversations of one role are numbered, so that no two draw the same random numbers.
@@ -106,12 +148,7 @@ class Team:
         It is a chat if the role's tokenizer has a chat template, unless `chat` says otherwise. `settings` that the
         template would leave out in silence are refused.
         """
-        if role is None and len(self._roles) == 1:
-            chosen = next(iter(self._roles.values()))
-        elif role is not None and role in self._roles:
-            chosen = self._roles[role]
-        else:
-            raise WorkflowError(f"no role {role!r}: workflow.roles has {', '.join(sorted(self._roles))}")
+        chosen = self.role(role)
         templated = chosen.tokenizer.render is not None
         if chat and not templated:
             raise WorkflowError(f"role {chosen.name}: the tokenizer of policy {chosen.policy} has no chat template")
@@ -130,6 +167,29 @@ class Team:
             branches=self._branches[chosen.name],
             numbers=self._turns[chosen.name],
         )
+
+    def endpoint(
+        self, role: str | None = None, *, budget: BudgetLimits = _UNLIMITED, keep_thoughts: bool = False
+    ) -> AbstractAsyncContextManager[AgentEndpoint]:
+        """Where agents that speak OpenAI's or Anthropic's protocol ask the roles of this episode, by their names. Its
+        `model` is this role, or the only one there is.
+
+        `keep_thoughts` leaves thoughts in the context of later turns also where the chat template drops them: fewer
+        rows, but the policy reads what it would not read where it is served.
+        """
+        if self._gateway is None:
+            raise WorkflowError("there is no gateway here: endpoints are for episodes that a worker runs")
+        if role is not None:
+            self.role(role)
+        return self._gateway.open(self, role=role, budget=budget, keep_thoughts=keep_thoughts)
+
+    def role(self, name: str | None = None) -> Role:
+        """The one of this name; without a name, the only one there is."""
+        if name is None and len(self._roles) == 1:
+            return next(iter(self._roles.values()))
+        if name is not None and name in self._roles:
+            return self._roles[name]
+        raise WorkflowError(f"no role {name!r}: workflow.roles has {', '.join(sorted(self._roles))}")
 
     def _time_left(self) -> float:
         """For an answer of the engine's. A little less than the episode has: when an engine is the reason that an
