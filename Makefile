@@ -109,6 +109,8 @@ locks:  ## resolve anew what is installed here and in images: requirements-dev.t
 	@echo 'uv==$(UV)' | $(COMPILE) --output-file images/locks/uv.txt -
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		| $(COMPILE) --output-file images/locks/build.txt -
+	@$(BIN)/python -c 'from examples.sglang.environment import VERSION; print(f"sglang=={VERSION}")' \
+		| $(COMPILE) --output-file images/locks/sglang.txt -
 	@$(foreach role,operator dataflow rollout trainer,$(COMPILE) --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
 
 metrics: $(INSTALLED)  ## generate docs/reference/metrics.md from the code

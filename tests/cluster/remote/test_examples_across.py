@@ -118,7 +118,8 @@ def test_qwen3_14b_samples_at_home_and_in_the_other_cluster(scene: Scene, far: F
         assert _gpus(engine) == "1"
     here = scene.until(lambda: scene.pods("rollout"), lambda pods: len(pods) == 4)
     assert {_gpus(pod["spec"]["initContainers"][0]) for pod in here.values()} == {"2"}
-    scene.until(lambda: scene.pods("trainer"), lambda pods: len(pods) == 8)
+    (trainer,) = scene.until(lambda: scene.pods("trainer"), lambda pods: len(pods) == 1).values()
+    assert _gpus(trainer["spec"]["containers"][0]) == "8"
     _delete(scene, "qwen3-14b-math")
     far.is_empty()
 

@@ -392,6 +392,7 @@ async def test_adapters_are_exported_by_themselves_or_merged(site: WeightSite, s
     said = (await shell("export", str(tmp_path / "alone"))).stdout
     assert "adapters of rank 4 for q_proj, k_proj" in said
     assert "version 1 of epoch 1" in said
+    assert "adapters of rank 4 for q_proj, k_proj" in (await shell("inspect", "--version", "1")).stdout
     assert {path.name for path in (tmp_path / "alone").iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",

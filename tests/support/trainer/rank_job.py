@@ -10,14 +10,16 @@ from trimtab.api.policy import Policy
 from trimtab.fabric.bus.topology import JobTopology
 
 
-def write_rank_job(path: Path, topology: JobTopology, policy: Policy, *, group_size: int, max_staleness: int) -> None:
+def write_rank_job(
+    path: Path, topology: JobTopology, policy: Policy, *, group_size: int, max_staleness: int, max_steps: int = 100
+) -> None:
     """A batch is one group."""
     manifest = {
         "apiVersion": "rl.trimtab.dev/v1alpha1",
         "kind": "RLJob",
         "metadata": {"name": topology.job, "namespace": topology.namespace},
         "spec": {
-            "maxSteps": 100,
+            "maxSteps": max_steps,
             "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
             "data": {
                 "prompts": [{"name": "x", "jsonl": {"uri": "x"}}],

@@ -55,6 +55,15 @@ def test_an_image_has_its_environment_and_nothing_of_how_it_was_made(role: str) 
     assert image.instructions[-1].startswith(f'ENTRYPOINT ["python", "-m", "{entry_point}')
 
 
+def test_the_image_with_sglang_is_the_rollout_image_and_an_environment_of_its_own() -> None:
+    image = _stages()["rollout-sglang"]
+    assert image.base == "rollout"
+    assert image.instructions[0] == "COPY --from=sglang-environment /opt/sglang /opt/sglang"
+    assert image.instructions[-1] == _stages()["rollout"].instructions[-1]
+    (made,) = _stages()["sglang-environment"].instructions
+    assert "--require-hashes --requirement images/locks/sglang.txt" in made
+
+
 @pytest.mark.parametrize("role", IMAGES)
 def test_images_that_see_a_gpu_have_the_compiler_that_triton_needs_and_no_others_do(role: str) -> None:
     installed = " ".join(line for line in _inherited(_stages()[role]) if "apt-get install" in line)

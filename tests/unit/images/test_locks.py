@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from examples.sglang.environment import VERSION
 from images.environment import IMAGES, ROOT
 
 _WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -56,6 +57,10 @@ def test_an_image_has_the_versions_that_were_tested(role: str) -> None:
     assert not differing, "run make locks"
 
 
+def test_the_image_with_sglang_has_the_version_that_was_tested() -> None:
+    assert _locked("images/locks/sglang.txt")["sglang"] == {VERSION}
+
+
 def test_what_builds_the_wheel_is_locked_with_all_that_it_needs() -> None:
     """Code that runs while an image is made is as much in it as what is installed."""
     locked = _locked("images/locks/build.txt")
@@ -71,7 +76,7 @@ def test_nothing_is_installed_without_a_digest() -> None:
     steps = (ROOT / "images/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     steps += (ROOT / "images/install.sh").read_text(encoding="utf-8").splitlines()
     installing = [step for step in steps if re.search(r"\b(pip install|uv build)\b", step)]
-    assert len(installing) == 4
+    assert len(installing) == 5
     for step in installing:
         assert "--require-hashes" in step or "--no-deps" in step, step
 

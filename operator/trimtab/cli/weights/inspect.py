@@ -18,6 +18,7 @@ from rich.table import Table
 from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
 from trimtab.cli.weights.overview import Kind, Overview, kind_of, overview
 from trimtab.cli.weights.screen import duration_text, output, place_text, plain, print_json
+from trimtab.weights.adapters import Adapter, InvalidAdapter, said_in
 from trimtab.weights.layout import StateLayout, Tensor
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.manifest import Piece, WeightManifest
@@ -49,6 +50,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     created_at: float
     root: str
+    adapter: Adapter | None
+    """None for the weights of a whole model."""
     groups: list[TensorGroup]
 
 
@@ -68,7 +71,7 @@ def inspect(policy: str | None, version: int | None, epoch: int | None, as_json:
         found = with_weights(overview, policy=policy)
         print_json(found) if as_json else _show_overview(found)
     else:
-        ways = with_weights(lambda weights: _ways(weights, version, epoch), policy=policy)
+        ways = with_weights(lambda weights: _ways(weights, version, epoch), policy=policy, failures=(InvalidAdapter,))
         print_json(ways) if as_json else _show_ways(ways)
 
 
@@ -95,6 +98,7 @@ async def _ways(weights: OpenWeights, version: int, epoch: int | None) -> list[W
                 bytes=entry.bytes,
                 created_at=manifest.created_at,
                 root=manifest.root,
+                adapter=said_in(layout.metadata),
                 groups=tensor_groups(layout, manifest.pieces),
             )
         )
@@ -184,6 +188,9 @@ def _show_ways(ways: list[Way]) -> None:
             f"created {_time_text(way.created_at)}"
         )
         console.print(f"state {way.root}", style="dim")
+        if way.adapter is not None:
+            to = ", ".join(way.adapter.targets)
+            console.print(plain(f"adapters of rank {way.adapter.rank} for {to} of {way.adapter.base}"))
         table = Table(box=None, pad_edge=False)
         for heading in ("tensors", "count", "blocks changed", "size", "largest", "modes"):
             table.add_column(heading, justify="left" if heading in ("tensors", "modes") else "right")
