@@ -1,7 +1,7 @@
 """The engine under contract: the built-in one, or any server by its URL.
 
-`TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_generate.py tests/contract/test_control.py` asks one
-that runs already. It must be able to read its own model folder again, take 1,000 tokens, and have nobody else's
+`TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_{generate,stream,control}.py` asks one that runs
+already. It must be able to read its own model folder again, take 1,000 tokens, and have nobody else's
 requests.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -33,6 +34,24 @@ class Engine:
         assert status == 200, answer
         assert isinstance(answer, dict)
         return answer
+
+    async def stream(
+        self, prompt: Sequence[int], *, rid: str | None = None, **sampling: object
+    ) -> AsyncIterator[Answer]:
+        """The parts of an answer when they come, up to the one that says that there are no more."""
+        body = {"input_ids": list(prompt), "sampling_params": sampling, "return_logprob": True, "stream": True}
+        async with self._session.post("/generate", json=body | ({} if rid is None else {"rid": rid})) as response:
+            assert (response.status, response.content_type) == (200, "text/event-stream")
+            ended = False
+            async for line in response.content:
+                if line.strip():
+                    assert not ended
+                    assert line.startswith(b"data: ")
+                    data = line.removeprefix(b"data: ").strip()
+                    ended = data == b"[DONE]"
+                    if not ended:
+                        yield json.loads(data)
+            assert ended
 
     async def held(self) -> int:
         """Requests it runs or lets wait."""
@@ -75,3 +94,31 @@ def tokens_of(answer: Answer) -> list[int]:
 
 def logprobs_of(answer: Answer) -> list[float]:
     return [float(entry[0]) for entry in answer["meta_info"]["output_token_logprobs"]]
+
+
+class Gathered:
+    """A stream as it comes. Each part repeats what came before, or says only what is new."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[int, float]] = []
+        self.parts = 0
+        self.finish: dict[str, Any] | None = None
+
+    def add(self, part: Answer) -> None:
+        assert self.finish is None, "nothing comes behind the end"
+        meta = part["meta_info"]
+        total = meta["output_token_logprobs_length"]
+        listed = [(int(token), float(logprob)) for logprob, token, _ in meta["output_token_logprobs"]]
+        new = listed[len(self.pairs) : total] if len(listed) >= total else listed
+        self.pairs += new
+        assert len(self.pairs) == total
+        self.parts += 1
+        self.finish = meta["finish_reason"]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for token, _ in self.pairs]
+
+    @property
+    def logprobs(self) -> list[float]:
+        return [logprob for _, logprob in self.pairs]

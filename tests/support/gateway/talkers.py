@@ -14,7 +14,7 @@ from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.gateway.budget import Budget, BudgetLimits
 from trimtab.rollout.gateway.session import EpisodeSession
 from trimtab.rollout.gateway.tally import GatewayMetrics
-from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion, Listener
 from trimtab.rollout.tokenizer import Tokenizer
 from trimtab.rollout.workflows.team import Role, Team
 
@@ -48,7 +48,13 @@ class Talker:
         self.requests: list[Request] = []
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         number = len(self.requests)
         whole = self._spelt(self._says(number)) + ([] if self._end is None else [self._end])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.sampler import Completion, Listener, PolicySampler
 from trimtab.rollout.workflows.team import Assignment, Conversation, Episode, ScoredConversation, Team
 
 
@@ -33,7 +33,13 @@ class NumberedSampler(PolicySampler):
         self._chance = random.Random(seed)
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         length = self._chance.randrange(1, 5)
         tokens = tuple(next(self._sampled.numbers) for _ in range(length))

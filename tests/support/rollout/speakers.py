@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
-from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.sampler import Completion, Listener, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.forest import Row, forest_of
 from trimtab.rollout.workflows.rehearsal import CHARACTERS
@@ -43,7 +43,13 @@ class EchoSampler(PolicySampler):
         self._fails = fails
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         if self._fails is not None:
             raise self._fails

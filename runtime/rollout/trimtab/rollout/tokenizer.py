@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,8 @@ class Tokenizer:
 
         return cls(
             encode=lambda text: list(pretrained.encode(text, add_special_tokens=False)),
-            decode=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=True)),
-            decode_marks=lambda token_ids: str(pretrained.decode(token_ids, skip_special_tokens=False)),
+            decode=partial(_decoded, pretrained, skip_special_tokens=True),
+            decode_marks=partial(_decoded, pretrained, skip_special_tokens=False),
             render=render if pretrained.chat_template else None,
             template_arguments=_arguments_of(pretrained.chat_template),
         )
@@ -99,6 +100,15 @@ class Tokenizer:
         if self.render is None:
             raise ChatTemplateError("the tokenizer has no chat template: hear text instead of messages")
         return self.render(messages, arguments)
+
+
+def _decoded(pretrained: PreTrainedTokenizerBase, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+    """Without the tidying up of spaces before marks that some tokenizers ask for: it would change what an earlier token
+    says when a later one comes.
+    """
+    return str(
+        pretrained.decode(token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+    )
 
 
 def _arguments_of(template: str | Mapping[str, str] | None) -> frozenset[str]:

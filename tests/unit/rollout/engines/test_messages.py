@@ -9,7 +9,7 @@ import pytest
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.engines.messages import MESSAGES, answered, messages_of
-from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion, Listener
 from trimtab.rollout.tokenizer import ChatTemplateError
 from trimtab.rollout.workflows.conversation import Role
 from trimtab.rollout.workflows.team import Assignment, Team
@@ -23,7 +23,13 @@ class Endpoint:
         self.asked: list[list[dict[str, str]]] = []
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         self.asked.append(messages_of(prompt))
         line = self.lines.pop(0)

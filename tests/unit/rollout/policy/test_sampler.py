@@ -17,10 +17,12 @@ from trimtab.rollout.engines.contract import (
     EngineUnavailable,
     Finish,
     Generated,
+    Progress,
     SamplingSettings,
     WeightRun,
 )
-from trimtab.rollout.policy.sampler import Completion, PolicySampler, spans_of, token_versions
+from trimtab.rollout.policy.sampler import Completion, PolicySampler, spans_of
+from trimtab.rollout.policy.trust import token_versions
 from trimtab.rollout.policy.version_gate import BASE, VersionGate, label_of, position_of
 from trimtab.weights.store.position import Position
 
@@ -42,7 +44,13 @@ class ScriptedEngine(EngineClient):
         self.asked: list[tuple[tuple[int, ...], SamplingSettings, str]] = []
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         self.asked.append((tuple(input_ids), settings, request_id))
         answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
@@ -203,7 +211,13 @@ class SwappedUnderWay(EngineClient):
         self.asked = 0
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         self.asked += 1
         if self.asked == 1:

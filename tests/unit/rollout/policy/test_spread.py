@@ -13,6 +13,7 @@ from trimtab.rollout.engines.contract import (
     EngineLoad,
     EngineUnavailable,
     Generated,
+    Progress,
     SamplingSettings,
 )
 from trimtab.rollout.policy.sampler import PolicySampler, SpreadSampler
@@ -78,7 +79,13 @@ class Engine:
         self.answers.set()
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         self.asked.append(tuple(input_ids))
         await self.answers.wait()

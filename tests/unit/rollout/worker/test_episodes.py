@@ -22,7 +22,7 @@ from trimtab.fabric.wire.sampling import sampling_fields
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
 from trimtab.rollout.engines.contract import EngineOverloaded, EngineTimeout, SamplingSettings
-from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion, Listener
 from trimtab.rollout.worker.episodes import with_changes
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused
 from trimtab.rollout.workflows.single_turn import SingleTurn
@@ -222,7 +222,13 @@ async def test_episodes_are_counted_by_how_they_ended_and_how_long_they_took() -
 async def test_an_engine_that_does_not_answer_is_named_and_not_the_workflow() -> None:
     class Silent(EchoSampler):
         async def complete(
-            self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+            self,
+            prompt: Sequence[int],
+            settings: SamplingSettings,
+            *,
+            request_id: str,
+            deadline_s: float,
+            listener: Listener | None = None,
         ) -> Completion:
             assert deadline_s < 0.5
             await asyncio.sleep(deadline_s)

@@ -21,7 +21,7 @@ from tests.support.rollout.speakers import (
 from trimtab.fabric.wire.spans import Producer, Span, model_span
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import EngineOverloaded, SamplingSettings
-from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.sampler import Completion, Listener, PolicySampler
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.team import Conversation, NoRoom, Team, Tokenizer, WorkflowError
@@ -183,7 +183,13 @@ class HeldSampler(PolicySampler):
         self.go_on = asyncio.Event()
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         self.asked.set()
         await within(self.go_on.wait(), 10.0)

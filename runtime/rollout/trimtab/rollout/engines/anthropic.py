@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from trimtab.rollout.engines.contract import EngineError, EngineNotFound, EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.contract import (
+    EngineError,
+    EngineNotFound,
+    EngineRefused,
+    Generated,
+    Progress,
+    SamplingSettings,
+)
 from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession
 from trimtab.rollout.engines.messages import answered, messages_of
 
@@ -18,7 +25,13 @@ class AnthropicClient(EndpointSession):
     """It draws without a seed, and tells neither tokens nor logprobs."""
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         spoken = messages_of(input_ids)
         system = "\n\n".join(one["content"] for one in spoken if one["role"] == "system")

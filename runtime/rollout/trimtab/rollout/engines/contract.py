@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -74,6 +74,12 @@ class Generated:
     """Its word on each token, from first to last; None from an engine that does not keep account of it."""
 
 
+Progress = Callable[[Generated], None]
+"""Is given what came since it was last called, as an answer that was broken off there. All that it was given is what
+the answer begins with, if there is one in the end.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightUpdate:
     """New weights are served."""
@@ -118,9 +124,17 @@ class SamplingEngine(Protocol):
     """
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
-        """`weight_version` is what the weights are called that it should have."""
+        """`weight_version` is what the weights are called that it should have. An engine that can say what it has
+        sampled before it has sampled all tells `progress` of it.
+        """
 
     async def load(self, *, timeout_s: float) -> EngineLoad: ...
 

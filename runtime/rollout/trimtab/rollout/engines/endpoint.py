@@ -35,7 +35,7 @@ class EngineUnauthorized(EngineRefused):
 
 class EndpointSession(EngineSession):
     """One endpoint and one of its models. `url` is the endpoint's base, with or without the final /v1; `field` is what
-    the manifest calls it.
+    the manifest calls it. It is asked for whole answers: nobody is told of a part of one.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import structlog
 from pydantic import SecretStr
 
-from trimtab.rollout.engines.contract import EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.contract import EngineRefused, Generated, Progress, SamplingSettings
 from trimtab.rollout.engines.endpoint import PROBE_TIMEOUT_S, EndpointSession, EngineUnauthorized
 from trimtab.rollout.engines.openai_responses import read_completion
 from trimtab.rollout.tokenizer import Tokenizer
@@ -56,7 +56,13 @@ class OpenAIClient(EndpointSession):
         self._exact = dict.fromkeys(_EXACT, True)
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         """Its weights never change, so whatever `weight_version` asks for, the answer is of version 0."""
         body: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated, SamplingSettings
+from trimtab.rollout.engines.contract import EngineError, EngineRefused, Generated, Progress, SamplingSettings
 from trimtab.rollout.engines.endpoint import EndpointSession, EngineUnauthorized
 from trimtab.rollout.engines.messages import answered, messages_of
 from trimtab.rollout.engines.openai import check_model
@@ -20,7 +20,13 @@ class OpenAIChatClient(EndpointSession):
     _limit = _LIMITS[0]
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         body: dict[str, Any] = {"model": self._model, "messages": messages_of(input_ids)}
         # What is at its default is not said: some models take no other temperature.

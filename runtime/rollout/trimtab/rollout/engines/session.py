@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ _IDLE_CONNECTION_S = 2.0
 _MAX_ANSWER_BYTES = 256 << 20
 """The likeliest twenty tokens at each of 32,768 places, as text, are a tenth of it."""
 _READ_BYTES = 1 << 20
+_EVENT_END = b"\n\n"
+_NO_MORE = b"[DONE]"
 
 Refused = Callable[[aiohttp.ClientResponse, str], EngineError]
 """What an answer with a status of 400 or more means, given its text."""
@@ -74,15 +77,47 @@ class EngineSession:
     async def _exchange(
         self, method: str, url: str, *, called: str, refused: Refused, timeout_s: float, **request: Any
     ) -> Answer:
+        async with self._answering(
+            method, url, called=called, refused=refused, timeout_s=timeout_s, **request
+        ) as response:
+            return await _whole(response, called=called)
+
+    async def _follow(
+        self,
+        method: str,
+        url: str,
+        *,
+        called: str,
+        refused: Refused,
+        timeout_s: float,
+        take: Callable[[dict[str, Any]], None],
+        **request: Any,
+    ) -> None:
+        """As `_exchange`, for an answer that comes as server-sent events: each is given to `take` when it is there. A
+        server that answers all at once gives one.
+        """
+        async with self._answering(
+            method, url, called=called, refused=refused, timeout_s=timeout_s, **request
+        ) as response:
+            if response.content_type != "text/event-stream":
+                take((await _whole(response, called=called)).document())
+                return
+            async for event in _events(response, called=called):
+                take(event.document())
+
+    @asynccontextmanager
+    async def _answering(
+        self, method: str, url: str, *, called: str, refused: Refused, timeout_s: float, **request: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             async with (
                 asyncio.timeout(timeout_s),
                 self._session.request(method, url, ssl=self._trust(url), **request) as response,
             ):
-                body = await _read(response, called=called)
                 if response.status >= 400:
+                    body = await _read(response, called=called)
                     raise refused(response, body.decode(errors="replace"))
-                return Answer(called=called, content_type=response.content_type, body=body)
+                yield response
         except TimeoutError:
             raise EngineTimeout(f"{called} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, TlsUnusable) as error:
@@ -101,3 +136,26 @@ async def _read(response: aiohttp.ClientResponse, *, called: str) -> bytes:
         if len(body) > _MAX_ANSWER_BYTES:
             raise EngineError(f"{called} answered with more than {_MAX_ANSWER_BYTES >> 20} MiB")
     return bytes(body)
+
+
+async def _whole(response: aiohttp.ClientResponse, *, called: str) -> Answer:
+    return Answer(called=called, content_type=response.content_type, body=await _read(response, called=called))
+
+
+async def _events(response: aiohttp.ClientResponse, *, called: str) -> AsyncIterator[Answer]:
+    """Until the server says that there are no more, or its answer ends."""
+    held = bytearray()
+    async for part in response.content.iter_any():
+        held += part
+        if len(held) > _MAX_ANSWER_BYTES:
+            raise EngineError(f"{called} sent an event of more than {_MAX_ANSWER_BYTES >> 20} MiB")
+        if _EVENT_END not in held[-len(part) - len(_EVENT_END) + 1 :]:
+            continue
+        *whole, rest = bytes(held).split(_EVENT_END)
+        held = bytearray(rest)
+        for event in whole:
+            data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:")).strip()
+            if data == _NO_MORE:
+                return
+            if data:
+                yield Answer(called=called, content_type=response.content_type, body=data)

@@ -15,7 +15,7 @@ from trimtab.rollout.gateway.rendering import Rendering
 from trimtab.rollout.gateway.tally import Counted, Tally
 from trimtab.rollout.gateway.text_lineage import TextNode, text_agreement
 from trimtab.rollout.tokenizer import ChatTemplateError
-from trimtab.rollout.workflows.conversation import Conversation, Role, Turn
+from trimtab.rollout.workflows.conversation import Conversation, Role
 from trimtab.rollout.workflows.team import Team
 
 
@@ -107,16 +107,6 @@ class RoleLineages:
         if conversation not in self.conversations:
             self.conversations[conversation] = None
             self._tally.count(Counted.LINEAGES)
-
-    def written(self, turn: Turn, place: Place, *, tools: bool) -> str:
-        """What it wrote, without the mark that ended its turn."""
-        tokenizer = self.role.tokenizer
-        token_ids = list(turn.token_ids)
-        if turn.completion.finish == "stop" and token_ids and tokenizer.is_mark(token_ids[-1]):
-            del token_ids[-1]
-        if tools and place.family.marks_are_special and tokenizer.decode_marks is not None:
-            return tokenizer.decode_marks(token_ids)
-        return tokenizer.decode(token_ids)
 
     def _chat_place(self, ask: Ask) -> Place:
         messages = ask.messages

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from trimtab.fabric.wire.spans import model_versions
@@ -27,22 +26,18 @@ from trimtab.rollout.gateway.exchange import (
     UnknownRole,
 )
 from trimtab.rollout.gateway.lineage import Sampled
-from trimtab.rollout.gateway.parsing.reader import Reader
 from trimtab.rollout.gateway.role_lineages import Place, RoleLineages
 from trimtab.rollout.gateway.schema import check_schema, violation
+from trimtab.rollout.gateway.shown import Arrivals, Shown
 from trimtab.rollout.gateway.tally import Counted, GatewayMetrics, Tally
 from trimtab.rollout.gateway.wishes import Drawing, drawing
+from trimtab.rollout.policy.sampler import Listener
 from trimtab.rollout.workflows.conversation import Conversation, Turn
 from trimtab.rollout.workflows.errors import NoRoom, first_cause
 from trimtab.rollout.workflows.team import ScoredConversation, Team
 
-_WORD = re.compile(r"\s*\S+|\s+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spoken:
-    pieces: tuple[Piece, ...]
-    answer: Answer
+_CANCEL_S = 10.0
+"""For a request that nobody waits for to be given up."""
 
 
 class EpisodeSession:
@@ -61,16 +56,31 @@ class EpisodeSession:
         self._closed = False
 
     async def ask(self, ask: Ask) -> tuple[Answer, ...]:
-        return tuple(one.answer for one in await self._spoken(ask))
+        return await self._spoken(ask, None)
 
     async def stream(self, ask: Ask) -> AsyncIterator[Piece | Answer]:
-        """Engines give whole answers, so all pieces come when the last of the answers is there."""
-        spoken = await self._spoken(ask)
-        for one in spoken:
-            for piece in one.pieces:
+        """Pieces come as tokens are sampled. Who closes the stream gives up what was asked.
+
+        An answer that is to follow a schema is shown when it is known to: what an agent was shown is not refused.
+        """
+        arrivals = Arrivals()
+        speaking = asyncio.create_task(self._spoken(ask, arrivals), name="streamed answers")
+        speaking.add_done_callback(arrivals.no_more)
+        try:
+            while not speaking.done():
+                await arrivals.wait()
+                if ask.schema is None:
+                    for piece in arrivals.taken():
+                        yield piece
+            answers = speaking.result()
+            for piece in arrivals.taken():
                 yield piece
-        for one in spoken:
-            yield one.answer
+            for answer in answers:
+                yield answer
+        finally:
+            if not speaking.done():
+                speaking.cancel()
+                await asyncio.wait({speaking}, timeout=_CANCEL_S)
 
     def close(self) -> None:
         """Nothing is answered from now on. What is under way comes to its end."""
@@ -101,7 +111,7 @@ class EpisodeSession:
         parts = {**self._tally.parts(), **(reward_parts or {})}
         return tuple(ScoredConversation(conversation, reward, reward_parts=parts) for conversation in chosen)
 
-    async def _spoken(self, ask: Ask) -> list[_Spoken]:
+    async def _spoken(self, ask: Ask, arrivals: Arrivals | None) -> tuple[Answer, ...]:
         if self._closed:
             raise Unavailable("the episode is over")
         lineages = self._lineages(ask.role)
@@ -112,11 +122,13 @@ class EpisodeSession:
         room = self._budget.reserve(turns=ask.count, tokens_each=drawn.sampling.max_new_tokens)
         self._tally.count(Counted.OVERRIDDEN, len(drawn.overridden))
         sampled: list[int | None] = [None] * ask.count
-        tasks: list[asyncio.Task[_Spoken]] = []
+        tasks: list[asyncio.Task[Answer]] = []
         try:
             async with asyncio.timeout(self._budget.time_left()), asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._one(lineages, place, ask, drawn, index=index, room=room, sampled=sampled))
+                    group.create_task(
+                        self._one(lineages, place, ask, drawn, arrivals, index=index, room=room, sampled=sampled)
+                    )
                     for index in range(ask.count)
                 ]
         except ExceptionGroup as errors:
@@ -130,9 +142,9 @@ class EpisodeSession:
             # Here and not in the tasks: one that is cancelled before it began does nothing at all.
             for each in sampled:
                 self._budget.settle(reserved=room, sampled=each)
-        spoken = [task.result() for task in tasks]
-        self._check(ask, spoken)
-        return spoken
+        answers = tuple(task.result() for task in tasks)
+        self._check(ask, answers)
+        return answers
 
     def _lineages(self, role: str) -> RoleLineages:
         if role not in self._team.roles:
@@ -150,24 +162,35 @@ class EpisodeSession:
         place: Place,
         ask: Ask,
         drawn: Drawing,
+        arrivals: Arrivals | None,
         *,
         index: int,
         room: int,
         sampled: list[int | None],
-    ) -> _Spoken:
-        """Notes in `sampled`, under its index, how many tokens it had."""
+    ) -> Answer:
+        """Notes in `sampled`, under its index, how many tokens it had, or the agent was shown before it broke off."""
         sampling = replace(drawn.sampling, max_new_tokens=room)
         seed = None if drawn.seed is None else drawn.seed + index
         known = place.known_tokens
+        shown = Shown(lineages.role.tokenizer, place, ask, index=index, new_call_id=self._new_call_id)
+
+        def listen(token_ids: Sequence[int]) -> None:
+            assert arrivals is not None
+            arrivals.add(shown.hear(token_ids))
+            sampled[index] = shown.tokens
+
         with lineages.conversation(place) as conversation:
-            turn = await _turn(conversation, place, sampling=sampling, seed=seed)
+            listener = None if arrivals is None else listen
+            turn = await _turn(conversation, place, sampling=sampling, seed=seed, listener=listener)
             sampled[index] = len(turn.token_ids)
             lineages.spoke(conversation)
-        written = lineages.written(turn, place, tools=bool(ask.tools))
-        said, pieces = self._read(_before_stop(written, ask.stop), place, ask, index=index)
-        place.record(said, written, Sampled(turn, conversation))
+        pieces = shown.end(turn)
+        if arrivals is not None:
+            arrivals.add(pieces)
+        said = shown.said
+        place.record(said, shown.written, Sampled(turn, conversation))
         versions = model_versions(turn.completion.spans)
-        answer = Answer(
+        return Answer(
             said=said,
             finish=_finish(turn, said),
             prompt_tokens=known + len(place.heard),
@@ -175,20 +198,11 @@ class EpisodeSession:
             cached_tokens=known,
             version=None if versions is None else versions[1],
         )
-        return _Spoken(pieces=pieces, answer=answer)
 
-    def _read(self, text: str, place: Place, ask: Ask, *, index: int) -> tuple[Said, tuple[Piece, ...]]:
-        if isinstance(ask.messages, str):
-            pieces = tuple(Piece(index=index, text=word) for word in _WORD.findall(text))
-            return Said(speaker="assistant", text=text), pieces
-        reader = Reader(place.family.calls, new_id=self._new_call_id, index=index, thinking=place.thinking)
-        read = [piece for word in _WORD.findall(text) for piece in reader.feed(word)] + reader.close()
-        return reader.said, tuple(read)
-
-    def _check(self, ask: Ask, spoken: list[_Spoken]) -> None:
+    def _check(self, ask: Ask, answers: Sequence[Answer]) -> None:
         if ask.schema is None:
             return
-        wrong = [violation(one.answer.said.text, ask.schema) for one in spoken if not one.answer.said.calls]
+        wrong = [violation(answer.said.text, ask.schema) for answer in answers if not answer.said.calls]
         reasons = [reason for reason in wrong if reason is not None]
         self._tally.count(Counted.OFF_SCHEMA, len(reasons))
         if reasons:
@@ -199,9 +213,16 @@ class EpisodeSession:
         return f"call{next(self._call_numbers):05d}"
 
 
-async def _turn(conversation: Conversation, place: Place, *, sampling: SamplingSettings, seed: int | None) -> Turn:
+async def _turn(
+    conversation: Conversation,
+    place: Place,
+    *,
+    sampling: SamplingSettings,
+    seed: int | None,
+    listener: Listener | None,
+) -> Turn:
     try:
-        return await conversation.speak_after(place.heard, sampling=sampling, seed=seed)
+        return await conversation.speak_after(place.heard, sampling=sampling, seed=seed, listener=listener)
     except NoRoom as error:
         raise Refused(f"messages: no room for an answer: {error}") from error
     except EngineTimeout as error:
@@ -214,8 +235,3 @@ async def _turn(conversation: Conversation, place: Place, *, sampling: SamplingS
 
 def _finish(turn: Turn, said: Said) -> Literal["stop", "length", "tool_calls"]:
     return "tool_calls" if said.calls else turn.completion.finish
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    """What the agent sees: the text that ended it was sampled, and is not shown."""
-    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]

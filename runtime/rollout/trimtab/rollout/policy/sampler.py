@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
@@ -28,11 +28,16 @@ from trimtab.rollout.engines.contract import (
     SamplingSettings,
 )
 from trimtab.rollout.policy.spread import PrefixHomes, chosen
+from trimtab.rollout.policy.trust import TrustedSoFar, token_versions
 from trimtab.rollout.policy.version_gate import VersionGate, label_of
-from trimtab.weights.store.position import Position
 
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=0.1, cap_s=2.0)
+
+Listener = Callable[[Sequence[int]], None]
+"""Is told of a completion's tokens while it is sampled, in their order and each once. What it is told is never taken
+back; of the last tokens it may hear only by the completion.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,36 @@ class _Draft:
         del self.token_ids[length:], self.logprobs[length:], self.versions[length:]
 
 
+class _Telling:
+    """Tells a listener of tokens as soon as nothing can take them back. The last of a part are `withheld`: if it is
+    aborted there, they are drawn again.
+    """
+
+    def __init__(self, listener: Listener, *, withheld: int) -> None:
+        self._listener = listener
+        self._withheld = withheld
+        self._settled = 0
+        self._told = 0
+        self._under_way: list[int] = []
+        """Of the part that is being sampled."""
+
+    def grown(self, token_ids: Sequence[int]) -> None:
+        self._under_way += token_ids
+        certain = self._settled + len(self._under_way) - self._withheld
+        if certain > self._told:
+            news = self._under_way[self._told - self._settled : certain - self._settled]
+            self._told = certain
+            self._listener(news)
+
+    def settled(self, token_ids: Sequence[int]) -> None:
+        """The part is over, and these are all tokens that stay, from the beginning."""
+        news = token_ids[self._told :]
+        self._under_way = []
+        self._settled = self._told = len(token_ids)
+        if news:
+            self._listener(news)
+
+
 class Completing(ABC):
     """Asks for parts of a completion until it is whole."""
 
@@ -70,10 +105,17 @@ class Completing(ABC):
         self.sampled_tokens = 0
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         """Raises an EngineError when the deadline comes first."""
         draft = _Draft()
+        telling = None if listener is None else _Telling(listener, withheld=_uncertain_tail(settings))
         finish: Finish = "abort"
         attempt = barren = 0
         try:
@@ -82,7 +124,10 @@ class Completing(ABC):
                     before = len(draft.token_ids)
                     left = _rest(settings, tokens_so_far=before, attempt=attempt)
                     part, versions = await self._part(
-                        [*prompt, *draft.token_ids], left, request_id=f"{request_id}.{attempt}"
+                        [*prompt, *draft.token_ids],
+                        left,
+                        request_id=f"{request_id}.{attempt}",
+                        grown=None if telling is None else telling.grown,
                     )
                     attempt += 1
                     draft.add(part, versions)
@@ -91,6 +136,8 @@ class Completing(ABC):
                         finish = "length"
                     if finish == "abort":
                         draft.cut(max(before, len(draft.token_ids) - _uncertain_tail(settings)))
+                    if telling is not None:
+                        telling.settled(draft.token_ids)
                     if len(draft.token_ids) > before:
                         barren = 0
                     elif finish == "abort":
@@ -108,13 +155,13 @@ class Completing(ABC):
         )
 
     async def _part(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str
+        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, grown: Listener | None
     ) -> tuple[Generated, list[int]]:
         """An answer that can be trusted, with the version of each token."""
         failures = 0
         while True:
             delay_s = self._backoff.delay_s(failures)
-            answer = await self._attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+            answer = await self._attempt(input_ids, settings, request_id=request_id, delay_s=delay_s, grown=grown)
             if answer is not None:
                 return answer
             await asyncio.sleep(delay_s)
@@ -122,9 +169,17 @@ class Completing(ABC):
 
     @abstractmethod
     async def _attempt(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        delay_s: float,
+        grown: Listener | None,
     ) -> tuple[Generated, list[int]] | None:
-        """One request to one engine; None to ask again after `delay_s`."""
+        """One request to one engine; None to ask again after `delay_s`. `grown` is told of tokens that the answer will
+        begin with.
+        """
 
 
 class PolicySampler(Completing):
@@ -154,23 +209,37 @@ class PolicySampler(Completing):
         self.away = False
 
     async def attempt(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        delay_s: float,
+        grown: Listener | None,
     ) -> tuple[Generated, list[int]] | None:
         """One request; None when its answer is missing or cannot be trusted. `delay_s` is how long the asker waits
-        then.
+        then. Of an answer that `grown` was told of, there is what it was told.
         """
+        so_far: TrustedSoFar | None = None
         try:
             async with self.gate.request() as crossing:
                 newest = label_of(crossing.possible[-1])
-                part = await self._engine.generate(input_ids, settings, request_id=request_id, weight_version=newest)
+                so_far = None if grown is None else TrustedSoFar(crossing, grown)
+                part = await self._engine.generate(
+                    input_ids,
+                    settings,
+                    request_id=request_id,
+                    weight_version=newest,
+                    progress=None if so_far is None else so_far.take,
+                )
         except EngineOverloaded as error:
             self.overloads += 1
             _log.info("generation_repeated", request=request_id, error=str(error), delay_s=delay_s)
-            return None
+            return None if so_far is None else so_far.aborted()
         except EngineUnavailable as error:
             _log.warning("generation_repeated", request=request_id, error=str(error), delay_s=delay_s)
             self.lose()
-            return None
+            return None if so_far is None else so_far.aborted()
         self.accounts_for_tokens = part.weight_runs is not None
         versions = token_versions(part, crossing.possible)
         if versions is None:
@@ -178,14 +247,20 @@ class PolicySampler(Completing):
                 "answer_discarded", request=request_id, weights=part.weight_version, tokens=len(part.token_ids)
             )
             self.lose()
-            return None
+            return None if so_far is None else so_far.aborted()
         self.find()
         return part, versions
 
     async def _attempt(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        delay_s: float,
+        grown: Listener | None,
     ) -> tuple[Generated, list[int]] | None:
-        return await self.attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+        return await self.attempt(input_ids, settings, request_id=request_id, delay_s=delay_s, grown=grown)
 
 
 class SpreadSampler(Completing):
@@ -206,11 +281,19 @@ class SpreadSampler(Completing):
         return tuple(self._sent)
 
     async def _attempt(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, delay_s: float
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        delay_s: float,
+        grown: Listener | None,
     ) -> tuple[Generated, list[int]] | None:
         if len(self._engines) == 1:
             self._sent[0] += 1
-            return await self._engines[0].attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+            return await self._engines[0].attempt(
+                input_ids, settings, request_id=request_id, delay_s=delay_s, grown=grown
+            )
         place = chosen(
             home=self._homes.home(input_ids),
             loads=self._under_way,
@@ -221,7 +304,9 @@ class SpreadSampler(Completing):
         self._under_way[place] += 1
         self._homes.note(input_ids, place)
         try:
-            answer = await self._engines[place].attempt(input_ids, settings, request_id=request_id, delay_s=delay_s)
+            answer = await self._engines[place].attempt(
+                input_ids, settings, request_id=request_id, delay_s=delay_s, grown=grown
+            )
         finally:
             self._under_way[place] -= 1
         if answer is not None:
@@ -242,29 +327,6 @@ def _uncertain_tail(settings: SamplingSettings) -> int:
     begins before an abort and ends after it is found. Each token has at least one byte of it.
     """
     return max((len(text.encode()) for text in settings.stop), default=1) - 1
-
-
-def token_versions(part: Generated, possible: Sequence[Position]) -> list[int] | None:
-    """One version for each token; None when the answer cannot be trusted.
-
-    `possible` are the weights that the engine can have had while the request ran, in their order. An engine that names
-    others was restarted behind our back. One that does not account for each token can be believed only where there
-    was nothing to choose from: what it says of its weights holds for the moment of the answer.
-    """
-    labels = [label_of(position) for position in possible]
-    if part.weight_runs is None:
-        if [part.weight_version] != labels:
-            return None
-        return [possible[0].version] * len(part.token_ids)
-    versions: list[int] = []
-    at = 0
-    for run in part.weight_runs:
-        # Never backwards: weights that were replaced do not come back while a request runs.
-        if run.weight_version not in labels[at:]:
-            return None
-        at = labels.index(run.weight_version, at)
-        versions += [possible[at].version] * run.length
-    return versions
 
 
 def spans_of(versions: Iterable[int]) -> tuple[Span, ...]:

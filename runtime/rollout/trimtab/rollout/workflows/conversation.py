@@ -13,7 +13,7 @@ from typing import Protocol
 from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish
 from trimtab.rollout.engines.contract import EngineError, SamplingSettings
-from trimtab.rollout.policy.sampler import Completion, derived_seed
+from trimtab.rollout.policy.sampler import Completion, Listener, derived_seed
 from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
 from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.errors import NoRoom, WorkflowError
@@ -23,7 +23,13 @@ class Sampler(Protocol):
     """What completes a conversation: PolicySampler, where there is an engine."""
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion: ...
 
 
@@ -164,18 +170,28 @@ class Conversation:
         turn = await self._answered(heard, self.role.sampling, seed=None)
         return self.role.tokenizer.decode(list(turn.token_ids))
 
-    async def speak_after(self, heard: Sequence[int], *, sampling: SamplingSettings, seed: int | None = None) -> Turn:
+    async def speak_after(
+        self,
+        heard: Sequence[int],
+        *,
+        sampling: SamplingSettings,
+        seed: int | None = None,
+        listener: Listener | None = None,
+    ) -> Turn:
         """As `speak`, for words that are tokens already, with other settings than the role's. What is drawn follows
-        from the episode's seed, unless another is given. Raises NoRoom at a limit.
+        from the episode's seed, unless another is given. The listener hears of tokens while they are sampled: the turn
+        begins with them. Raises NoRoom at a limit.
         """
         self._check_silent()
         if self._heard_ids or self._heard_messages:
             raise WorkflowError(f"{self.place}: it has heard words that it did not answer; await speak() before")
         if not heard and not self.token_ids:
             raise WorkflowError(f"{self.place}: nothing to answer; speak_after() needs the tokens of a prompt")
-        return await self._answered(heard, sampling, seed=seed)
+        return await self._answered(heard, sampling, seed=seed, listener=listener)
 
-    async def _answered(self, heard: Sequence[int], sampling: SamplingSettings, *, seed: int | None) -> Turn:
+    async def _answered(
+        self, heard: Sequence[int], sampling: SamplingSettings, *, seed: int | None, listener: Listener | None = None
+    ) -> Turn:
         if self._no_room(len(heard)):
             raise NoRoom(
                 f"{self.place}: {len(self.token_ids) + len(heard)} tokens, at most {self.limits.turns} turns and "
@@ -189,6 +205,7 @@ class Conversation:
                 self._settings(len(heard), sampling, seed=seed),
                 request_id=f"{self._request_id}.{self._branch}.{self.turns}",
                 deadline_s=self._time_left(),
+                listener=listener,
             )
         except EngineError as error:
             raise type(error)(f"{self.place}: {error}") from error

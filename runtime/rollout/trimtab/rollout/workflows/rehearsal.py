@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
-from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion, Listener
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, Team, Tokenizer, Workflow, WorkflowError
 
 CHARACTERS = Tokenizer(encode=lambda text: [ord(c) for c in text], decode=lambda ids: "".join(map(chr, ids)))
@@ -29,7 +29,13 @@ class Script:
         self.request_ids: list[str] = []
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         self.prompts.append(list(prompt))
         self.asked.append(settings)

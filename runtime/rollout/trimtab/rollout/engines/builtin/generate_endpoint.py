@@ -8,11 +8,18 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
+from trimtab.rollout.engines.builtin.answers import (
+    NO_MORE,
+    ComingTokens,
+    StreamedParts,
+    event,
+    logprobs_info,
+    meta_info,
+)
 from trimtab.rollout.engines.builtin.generation import Generation, SamplingParams, StopStrings, TextCodec
 from trimtab.rollout.engines.builtin.messages import (
     GenerateRequest,
@@ -40,8 +47,10 @@ class GenerateEndpoint:
         self._codec = codec
         self._seeds = seeds
 
-    async def generate(self, request: web.Request) -> web.Response:
+    async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await parsed(request, GenerateRequest)
+        if body.stream:
+            return await self._stream(request, body)
         started = time.monotonic()
         generations = await self.finished(body)
         took = time.monotonic() - started
@@ -131,31 +140,45 @@ class GenerateEndpoint:
             raise bad_request(f"input_ids must lie in [0, {shape.vocabulary})")
         return tokens
 
+    async def _stream(self, request: web.Request, body: GenerateRequest) -> web.StreamResponse:
+        """What is refused is refused with a status, before the stream begins."""
+        started = time.monotonic()
+        (generation,) = self._generations(body)
+        coming = ComingTokens(asyncio.get_running_loop())
+        generation.on_token = coming.add
+        generation.done.add_done_callback(coming.end)
+        try:
+            self._scheduler.submit(generation)
+        except QueueFullError as full:
+            raise too_many_requests(str(full)) from None
+        except EngineDeadError as dead:
+            raise unavailable(str(dead)) from None
+        response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+        response.content_type = "text/event-stream"
+        parts = StreamedParts(self._codec, generation, with_logprobs=body.return_logprob)
+        try:
+            await response.prepare(request)
+            while (tokens := await coming.more()) is not None:
+                await response.write(event(parts.part(tokens)))
+            try:
+                generation.done.result()
+            except EngineDeadError as dead:
+                last: dict[str, Any] = {"error": {"message": str(dead), "code": 503}}
+            else:
+                last = parts.end(latency_s=time.monotonic() - started)
+            await response.write(event(last) + NO_MORE)
+            await response.write_eof()
+        finally:
+            if not generation.done.done():
+                self._withdraw([generation])  # the client is gone
+        return response
+
     def _answer(self, generation: Generation, *, with_logprobs: bool, latency_s: float) -> dict[str, Any]:
-        finish: dict[str, Any] = {"type": generation.finish}
-        if generation.finish == "length":
-            finish["length"] = len(generation.output_ids)
-        elif generation.finish == "stop":
-            finish["matched"] = generation.matched
-        else:
-            finish["message"] = "Aborted"
-        meta: dict[str, Any] = {
-            "id": generation.request_id,
-            "finish_reason": finish,
-            "prompt_tokens": len(generation.input_ids),
-            "completion_tokens": len(generation.output_ids),
-            "cached_tokens": generation.cached_tokens,
-            "num_retractions": generation.retractions,
-            "weight_version": generation.weight_version,
-            "weight_versions": [asdict(span) for span in generation.spans],
-            "e2e_latency": latency_s,
-        }
+        meta = meta_info(generation, latency_s=latency_s)
         if with_logprobs:
-            meta["output_token_logprobs"] = [
-                [logprob, token, None]
-                for logprob, token in zip(generation.logprobs, generation.output_ids, strict=True)
-            ]
-            meta["output_token_logprobs_length"] = len(generation.output_ids)
+            meta |= logprobs_info(
+                zip(generation.output_ids, generation.logprobs, strict=True), total=len(generation.output_ids)
+            )
         text = "" if self._codec is None else self._codec.decode(generation.output_ids)
         if isinstance(generation.matched, str):
             text = StopStrings.trimmed(text, generation.matched)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +87,13 @@ class VersionSpan:
     end: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class SampledToken:
+    token: int
+    logprob: float
+    version: str
+
+
 @dataclass(kw_only=True, eq=False)
 class Generation:
     """Mutable progress of one request; owned by the model thread once it is queued, until `done`."""
@@ -96,6 +103,10 @@ class Generation:
     params: SamplingParams
     seed: int
     stop_strings: StopStrings | None = None
+    on_token: Callable[[SampledToken], None] | None = None
+    """Is called by the model thread, for a client that wants to see every token when it is there. Not for the one that
+    ends it: who hears of that must hear of the end too.
+    """
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
@@ -133,3 +144,5 @@ class Generation:
             self.finish, self.matched = "stop", matched
         elif end >= self.params.max_new_tokens:
             self.finish = "length"
+        if self.on_token is not None and self.finish is None:
+            self.on_token(SampledToken(token=token, logprob=logprob, version=version))

@@ -28,6 +28,8 @@ class GenerateRequest(BaseModel):
     text: str | list[str] | None = None
     sampling_params: SamplingParams = SamplingParams()
     return_logprob: bool = False
+    stream: bool = False
+    """Every token as soon as it is there, as SGLang does with --incremental-streaming-output. For one prompt alone."""
 
     @model_validator(mode="after")
     def _one_prompt_form(self) -> GenerateRequest:
@@ -39,6 +41,8 @@ class GenerateRequest(BaseModel):
             raise ValueError("input_ids must be one list of tokens, or a list of such lists")
         if isinstance(self.rid, list) and len(self.rid) != len(self.prompts()):
             raise ValueError("a list of rid needs as many prompts")
+        if self.stream and self.batched:
+            raise ValueError("stream: give one prompt, or ask for whole answers")
         return self
 
     @property

@@ -22,6 +22,7 @@ from trimtab.rollout.engines.contract import (
     EngineUnavailable,
     Generated,
     ModelInfo,
+    Progress,
     SamplingSettings,
     WeightRun,
     WeightUpdate,
@@ -51,14 +52,26 @@ class AdapterClient(EngineClient):
         """Requests under way, by the adapter that they began with; in the order in which adapters came."""
 
     async def generate(
-        self, input_ids: Sequence[int], settings: SamplingSettings, *, request_id: str, weight_version: str
+        self,
+        input_ids: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        weight_version: str,
+        progress: Progress | None = None,
     ) -> Generated:
         """Whatever the engine is believed to serve, the newest that it was given is meant."""
         label = self._serving
         running = self._running.setdefault(label, set())
         running.add(request_id)
         try:
-            part = await super().generate(input_ids, settings, request_id=request_id, weight_version=label)
+            part = await super().generate(
+                input_ids,
+                settings,
+                request_id=request_id,
+                weight_version=label,
+                progress=None if progress is None else lambda part: progress(_labelled(part, label)),
+            )
         except EngineRefused as error:
             if label != BASE_WEIGHTS and "lora" in str(error).lower():
                 # It was started again, and has none of what it was given.
@@ -66,9 +79,7 @@ class AdapterClient(EngineClient):
             raise
         finally:
             running.discard(request_id)
-        tokens = len(part.token_ids)
-        runs = (WeightRun(weight_version=label, length=tokens),) if tokens else ()
-        return replace(part, weight_version=label, weight_runs=runs)
+        return _labelled(part, label)
 
     def _weights_field(self, weight_version: str) -> Mapping[str, Any]:
         # SGLang keeps the prefixes of each adapter apart by itself.
@@ -124,3 +135,10 @@ class AdapterClient(EngineClient):
         except EngineRefused as error:
             _log.warning("adapter_not_unloaded", weights=label, reason=str(error))
         await asyncio.to_thread(shutil.rmtree, self._folder / label, ignore_errors=True)
+
+
+def _labelled(part: Generated, label: str) -> Generated:
+    """All of it sampled with one adapter."""
+    tokens = len(part.token_ids)
+    runs = (WeightRun(weight_version=label, length=tokens),) if tokens else ()
+    return replace(part, weight_version=label, weight_runs=runs)
