@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -152,54 +153,56 @@ async def test_nothing_of_the_pod_is_in_its_environment(monkeypatch: pytest.Monk
 
 ESCAPE = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-open(MARK, "w").write(str(child.pid))
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600) # " + MARK], start_new_session=True)
 """
 
 
-@pytest.mark.parametrize("afterwards", ["", "time.sleep(600)"])
-async def test_everything_that_it_started_ends_with_it(afterwards: str, tmp_path: Path) -> None:
-    mark = tmp_path / "child"
-    program = PLAIN + f"MARK = {str(mark)!r}\n" + ESCAPE + 'print(ask("?"))\n' + afterwards
-    if afterwards:
+@pytest.mark.parametrize("afterwards", ["assert child.poll() is None", "time.sleep(600)"])
+async def test_everything_that_it_started_ends_with_it(afterwards: str) -> None:
+    mark = uuid.uuid4().hex
+    program = PLAIN + f"MARK = {mark!r}\n" + ESCAPE + 'print(ask("?"))\n' + afterwards
+    if "sleep" in afterwards:
         with pytest.raises(AgentTimeout, match="time_limit_s"):
             await run(program, time_limit_s=5)
     else:
         await run(program)
-    assert not alive(int(mark.read_text()))
+    assert not running(mark)
 
 
-async def test_an_episode_that_is_cancelled_ends_its_agent(tmp_path: Path) -> None:
-    mark = tmp_path / "child"
-    program = PLAIN + f"MARK = {str(mark)!r}\n" + ESCAPE + "time.sleep(600)"
+async def test_an_episode_that_is_cancelled_ends_its_agent() -> None:
+    mark = uuid.uuid4().hex
+    program = PLAIN + f"MARK = {mark!r}\n" + ESCAPE + "time.sleep(600)"
     episode = asyncio.ensure_future(run(program))
-    await eventually(lambda: mark.exists() and mark.read_text() != "", timeout_s=10)
+    await eventually(lambda: len(running(mark)) > 1, timeout_s=60)
     episode.cancel()
     with pytest.raises(asyncio.CancelledError):
         await episode
-    assert not alive(int(mark.read_text()))
+    assert not running(mark)
 
 
 WORKER = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
-from trimtab.rollout.workflows.agent_process import AgentLimits, run_agent
+from trimtab.rollout.workflows.agent_files import readable
+from trimtab.rollout.workflows.agent_process import AgentLimits, AgentReach, run_agent
 folder = Path(sys.argv[1])
 limits = AgentLimits(time_s=600, memory_bytes=1 << 32, output_bytes=1000)
-command = [sys.executable, "-c", sys.argv[2]]
-asyncio.run(run_agent(command, environment={}, given=folder / "prompt", folder=folder, limits=limits))
+command = [sys.executable, "-c", sys.stdin.read()]
+reach = AgentReach(read=readable(command, source=None, more=(), executables=os.defpath), ports=[])
+asyncio.run(run_agent(command, environment={}, given=folder / "prompt", folder=folder, reach=reach, limits=limits))
 """
 
 
 async def test_a_worker_that_is_killed_takes_its_agents_with_it(tmp_path: Path) -> None:
-    mark = tmp_path / "child"
+    mark = uuid.uuid4().hex
     (tmp_path / "prompt").write_text("{}")
-    agent = f"MARK = {str(mark)!r}\n" + ESCAPE + "time.sleep(600)"
-    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), agent)
-    await eventually(lambda: mark.exists() and mark.read_text() != "", timeout_s=10)
+    (tmp_path / "agent").write_text(f"MARK = {mark!r}\n" + ESCAPE + "time.sleep(600)")
+    with (tmp_path / "agent").open() as program:
+        worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), stdin=program)
+    await eventually(lambda: len(running(mark)) > 1, timeout_s=60)
     worker.kill()
     await worker.wait()
-    await eventually(lambda: not alive(int(mark.read_text())), timeout_s=5)
+    await eventually(lambda: not running(mark), timeout_s=30)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +238,9 @@ async def test_output_without_end_is_cut_to_its_end() -> None:
         ({"environment": {"OPENAI_API_KEY": "mine"}}, "environment.OPENAI_API_KEY"),
         ({"environment": {"LEVEL": 3}}, "environment.LEVEL"),
         ({"memory_mib": 0}, "memory_mib"),
+        ({"readable": "/data"}, "a list of absolute paths"),
+        ({"readable": ["data"]}, "a list of absolute paths"),
+        ({"containment": "none"}, "required or best-effort"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
@@ -242,9 +248,12 @@ def test_arguments_that_make_no_sense_are_refused_by_name(arguments: dict[str, A
         ExternalAgent(**{"command": ["agent"], "reward": f"{REWARDS}:said_so", **arguments})
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def running(mark: str) -> list[int]:
+    """Processes with the mark among their arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found

@@ -26,3 +26,7 @@ def broken(work: AgentWork) -> float:
 
 def not_a_number(work: AgentWork) -> float:
     return float("nan")
+
+
+def one(work: AgentWork) -> float:
+    return 1.0

@@ -4,8 +4,8 @@ asked for side by side do not go beyond it together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 from trimtab.rollout.gateway.exchange import BudgetSpent
 
@@ -24,6 +24,15 @@ class BudgetLimits:
             limit = getattr(self, name)
             if limit is not None and limit <= 0:
                 raise ValueError(f"budget.{name} is {limit}; give a number above 0, or none at all")
+
+
+def budget_of(given: Mapping[str, float]) -> BudgetLimits:
+    """As a manifest says it."""
+    known = [each.name for each in fields(BudgetLimits)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"budget.{unknown[0]} is not known: there are {', '.join(known)}")
+    return BudgetLimits(**given)  # type: ignore[arg-type]
 
 
 class Budget:

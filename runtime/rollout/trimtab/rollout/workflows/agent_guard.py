@@ -3,67 +3,151 @@
 It is executed by its path, with the standard library alone, so that it starts within milliseconds. It adopts whatever
 loses its parent below it (Linux calls that a subreaper), so nothing gets away by starting a session of its own. The
 worker holds the other end of a pipe: when that closes, because the time is over or the worker is dead, all ends.
+
+What the agent may reach is taken from it between fork and exec, by landlock.py and seccomp.py beside this file;
+how many processes it has, by fork_permits.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
+import platform
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
+_CAPABILITIES_VERSION = 0x20080522
 _LOOK_S = 1.0
 """Between looks at the memory of all. Each reads a line about every process of the pod."""
 _KILL_AGAIN_S = 0.01
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_MAX_PROCESSES = 256
+_MAX_OPEN_FILES = 4096
+_MAX_FILE_BYTES = 4 << 30
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: Sequence[str]) -> None:
-    control, report, memory = (int(argument) for argument in arguments[:3])
-    if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    """With descriptors of the pipe that holds all, of the pipe for the report, and of a file with the limits."""
+    control, report, limits = (int(argument) for argument in arguments[:3])
+    with os.fdopen(limits, "rb") as file:
+        allowed = json.loads(file.read())
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the kernel lets no process adopt orphans")
     told, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        agent = subprocess.Popen(arguments[3:], start_new_session=True, preexec_fn=lambda: _confine(memory))  # noqa: PLW1509
+        agent, permits = _start(arguments[3:], allowed)
     except OSError as error:
         _tell(report, {"unstarted": f"{error.strerror}: {arguments[3]}"})
         return
-    ended: dict[str, object] = {"stopped": True}
-    while True:
-        ready, _, _ = select.select([control, told], [], [], _LOOK_S)
-        if control in ready:
-            break
-        if told in ready:
-            os.read(told, 4096)
-        code = _exit_code(agent.pid)
-        if code is not None:
-            ended = {"code": code}
-            break
-        if _resident(_descendants(os.getpid())) > memory:
-            ended = {"memory": True}
-            break
+    except (subprocess.SubprocessError, _Uncontained) as error:
+        _tell(report, {"uncontained": str(error)})
+        return
+    ended = _watch(agent.pid, permits, control=control, told=told, memory=allowed["memory"])
+    permits.close()
     _end_all()
     _tell(report, ended)
 
 
-def _confine(memory: int) -> None:
-    """Between fork and exec. Memory that is only reserved does not count: some runtimes reserve a terabyte."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+class _Uncontained(Exception):
+    """The kernel refused to contain it."""
+
+
+def _start(command: Sequence[str], allowed: dict[str, Any]) -> tuple[subprocess.Popen[bytes], Any]:
+    landlock, seccomp, fork_permits = _beside("landlock"), _beside("seccomp"), _beside("fork_permits")
+    machine = platform.machine()
+    receives, sends = socket.socketpair()
+    try:
+        rules = landlock.Ruleset(ports=allowed["ports"]) if landlock.version() else None
+        if rules is not None:
+            rules.let_list(allowed["listed"])
+            rules.let_read(allowed["read"])
+            rules.let_use(allowed["devices"])
+            rules.let_write(allowed["write"])
+        steps = seccomp.program(network=allowed["ports"] is None, machine=machine)
+    except (OSError, seccomp.Unfiltered) as error:
+        raise _Uncontained(str(error)) from None
+
+    def confine() -> None:
+        """Between fork and exec. Memory that is only reserved does not count: some runtimes reserve a terabyte."""
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed["memory"], allowed["memory"]))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
+        _lower(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
+        _drop_capabilities()
+        seccomp.give_up_privileges()
+        if rules is not None:
+            rules.restrict()
+        socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
+
+    agent = subprocess.Popen(command, start_new_session=True, preexec_fn=confine)  # noqa: PLW1509
+    _, (listener,), _, _ = socket.recv_fds(receives, 1, 1)
+    permits = fork_permits.ForkPermits(listener, most=_MAX_PROCESSES, count=lambda: len(_descendants(os.getpid())))
+    return agent, permits
+
+
+def _beside(name: str) -> ModuleType:
+    """No path leads to it: this file is run without the folders that modules come from."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _lower(limit: int, most: int) -> None:
+    _, hard = resource.getrlimit(limit)
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (least, least))
+
+
+def _drop_capabilities() -> None:
+    """A worker that is root on its own machine has some. No program gives them back."""
+    capability = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+
+
+def _watch(agent: int, permits: Any, *, control: int, told: int, memory: int) -> dict[str, object]:
+    looks_at = time.monotonic() + _LOOK_S
+    while True:
+        ready, _, _ = select.select([control, told, permits], [], [], max(0.0, looks_at - time.monotonic()))
+        if control in ready:
+            return {"stopped": True}
+        if told in ready:
+            os.read(told, 4096)
+        code = _exit_code(agent)
+        if code is not None:
+            return {"code": code}
+        if permits in ready:
+            permits.answer()
+        if time.monotonic() >= looks_at:
+            if _resident(_descendants(os.getpid())) > memory:
+                return {"memory": True}
+            looks_at = time.monotonic() + _LOOK_S
 
 
 def _exit_code(agent: int) -> int | None:

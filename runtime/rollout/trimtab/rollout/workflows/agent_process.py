@@ -14,12 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from trimtab.rollout.workflows import landlock
+from trimtab.rollout.workflows.agent_files import DEVICES, Readable
 from trimtab.rollout.workflows.errors import WorkflowError
 
 _GUARD = Path(__file__).with_name("agent_guard.py")
 _END_TIMEOUT_S = 10.0
 _READ_BYTES = 1 << 16
 _SHOWN = 2000
+_SIGNS_OF_CONTAINMENT = ("Permission denied", "PermissionError", "Operation not permitted", "EACCES", "EPERM")
+_CONTAINED = (
+    " (an agent reads what programs need, writes in its own folder and asks the gateway: see readable and network)"
+)
 
 
 class AgentFailed(WorkflowError):
@@ -32,6 +38,12 @@ class AgentTimeout(WorkflowError):
     """It did not come to its end in time."""
 
     kind = "agent-timeout"
+
+
+class AgentUncontained(WorkflowError):
+    """It was not started, because it could have reached what it must not."""
+
+    kind = "agent-uncontained"
 
 
 class AgentOutOfMemory(WorkflowError):
@@ -50,6 +62,17 @@ class AgentLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgentReach:
+    """What it may reach besides its folder, in which it may do everything."""
+
+    read: Readable
+    ports: Sequence[int] | None
+    """Of TCP, that it may connect to. None: the network, as far as the pod may."""
+    complete: bool = True
+    """It does not run where the kernel cannot keep it to this."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentOutput:
     """The end of what it wrote to standard output and to standard error."""
 
@@ -63,23 +86,34 @@ async def run_agent(
     environment: Mapping[str, str],
     given: Path,
     folder: Path,
+    reach: AgentReach,
     limits: AgentLimits,
 ) -> AgentOutput:
     """Run it in `folder` with the file `given` as its input, until it ends by itself without an error.
 
     Raises a WorkflowError otherwise. However it ends, and when the episode is cancelled, all that it started ends too.
     """
-    with _pipe() as (control, hold), _pipe() as (report, told):
+    if reach.complete:
+        _check_kernel(landlock.version())
+    allowed = {
+        "memory": limits.memory_bytes,
+        "ports": reach.ports,
+        "listed": reach.read.listed,
+        "read": reach.read.whole,
+        "devices": DEVICES,
+        "write": [str(folder)],
+    }
+    with _pipe() as (control, hold), _pipe() as (report, told), _file(json.dumps(allowed)) as bounds:
         with given.open("rb") as read_from:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_GUARD)),
-                *(str(control.fileno()), str(told.fileno()), str(limits.memory_bytes), *command),
+                *(str(control.fileno()), str(told.fileno()), str(bounds.fileno()), *command),
                 stdin=read_from,
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=folder,
                 env=dict(environment),
-                pass_fds=(control.fileno(), told.fileno()),
+                pass_fds=(control.fileno(), told.fileno(), bounds.fileno()),
                 start_new_session=True,
             )
         told.close()
@@ -105,15 +139,30 @@ async def run_agent(
     return AgentOutput(output=output, errors=errors)
 
 
+def _check_kernel(version: int) -> None:
+    able = landlock.missing(version)
+    if able:
+        raise AgentUncontained(
+            f"under this kernel (Landlock {version or 'is missing'}) an agent could {', '.join(able)}: use nodes with "
+            f"Linux {landlock.COMPLETE_SINCE} or newer, whose container runtime lets pods use Landlock, or accept that "
+            "with `containment: best-effort`"
+        )
+
+
 def _check(ended: Mapping[str, object], *, command: Sequence[str], errors: str, memory_bytes: int) -> None:
     if ended.get("code") == 0:
         return
     if "memory" in ended:
         raise AgentOutOfMemory(f"{command[0]} took more than {memory_bytes >> 20} MiB: see memory_mib")
+    if "uncontained" in ended:
+        raise AgentUncontained(
+            f"{command[0]} was not started, because it could not be contained: {ended['uncontained']}"
+        )
     if "unstarted" in ended:
         raise AgentFailed(f"command: it cannot be started: {ended['unstarted']}")
     why = f"ended with {ended['code']}" if "code" in ended else "was lost with its guard"
-    raise AgentFailed(f"{command[0]} {why}: {errors[-_SHOWN:].strip() or 'it wrote nothing to standard error'}")
+    hint = _CONTAINED if any(sign in errors for sign in _SIGNS_OF_CONTAINMENT) else ""
+    raise AgentFailed(f"{command[0]} {why}: {errors[-_SHOWN:].strip() or 'it wrote nothing to standard error'}{hint}")
 
 
 async def _tail(stream: asyncio.StreamReader, keep: int) -> str:
@@ -134,3 +183,12 @@ def _pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
     read, write = os.pipe()
     with os.fdopen(read, "rb") as receives, os.fdopen(write, "wb") as sends:
         yield receives, sends
+
+
+@contextmanager
+def _file(text: str) -> Iterator[BinaryIO]:
+    """In memory: the list can be longer than an argument, or than what waits in a pipe."""
+    with os.fdopen(os.memfd_create("agent"), "w+b") as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file

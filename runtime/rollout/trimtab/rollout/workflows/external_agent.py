@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from trimtab.rollout.workflows.agent_process import AgentFailed, AgentLimits, run_agent
+import structlog
+
+from trimtab.rollout.gateway.budget import budget_of
+from trimtab.rollout.workflows import landlock
+from trimtab.rollout.workflows.agent_files import Readable, readable
+from trimtab.rollout.workflows.agent_folder import agent_folder, make_harmless
+from trimtab.rollout.workflows.agent_process import AgentFailed, AgentLimits, AgentReach, run_agent
 from trimtab.rollout.workflows.agent_reward import (
     AgentReward,
     AgentWork,
@@ -23,14 +26,18 @@ from trimtab.rollout.workflows.agent_reward import (
     RewardFunction,
     Rewards,
 )
-from trimtab.rollout.workflows.team import AgentEndpoint, Assignment, BudgetLimits, Episode, ScoredConversation, Team
+from trimtab.rollout.workflows.team import AgentEndpoint, Assignment, Episode, ScoredConversation, Team
 
 _OURS = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE")
+_REQUIRED, _BEST_EFFORT = "required", "best-effort"
 _EXECUTABLES = os.environ.get("PATH", os.defpath)
 # Of the episode's time, for the reward and for what is to be cleared up.
 _AFTERWARDS_SHARE = 0.1
 _UNKNOWN = math.nan
 """Until the reward is known. No row with it is ever sent."""
+
+
+_log = structlog.get_logger(__name__)
 
 
 class ExternalAgent:
@@ -39,6 +46,10 @@ class ExternalAgent:
     It has no variables but PATH, HOME, TMPDIR, LANG, those that lead to the gateway, and `environment`. What it is
     worth says `reward`, a function `module:function`, or `reward_url`. An agent that ends with an error, or that never
     asks a role, is a failed episode.
+
+    It reads what programs need, the code of the job and `readable`, writes in its own folder alone, and connects to the
+    gateway alone, unless it has the `network`. It does not run where it cannot be kept to that, unless `containment` is
+    best-effort.
     """
 
     def __init__(
@@ -54,39 +65,69 @@ class ExternalAgent:
         reward_timeout_s: float = 60.0,
         budget: Mapping[str, float] | None = None,
         keep_thoughts: bool = False,
+        readable: Sequence[str] = (),
+        network: bool = False,
+        containment: str = _REQUIRED,
     ) -> None:
         if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
             raise ValueError(f"command is {command!r:.200}: a list of words is needed, such as [python, agent.py]")
-        self._command = tuple(command)
+        self.command = tuple(command)
         self._reward = _reward(reward, reward_url, timeout_s=reward_timeout_s)
         self._environment = _environment(environment or {})
-        self._budget = _budget(budget or {})
+        self._budget = budget_of(budget or {})
         self._keep_thoughts = keep_thoughts
         for name, limit in (("time_limit_s", time_limit_s), ("memory_mib", memory_mib), ("output_kib", output_kib)):
             if limit <= 0:
                 raise ValueError(f"{name} is {limit}: it must be more than 0")
+        if isinstance(readable, str) or not all(isinstance(path, str) and path.startswith("/") for path in readable):
+            raise ValueError(f"readable is {readable!r:.200}: a list of absolute paths is needed, such as [/data]")
+        if containment not in (_REQUIRED, _BEST_EFFORT):
+            raise ValueError(f"containment is {containment!r:.200}: it is {_REQUIRED} or {_BEST_EFFORT}")
+        self._readable = tuple(readable)
+        self._network = bool(network)
+        self._contained = containment == _REQUIRED
+        self._source: Path | None = None
+        self._files: Readable | None = None
+        if lacking := landlock.missing(landlock.version()):
+            _log.error("agents_uncontained", containment=containment, agents_could=list(lacking))
         self._limits = AgentLimits(time_s=time_limit_s, memory_bytes=memory_mib << 20, output_bytes=output_kib << 10)
+
+    def read_from(self, source: Path) -> None:
+        """Words of the command that are files of the user's code are found there, and so are modules."""
+        self._source = source.resolve()
+        self.command = tuple(
+            str(self._source / word) if (self._source / word).is_file() else word for word in self.command
+        )
 
     async def run(self, task: Assignment, team: Team, /) -> Episode:
         endpoint = team.endpoint(budget=self._budget, keep_thoughts=self._keep_thoughts)
-        async with endpoint as asked, _scratch() as folder:
+        async with endpoint as asked, agent_folder() as folder:
             prompt = folder / "prompt.json"
             prompt.write_text(json.dumps(dict(task.prompt)), encoding="utf-8")
             ran = await run_agent(
-                self._command,
+                self.command,
                 environment=self._variables(asked, folder, prompt),
                 given=prompt,
                 folder=folder,
+                reach=self._reach(asked),
                 limits=self._within(task.deadline_s),
             )
+            await make_harmless(folder)
             spoken = asked.scored(_UNKNOWN)
             if not spoken:
                 raise AgentFailed(
-                    f"{self._command[0]} ended without asking any role that learns: it must use OPENAI_BASE_URL or "
+                    f"{self.command[0]} ended without asking any role that learns: it must use OPENAI_BASE_URL or "
                     f"ANTHROPIC_BASE_URL of its environment, and the name of a role as its model"
                 )
             work = AgentWork(prompt=task.prompt, output=ran.output, errors=ran.errors, folder=folder)
             return _rewarded(spoken, await self._reward.of(work))
+
+    def _reach(self, endpoint: AgentEndpoint) -> AgentReach:
+        if self._files is None:
+            path = self._environment.get("PATH", _EXECUTABLES)
+            self._files = readable(self.command, source=self._source, more=self._readable, executables=path)
+        ports = None if self._network else [urlsplit(endpoint.url).port or 80]
+        return AgentReach(read=self._files, ports=ports, complete=self._contained)
 
     def _within(self, deadline_s: float) -> AgentLimits:
         time_s = min(self._limits.time_s, deadline_s * (1 - _AFTERWARDS_SHARE))
@@ -101,6 +142,7 @@ class ExternalAgent:
             "HOME": str(folder),
             "TMPDIR": str(folder),
             "LANG": "C.UTF-8",
+            **({} if self._source is None else {"PYTHONPATH": str(self._source)}),
             **self._environment,
             "OPENAI_BASE_URL": endpoint.openai_url,
             "OPENAI_API_KEY": endpoint.key,
@@ -116,14 +158,6 @@ def _reward(function: str | None, url: str | None, *, timeout_s: float) -> Agent
     if url is not None and function is None:
         return RewardEndpoint(url, timeout_s=timeout_s)
     raise ValueError("give either reward, the function `module:function`, or reward_url")
-
-
-def _budget(given: Mapping[str, float]) -> BudgetLimits:
-    known = [each.name for each in fields(BudgetLimits)]
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise ValueError(f"budget.{unknown[0]} is not known: there are {', '.join(known)}")
-    return BudgetLimits(**given)  # type: ignore[arg-type]
 
 
 def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:
@@ -144,14 +178,3 @@ def _rewarded(spoken: Sequence[ScoredConversation], rewards: Rewards) -> Episode
         reward = rewards[role] if isinstance(rewards, Mapping) else rewards
         scored.append(replace(one, reward=reward))
     return Episode(tuple(scored))
-
-
-@asynccontextmanager
-async def _scratch() -> AsyncIterator[Path]:
-    """A folder of the episode's own."""
-    folder = Path(tempfile.mkdtemp(prefix="agent-"))
-    try:
-        yield folder
-    finally:
-        # An agent can write more than is removed in a moment.
-        await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))

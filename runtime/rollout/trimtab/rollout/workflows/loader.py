@@ -29,4 +29,7 @@ def load_workflow(spec: WorkflowSpec, *, folder: Path, roles: Collection[str]) -
             f"{spec.entrypoint} needs the roles {', '.join(sorted(needed))}, the job has {', '.join(sorted(roles))}: "
             "set workflow.roles"
         )
+    read_from = getattr(workflow, "read_from", None)
+    if source is not None and read_from is not None:
+        read_from(source)
     return cast(Workflow, workflow)

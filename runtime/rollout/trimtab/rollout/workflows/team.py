@@ -203,7 +203,8 @@ class Team:
 class Workflow(Protocol):
     """The class named by workflow.entrypoint, made once per worker with workflow.args.
 
-    It may have `roles`, the names of the roles it needs; a job with others is refused when the worker starts.
+    It may have `roles`, the names of the roles it needs; a job with others is refused when the worker starts. And it
+    may have `read_from`, which is told the folder of workflow.source.
     """
 
     async def run(self, task: Assignment, team: Team, /) -> Episode: ...
