@@ -11,6 +11,7 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.gateway.gateway import running_gateway
 from trimtab.rollout.gateway.tally import GatewayMetrics
+from trimtab.rollout.tokenizer import Tokenizer
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.team import Assignment, Role, Team
 
@@ -23,10 +24,12 @@ def lines(*said: str) -> Script:
 
 
 @asynccontextmanager
-async def scripted_team(task: Assignment, scripts: Mapping[str, Script]) -> AsyncIterator[Team]:
+async def scripted_team(
+    task: Assignment, scripts: Mapping[str, Script], *, tokenizer: Tokenizer = CHAT
+) -> AsyncIterator[Team]:
     sampling = SamplingSettings(max_new_tokens=1 << 16)
     roles = {
-        name: Role(name=name, policy=name, tokenizer=CHAT, sampler=script, sampling=sampling)
+        name: Role(name=name, policy=name, tokenizer=tokenizer, sampler=script, sampling=sampling)
         for name, script in scripts.items()
     }
     metrics = GatewayMetrics(Metrics())
