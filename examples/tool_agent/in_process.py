@@ -14,7 +14,7 @@ from trimtab.rollout.workflows.team import Assignment, Episode, Team
 class InProcess:
     def __init__(self) -> None:
         # One for all: making a client takes longer than an episode. Address and key are those of the episode.
-        self._client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1", max_retries=0)
+        self._client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1", timeout=300, max_retries=0)
 
     async def run(self, task: Assignment, team: Team, /) -> Episode:
         async with team.endpoint() as endpoint:

@@ -1,5 +1,5 @@
-"""Makes what the agent learns from: a tiny Llama with random weights, a tokenizer with a chat template that knows tools,
-and boxes to open.
+"""Makes what the agent learns from: a tiny Llama with random weights, a tokenizer whose chat template knows tools, and
+boxes to open.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import re
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -15,13 +16,14 @@ from transformers import PreTrainedTokenizerFast
 from examples.largest_digit import write_rows
 from examples.tiny_model import make_model
 
-BOXES = 5
+BOXES = 4
 MARKS = ("<end>", "<user>", "<assistant>", "<tool>", "<tools>")
-CALL = ('<tool_call>{"name": "open", "arguments": {"box": ', "}}</tool_call>")
-"""What stands around the number of a box in a call: a token each, as others have for what they often say."""
-PIECES = (*MARKS, *CALL, *map(str, range(BOXES)), "open", "?")
+CALL = '<tool_call>{"name": "open", "arguments": {"box": '
+ENDS = tuple(f"{box}}}}}</tool_call>" for box in range(BOXES))
+"""A call is two tokens, as tokenizers have one for what is often said."""
+PIECES = (*MARKS, CALL, *ENDS, *map(str, range(BOXES)), "?")
 TEMPLATE = """\
-{%- if tools %}<tools>{% for tool in tools %}{{ tool.function.name }}{% endfor %}<end>{% endif %}
+{%- if tools %}<tools>{% endif %}
 {%- for message in messages %}<{{ message.role }}>{{ message.content or '' }}
 {%- for call in message.tool_calls or [] -%}
 <tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
@@ -35,8 +37,8 @@ def make_tokenizer(folder: Path) -> None:
     """A token for every piece; anything else is the last."""
     vocabulary = {piece: number for number, piece in enumerate(PIECES)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, PIECES[-1]))
-    around_box = '<tool_call>\\{"name": "open", "arguments": \\{"box": |\\}\\}</tool_call>'
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{around_box}|open|."), behavior="isolated")
+    longest = "|".join(map(re.escape, (CALL, *ENDS)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{longest}|."), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     end, *others = MARKS
     PreTrainedTokenizerFast(

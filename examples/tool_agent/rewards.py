@@ -19,9 +19,9 @@ def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
     if not opened:
         return 0.1 if answer.startswith(_BEGINS) else 0.0
     if opened != [box]:
-        return 0.2
+        return 0.3
     inside = prompt["boxes"][box]
-    return 0.4 + 0.2 * answer.startswith(inside) + 0.4 * (answer == inside)
+    return 0.5 + 0.2 * answer.startswith(inside) + 0.3 * (answer == inside)
 
 
 def of_output(work: AgentWork) -> float:
