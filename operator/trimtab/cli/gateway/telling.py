@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import ContextVar
+from typing import Any, cast
 
 from trimtab.fabric.metrics import Metrics
 from trimtab.rollout.gateway.exchange import Answer, Ask, GatewayError, Piece
@@ -50,24 +52,23 @@ class ToldSession:
     async def stream(self, ask: Ask) -> AsyncIterator[Piece | Answer]:
         counts: Counter[Counted] = Counter()
         answers: list[Answer] = []
-        parts = self.session.stream(ask)
-        try:
-            while True:
-                # Every part is asked for by a task with a context of its own.
-                _request.set(counts)
-                part = await anext(parts, None)
-                if part is None:
-                    return
-                if isinstance(part, Answer):
-                    answers.append(part)
-                    if len(answers) == ask.count:
-                        self._tell(line(ask.role, answers, counts))
-                yield part
-        except GatewayError as error:
-            self._tell(f"{ask.role}: refused: {error}")
-            raise
-        finally:
-            await parts.aclose()
+        # A generator, in the session that there is: what is given up is told so.
+        async with aclosing(cast(Any, self.session.stream(ask))) as parts:
+            try:
+                while True:
+                    # Every part is asked for by a task with a context of its own.
+                    _request.set(counts)
+                    part = await anext(parts, None)
+                    if part is None:
+                        return
+                    if isinstance(part, Answer):
+                        answers.append(part)
+                        if len(answers) == ask.count:
+                            self._tell(line(ask.role, answers, counts))
+                    yield part
+            except GatewayError as error:
+                self._tell(f"{ask.role}: refused: {error}")
+                raise
 
 
 def line(role: str, answers: Sequence[Answer], counts: Mapping[Counted, int]) -> str:
