@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,8 +19,12 @@ def make_tokenizer(folder: Path, *, characters: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False).save_pretrained(folder)
 
 
-def make_model(folder: Path, *, characters: str, seed: int, width: int = 64, layers: int = 2) -> None:
-    """Two layers of 64 learn in a minute or two what larger ones learn in three."""
+def make_model(
+    folder: Path, *, characters: Sequence[str], seed: int, width: int = 64, layers: int = 2, end: int | None = None
+) -> None:
+    """Two layers of 64 learn in a minute or two what larger ones learn in three. `end` is the token that ends an
+    answer, where one does.
+    """
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(characters),
@@ -31,7 +36,7 @@ def make_model(folder: Path, *, characters: str, seed: int, width: int = 64, lay
         max_position_embeddings=64,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=None,
+        eos_token_id=end,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     let_others_read(folder)

@@ -101,10 +101,10 @@ def _settings(state_folder: Path | None) -> Iterator[_Settings]:
         with held(state_folder), EmbeddedNats(state_folder / "nats", supervise=False) as server:
             yield _Settings(nats=server.settings)
     except StateFolderInUse:
-        yield load_settings(_environment(state_folder), _Settings)
+        yield load_settings(left_environment(state_folder), _Settings)
 
 
-def _environment(state_folder: Path) -> dict[str, str]:
+def left_environment(state_folder: Path) -> dict[str, str]:
     """As a running job has left it for people's shells."""
     file = state_folder / "environment"
     if not file.is_file():

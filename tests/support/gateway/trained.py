@@ -15,11 +15,11 @@ from trimtab.rollout.tokenizer import Tokenizer
 from trimtab.rollout.workflows.forest import forest_of
 
 
-def check_trained(session: EpisodeSession, talker: Talker) -> None:
+def check_trained(session: EpisodeSession, talker: Talker, *, role: str = "solver") -> None:
     """Each is there once, behind the very tokens that it was sampled behind, and nothing else is trained. A token is
     known by its logprob, which no other has.
     """
-    rows = forest_of("solver", session.scored(1.0)).rows
+    rows = forest_of(role, session.scored(1.0)).rows
     found: dict[float, tuple[int, ...]] = {}
     for row in rows:
         logprobs, at = iter(row.logprobs), 0

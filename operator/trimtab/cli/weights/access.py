@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -144,11 +144,12 @@ def with_weights(
     *,
     policy: str | None,
     failures: tuple[type[Exception], ...] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> Result:
     """Runs a command's work. Besides what stores and settings fail with, `failures` are told as they read."""
     expected: tuple[type[Exception], ...] = (*_FAILURES, *failures)
     try:
-        settings = load_settings(os.environ, _Settings)
+        settings = load_settings(environment, _Settings)
         configure_logs(
             LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
         )

@@ -1,0 +1,29 @@
+"""What an episode of the agent is worth. A model with random weights gets there by steps: a call that begins, a call
+that is one, the right box, the right answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.rollout.workflows.agent_reward import AgentWork
+
+_BEGINS = "<tool_call>"
+
+
+def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
+    """1 for the right answer from the right box, and nothing else."""
+    opened, answer, box = outcome["opened"], outcome["answer"], int(prompt["prompt"])
+    if not opened:
+        return 0.1 if answer.startswith(_BEGINS) else 0.0
+    if opened != [box]:
+        return 0.3
+    inside = prompt["boxes"][box]
+    return 0.5 + 0.2 * answer.startswith(inside) + 0.3 * (answer == inside)
+
+
+def of_output(work: AgentWork) -> float:
+    """For the agent as a command, which prints its outcome."""
+    return worth(work.prompt, json.loads(work.output))
