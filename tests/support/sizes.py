@@ -27,9 +27,19 @@ class Drains:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgentStorm:
+    seconds: float
+    swap_every_s: float
+    kill_every_s: float
+    agents: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     dataflow_storm: DataflowStorm
     drains: Drains
+    agent_storm: AgentStorm
+    """Of agents that ask through the gateway, while weights are swapped and the engine is killed."""
     interrupted_jobs: bool
     """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
     quickstart_replicas: int
@@ -53,6 +63,7 @@ class Sizes:
 SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=18.0, service_kills=4, kills=1, steps=3, everything=False),
     drains=Drains(tasks=80, scale_downs=3, kills=1, slow_every=8),
+    agent_storm=AgentStorm(seconds=6.0, swap_every_s=1.0, kill_every_s=3.0, agents=4),
     interrupted_jobs=False,
     quickstart_replicas=2,
     examples=60,
@@ -68,6 +79,7 @@ SMALL = Sizes(
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
+    agent_storm=AgentStorm(seconds=60.0, swap_every_s=1.0, kill_every_s=10.0, agents=8),
     interrupted_jobs=True,
     quickstart_replicas=3,
     examples=300,

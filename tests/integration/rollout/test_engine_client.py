@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -112,6 +113,28 @@ async def test_what_the_engine_does_not_take_is_a_refusal_with_its_reason(engine
     with pytest.raises(EngineRefused, match="404"):
         await engine.update_weights_from_tensor(["AA=="], load_format=None, weight_version="1.1", timeout_s=D)
     assert (await engine.model_info(timeout_s=D)).weight_version == "0"
+
+
+async def test_who_listens_is_told_what_the_answer_begins_with(engine: EngineClient) -> None:
+    whole = await ask(engine)
+    told: list[Generated] = []
+    answer = await engine.generate((1, 2), LONG, request_id="r", weight_version="0", progress=told.append)
+    assert answer.token_ids == whole.token_ids
+    assert answer.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
+    assert answer.weight_runs == whole.weight_runs
+    heard = tuple(token for part in told for token in part.token_ids)
+    assert len(told) > 1
+    assert answer.token_ids[: len(heard)] == heard
+    assert len(heard) < len(answer.token_ids), "the last token comes with the end"
+
+
+async def test_a_stream_is_of_one_prompt(engine: EngineClient, engine_process: EngineProcess) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{engine_process.url}/generate", json={"input_ids": [[1], [2]], "stream": True}) as response,
+    ):
+        assert response.status == 400
+        assert "stream: give one prompt" in await response.text()
 
 
 async def test_one_client_outlives_its_engine(engine: EngineClient, engine_process: EngineProcess) -> None:

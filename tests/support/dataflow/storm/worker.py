@@ -32,7 +32,7 @@ from trimtab.fabric.wire.spans import merged, model_span
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.freshness import Freshness
-from trimtab.rollout.policy.sampler import Completion, PolicySampler
+from trimtab.rollout.policy.sampler import Completion, Listener, PolicySampler
 from trimtab.rollout.worker.concurrency import Concurrency
 from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
@@ -102,7 +102,13 @@ class SlowSampler(PolicySampler):
         self._read_at = float("-inf")
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
         chance = random.Random(f"{settings.seed}")
         short = fate(request_id.split(".")[0]) is Fate.SHORT

@@ -72,6 +72,21 @@ def test_an_engine_that_does_not_account_for_tokens_says_nothing_of_them() -> No
     assert answer.whole().token_ids == (7, 8, 9, 5)
 
 
+def test_an_engine_may_account_for_all_tokens_at_the_end_alone() -> None:
+    """As SGLang does."""
+    told: list[Generated] = []
+    answer = StreamedAnswer(told.append, truncated=None)
+    first = event(0, 2, repeats=True)
+    del first["meta_info"]["weight_versions"]
+    answer.take(first)
+    answer.take(event(2, 4, repeats=True, finish={"type": "length", "length": 4}))
+    assert told[0].weight_runs is None
+    assert answer.whole().weight_runs == (
+        WeightRun(weight_version="0", length=3),
+        WeightRun(weight_version="1.1", length=1),
+    )
+
+
 def test_logprobs_are_of_what_was_drawn_from_in_every_part() -> None:
     likeliest = [[math.log(0.5), 3, None], [math.log(0.3), 4, None]]
     told: list[Generated] = []

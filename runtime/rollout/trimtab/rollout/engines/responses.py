@@ -103,7 +103,7 @@ def _generated(answer: Mapping[str, Any]) -> Generated:
         logprobs=tuple(float(pair[0]) for pair in pairs),
         finish=meta["finish_reason"]["type"],
         weight_version=str(meta["weight_version"]),
-        weight_runs=_weight_runs(meta.get("weight_versions"), tokens=len(pairs)),
+        weight_runs=weight_runs(meta.get("weight_versions"), tokens=len(pairs)),
     )
 
 
@@ -119,7 +119,7 @@ def _renormalized(part: Generated, settings: SamplingSettings, answer: Mapping[s
     return replace(part, logprobs=tuple(logprobs))
 
 
-def _weight_runs(spans: Any, *, tokens: int) -> tuple[WeightRun, ...] | None:
+def weight_runs(spans: Any, *, tokens: int) -> tuple[WeightRun, ...] | None:
     if spans is None:
         return None
     runs: list[WeightRun] = []

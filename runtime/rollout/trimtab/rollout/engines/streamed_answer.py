@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from trimtab.rollout.engines import responses
@@ -33,7 +32,7 @@ class StreamedAnswer:
         self._truncated = truncated
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
-        self._runs: list[WeightRun] = []
+        self._runs: tuple[WeightRun, ...] | None = None
         self._end: Generated | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -42,12 +41,16 @@ class StreamedAnswer:
             raise _failure(event["error"])
         try:
             news, ended = _news(event, have=len(self._token_ids))
+            if ended:
+                # SGLang accounts for all tokens here, and for none on the way.
+                meta = event["meta_info"]
+                total = int(meta["output_token_logprobs_length"])
+                self._runs = responses.weight_runs(meta.get("weight_versions"), tokens=total)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(f"/generate streamed something else than the contract says: {error!r}") from None
         part = responses.generated(news, truncated=self._truncated)
         self._token_ids += part.token_ids
         self._logprobs += part.logprobs
-        self._runs += part.weight_runs or ()
         if ended:
             self._end = part
         elif part.token_ids:
@@ -61,7 +64,7 @@ class StreamedAnswer:
             self._end,
             token_ids=tuple(self._token_ids),
             logprobs=tuple(self._logprobs),
-            weight_runs=None if self._end.weight_runs is None else _merged(self._runs),
+            weight_runs=self._runs,
         )
 
 
@@ -91,13 +94,6 @@ def _new_ones(listed: Sequence[Any], name: str, *, have: int, total: int) -> Seq
     if len(listed) == total - have:
         return listed
     raise ValueError(f"{name} has {len(listed)} after {have} of {total}")
-
-
-def _merged(runs: Sequence[WeightRun]) -> tuple[WeightRun, ...]:
-    return tuple(
-        WeightRun(weight_version=version, length=sum(run.length for run in group))
-        for version, group in groupby(runs, key=lambda run: run.weight_version)
-    )
 
 
 def _failure(error: Any) -> EngineError:

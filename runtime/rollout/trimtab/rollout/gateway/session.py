@@ -78,9 +78,10 @@ class EpisodeSession:
             for answer in answers:
                 yield answer
         finally:
-            if not speaking.done():
-                speaking.cancel()
-                await asyncio.wait({speaking}, timeout=_CANCEL_S)
+            speaking.cancel()  # of no effect on what is done
+            await asyncio.wait({speaking}, timeout=_CANCEL_S)
+            if speaking.done() and not speaking.cancelled():
+                speaking.exception()  # whoever left does not want to know
 
     def close(self) -> None:
         """Nothing is answered from now on. What is under way comes to its end."""

@@ -27,10 +27,9 @@ class Shown:
         self._reads_marks = marks is not None
         self._text = LiveText(marks or tokenizer.decode)
         self._stop = StopGuard(ask.stop)
-        self._plain: list[str] | None = None
+        self._plain: list[str] | None = [] if isinstance(ask.messages, str) else None
+        """What is no chat is text and nothing else."""
         self._reader = Reader(place.family.calls, new_id=new_call_id, index=index, thinking=place.thinking)
-        if isinstance(ask.messages, str):
-            self._plain = []
         self._written: list[str] = []
         self._last_mark: list[int] = []
         """The latest token, where it is one that may be the end of the turn: that is not shown."""
