@@ -117,10 +117,11 @@ async def swap(weights: WeightsOfJob) -> None:
         await asyncio.sleep(SWAP_S)
 
 
-async def kill(engine: EngineProcess) -> None:
+async def kill(engine: EngineProcess, deaths: list[float]) -> None:
     while True:
         await asyncio.sleep(KILL_S)
         engine.kill()
+        deaths.append(time.monotonic())
         engine.start()
         await engine.serves()
 
@@ -171,21 +172,25 @@ async def check(workflow: Workflow, engine: EngineProcess, weights: WeightsOfJob
     tap = Tap()
     await engine.serves()
     rows: list[Row] = []
+    deaths: list[float] = []
+    episodes = 0
     async with (
         engine_behind(engine.url, tap.listen) as url,
         weights.worker_policy(url) as served,
         beside(swap(weights)),
-        beside(kill(engine)),
+        beside(kill(engine, deaths)),
     ):
-        for number in range(EPISODES):
-            task = Assignment(prompt=PROMPT, seed=number, request_id=f"t.{number}", deadline_s=DEADLINE_S)
+        # Until the engine has died between two of them, or within one.
+        while episodes < EPISODES or not deaths or tap.lost == 0:
+            task = Assignment(prompt=PROMPT, seed=episodes, request_id=f"t.{episodes}", deadline_s=DEADLINE_S)
             async with team_of(served, task) as team:
                 episode = await workflow.run(task, team)
             rows += forest_of("solver", episode.scored).rows
+            episodes += 1
         sampled = served.sampler.sampled_tokens
     assert tap.check(rows) == sampled
-    assert sum(len(row.turns) for row in rows) >= 3 * EPISODES
+    assert sum(len(row.turns) for row in rows) >= 3 * episodes
     # A conversation whose words come back as they were said is one row. An answer without a word need not come back.
     silent = sum(turn.tokens <= 1 for row in rows for turn in row.turns)
-    assert EPISODES <= len(rows) <= EPISODES + silent or rewrites
+    assert episodes <= len(rows) <= episodes + silent or rewrites
     assert len({span.version for row in rows for span in row.spans if span.version is not None}) > 1
