@@ -300,6 +300,26 @@ async def test_an_agent_that_cannot_be_contained_does_not_run(places: Places, mo
     assert not (places.folder / "ran").exists()
 
 
+async def test_an_agent_that_the_kernel_refuses_to_contain_does_not_run(places: Places) -> None:
+    """It has one listener for permits at most, so none for an agent within an agent."""
+    guard = Path(landlock.__file__).with_name("agent_guard.py")
+    program = "\n".join(
+        [
+            "import json, os, subprocess, sys",
+            "limits = {'memory': 1 << 30, 'ports': [], 'listed': [], 'read': ['/'], 'devices': [], 'write': ['.']}",
+            "bounds = os.memfd_create('x')",
+            "os.write(bounds, json.dumps(limits).encode()); os.lseek(bounds, 0, 0)",
+            "(control, hold), (report, told) = os.pipe(), os.pipe()",
+            f"words = [sys.executable, '-I', '-S', {str(guard)!r}, str(control), str(told), str(bounds)]",
+            "subprocess.run([*words, '/bin/touch', 'ran'], pass_fds=(control, told, bounds), check=True)",
+            "print(os.read(report, 4096).decode())",
+        ]
+    )
+    ended = json.loads(await run(places.folder, program, more=[str(guard.parent)]))
+    assert "busy" in ended["uncontained"]
+    assert not (places.folder / "ran").exists()
+
+
 def test_folders_of_agents_are_their_own(tmp_path: Path) -> None:
     async def mode() -> int:
         async with agent_folder() as folder:

@@ -92,13 +92,25 @@ def _start(command: Sequence[str], allowed: dict[str, Any]) -> tuple[subprocess.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
         _lower(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
-        _drop_capabilities()
-        seccomp.give_up_privileges()
-        if rules is not None:
-            rules.restrict()
-        socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
+        try:
+            _drop_capabilities()
+            seccomp.give_up_privileges()
+            if rules is not None:
+                rules.restrict()
+            listener = seccomp.install(steps, machine=machine)
+        except OSError as error:
+            sends.send(str(error).encode())
+            raise
+        socket.send_fds(sends, [b"."], [listener])
 
-    agent = subprocess.Popen(command, start_new_session=True, preexec_fn=confine)  # noqa: PLW1509
+    try:
+        agent = subprocess.Popen(command, start_new_session=True, preexec_fn=confine)  # noqa: PLW1509
+    except subprocess.SubprocessError:
+        # What a child raises does not come here by itself.
+        receives.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            raise _Uncontained(receives.recv(4096).decode()) from None
+        raise
     _, (listener,), _, _ = socket.recv_fds(receives, 1, 1)
     permits = fork_permits.ForkPermits(listener, most=_MAX_PROCESSES, count=lambda: len(_descendants(os.getpid())))
     return agent, permits
