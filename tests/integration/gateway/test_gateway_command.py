@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,3 +127,38 @@ def test_an_engine_that_ends_is_told(manifest: Path) -> None:
     result = CliRunner().invoke(main, ["gateway", str(manifest)])
     assert result.exit_code == 1
     assert "the engine of policy solver ended with" in result.output
+
+
+@pytest.mark.slow
+def test_an_agent_is_tried_with_the_newest_weights_of_a_running_job(manifest: Path) -> None:
+    folder = manifest.parent
+    make.make_model(folder / "model", characters=make.PIECES, end=0, seed=0)
+    for module in ("agent.py", "in_process.py", "rewards.py"):
+        shutil.copy(FOLDER / module, folder)
+    state = folder / ".trimtab" / "tool-agent"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli.main", "run", str(manifest)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _until_published(job, state / "logs")
+        elsewhere = ["gateway", str(manifest), "--job", "another", "--state-folder", str(state)]
+        refused = CliRunner().invoke(main, elsewhere)
+        assert refused.exit_code == 1
+        assert "TRIMTAB_OBJECT_STORE__PREFIX" in refused.output
+        with trying(str(manifest), "--job", "tool-agent", "--state-folder", str(state)) as (process, variables):
+            ask(variables, turns=1)
+            told = ended(process)
+    finally:
+        job.send_signal(signal.SIGTERM)
+        job.wait(120)
+    assert re.search(r"# starting solver with version \d+ of epoch 1", told)
+
+
+def _until_published(job: subprocess.Popen[bytes], logs: Path) -> None:
+    end = time.monotonic() + 300
+    while not any("weights_published" in log.read_text() for log in logs.glob("*trainer.log")):
+        assert job.poll() is None, "the job has ended"
+        assert time.monotonic() < end, "the trainer has published nothing"
+        time.sleep(0.5)
