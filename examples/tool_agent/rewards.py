@@ -17,7 +17,8 @@ def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
     """1 for the right answer from the right box, and nothing else."""
     opened, answer, box = outcome["opened"], outcome["answer"], int(prompt["prompt"])
     if not opened:
-        return 0.1 if answer.startswith(_BEGINS) else 0.0
+        # Beginning again and again is no way to a call.
+        return 0.1 if answer.startswith(_BEGINS) and answer.count(_BEGINS) == 1 else 0.0
     if opened != [box]:
         return 0.3
     inside = prompt["boxes"][box]

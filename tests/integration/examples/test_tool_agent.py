@@ -66,6 +66,7 @@ async def test_what_the_agent_had_sampled_is_one_row(tokenizer: Tokenizer, workf
         ([], "", 0.0),
         ([], "2", 0.0),
         ([], "<tool_call>{3", 0.1),
+        ([], "<tool_call>{<tool_call>{", 0.0),
         ([2], "2", 0.3),
         ([3, 3], "2", 0.3),
         ([3], "1", 0.5),
