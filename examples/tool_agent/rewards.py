@@ -15,13 +15,13 @@ _BEGINS = "<tool_call>"
 
 def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
     """1 for the right answer from the right box, and nothing else."""
-    opened, answer, box = outcome["opened"], outcome["answer"], int(prompt["prompt"])
+    opened, box = outcome["opened"], int(prompt["prompt"])
+    answer, inside = str(outcome["answer"]), str(prompt["boxes"])[box]
     if not opened:
         # Beginning again and again is no way to a call.
         return 0.1 if answer.startswith(_BEGINS) and answer.count(_BEGINS) == 1 else 0.0
     if opened != [box]:
         return 0.3
-    inside = prompt["boxes"][box]
     return 0.5 + 0.2 * answer.startswith(inside) + 0.3 * (answer == inside)
 
 
