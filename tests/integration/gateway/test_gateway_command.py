@@ -19,6 +19,7 @@ import yaml
 from click.testing import CliRunner
 
 from examples.curves.running import EXAMPLES
+from examples.tiny_model import make_model
 from examples.tool_agent import make
 from examples.tool_agent.agent import TOOLS
 from trimtab.cli.main import main
@@ -80,7 +81,7 @@ def ask(variables: dict[str, str], *, turns: int) -> None:
 
 @pytest.mark.slow
 def test_an_agent_is_tried_with_the_models_of_a_manifest(manifest: Path) -> None:
-    make.make_model(manifest.parent / "model", characters=make.PIECES, end=0, seed=0)
+    make_model(manifest.parent / "model", characters=make.PIECES, end=0, seed=0)
     with trying(str(manifest)) as (process, variables):
         assert variables["ANTHROPIC_BASE_URL"] + "/v1" == variables["OPENAI_BASE_URL"]
         ask(variables, turns=2)
@@ -132,7 +133,7 @@ def test_an_engine_that_ends_is_told(manifest: Path) -> None:
 @pytest.mark.slow
 def test_an_agent_is_tried_with_the_newest_weights_of_a_running_job(manifest: Path) -> None:
     folder = manifest.parent
-    make.make_model(folder / "model", characters=make.PIECES, end=0, seed=0)
+    make_model(folder / "model", characters=make.PIECES, end=0, seed=0)
     for module in ("agent.py", "in_process.py", "rewards.py"):
         shutil.copy(FOLDER / module, folder)
     state = folder / ".trimtab" / "tool-agent"
