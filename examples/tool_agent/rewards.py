@@ -1,5 +1,5 @@
 """What an episode of the agent is worth. A model with random weights gets there by steps: a call that begins, a call
-that is one, the right box, the right answer.
+that is one, the right box and no other, the right answer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
     if not opened:
         # Beginning again and again is no way to a call.
         return 0.1 if answer.startswith(_BEGINS) and answer.count(_BEGINS) == 1 else 0.0
+    called = 0.2 + 0.15 * (opened[0] == box) + 0.15 * (len(opened) == 1)
     if opened != [box]:
-        return 0.3
-    return 0.5 + 0.2 * answer.startswith(inside) + 0.3 * (answer == inside)
+        return called
+    return called + 0.2 * answer.startswith(inside) + 0.3 * (answer == inside)
 
 
 def of_output(work: AgentWork) -> float:
