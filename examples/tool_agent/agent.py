@@ -37,6 +37,8 @@ async def agent(client: openai.AsyncOpenAI, *, model: str, prompt: Mapping[str, 
             return {"opened": opened, "answer": said.content or ""}
         messages.append(said.model_dump(exclude_none=True))
         for call in said.tool_calls:
+            if call.type != "function":
+                continue
             box = json.loads(call.function.arguments).get("box")
             opened.append(box)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": _inside(prompt["boxes"], box)})

@@ -1,18 +1,15 @@
-"""The agent of the example, which nobody rewrote: as a command, in the worker, and as it learns."""
+"""The agent of the example, which nobody rewrote: as a command and in the worker."""
 
 from __future__ import annotations
 
 import sys
-from statistics import fmean
 from typing import Any
 
 import pytest
 
-from examples.curves.record import Run
 from examples.curves.running import EXAMPLES
 from examples.tool_agent import make
 from examples.tool_agent.rewards import worth
-from tests.support.examples import Learn
 from tests.support.gateway.agent_team import scripted_team
 from trimtab.fabric.plugins import find_class
 from trimtab.fabric.wire.spans import Producer
@@ -25,7 +22,6 @@ from trimtab.rollout.workflows.team import Assignment, Workflow
 FOLDER = EXAMPLES / "tool_agent"
 PROMPT = {"prompt": "3", "boxes": "3012"}
 CALL = make.CALL + make.ENDS[3]
-STEPS = 40
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +62,10 @@ async def test_what_the_agent_had_sampled_is_one_row(tokenizer: Tokenizer, workf
         ([], "", 0.0),
         ([], "2", 0.0),
         ([], "<tool_call>{3", 0.1),
-        ([2], "2", 0.3),
-        ([3, 3], "2", 0.3),
+        ([], "<tool_call>{<tool_call>{", 0.0),
+        ([2], "2", 0.35),
+        ([3, 3], "2", 0.35),
+        ([2, 3], "2", 0.2),
         ([3], "1", 0.5),
         ([3], "22", 0.7),
         ([3], "2", 1.0),
@@ -77,30 +75,3 @@ def test_only_the_right_answer_from_the_right_box_is_worth_everything(
     opened: list[int], answer: str, reward: float
 ) -> None:
     assert worth(PROMPT, {"opened": opened, "answer": answer}) == pytest.approx(reward)
-
-
-@pytest.fixture(scope="module")
-def run(learn: Learn) -> Run:
-    return learn("tool_agent", steps=STEPS, target=0.8)
-
-
-@pytest.mark.slow
-def test_it_learns_to_use_its_tool(run: Run) -> None:
-    """More than 0.5 is only to be had with the right call."""
-    rewards = [point.reward for point in run.policies["solver"].steps]
-    assert fmean(rewards[:3]) < 0.1
-    assert fmean(rewards[-5:]) > 0.6
-
-
-@pytest.mark.slow
-def test_it_is_trained_as_a_command(learn: Learn) -> None:
-    arguments = {"command": [sys.executable, str(FOLDER / "agent.py")], "reward": "rewards:of_output"}
-    entrypoint = "trimtab.rollout.workflows.external_agent:ExternalAgent"
-    run = learn(
-        "tool_agent",
-        steps=1,
-        workflow={"entrypoint": entrypoint, "args": arguments},
-        data={"groupSize": 4, "batchSize": 8},
-        evaluation={"everySteps": 1000},
-    )
-    assert len(run.policies["solver"].steps) == 1

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.rollout.workflows import landlock
-from trimtab.rollout.workflows.agent_files import readable
-from trimtab.rollout.workflows.agent_folder import agent_folder, make_harmless
-from trimtab.rollout.workflows.agent_process import (
+from trimtab.rollout.agents import landlock
+from trimtab.rollout.agents.files import readable
+from trimtab.rollout.agents.folder import agent_folder, make_harmless
+from trimtab.rollout.agents.process import (
     AgentFailed,
     AgentLimits,
     AgentReach,
@@ -302,7 +302,7 @@ async def test_an_agent_that_cannot_be_contained_does_not_run(places: Places, mo
 
 async def test_an_agent_that_the_kernel_refuses_to_contain_does_not_run(places: Places) -> None:
     """It has one listener for permits at most, so none for an agent within an agent."""
-    guard = Path(landlock.__file__).with_name("agent_guard.py")
+    guard = Path(landlock.__file__).with_name("guard.py")
     program = "\n".join(
         [
             "import json, os, subprocess, sys",

@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestServer
 
 from tests.support.gateway.agent_team import lines, scripted_team
 from tests.support.polling import eventually
-from trimtab.rollout.workflows.agent_process import AgentFailed, AgentOutOfMemory, AgentTimeout
-from trimtab.rollout.workflows.agent_reward import RewardFailed
+from trimtab.rollout.agents.process import AgentFailed, AgentOutOfMemory, AgentTimeout
+from trimtab.rollout.agents.reward import RewardFailed
 from trimtab.rollout.workflows.external_agent import ExternalAgent
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.team import Assignment, Episode
@@ -183,8 +183,8 @@ async def test_an_episode_that_is_cancelled_ends_its_agent() -> None:
 WORKER = """
 import asyncio, os, sys
 from pathlib import Path
-from trimtab.rollout.workflows.agent_files import readable
-from trimtab.rollout.workflows.agent_process import AgentLimits, AgentReach, run_agent
+from trimtab.rollout.agents.files import readable
+from trimtab.rollout.agents.process import AgentLimits, AgentReach, run_agent
 folder = Path(sys.argv[1])
 limits = AgentLimits(time_s=600, memory_bytes=1 << 32, output_bytes=1000)
 command = [sys.executable, "-c", sys.stdin.read()]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ import yaml
 from click.testing import CliRunner
 
 from examples.curves.running import EXAMPLES
+from examples.tiny_model import make_model
 from examples.tool_agent import make
 from examples.tool_agent.agent import TOOLS
 from trimtab.cli.main import main
@@ -78,7 +81,7 @@ def ask(variables: dict[str, str], *, turns: int) -> None:
 
 @pytest.mark.slow
 def test_an_agent_is_tried_with_the_models_of_a_manifest(manifest: Path) -> None:
-    make.make_model(manifest.parent / "model", characters=make.PIECES, end=0, seed=0)
+    make_model(manifest.parent / "model", characters=make.PIECES, end=0, seed=0)
     with trying(str(manifest)) as (process, variables):
         assert variables["ANTHROPIC_BASE_URL"] + "/v1" == variables["OPENAI_BASE_URL"]
         ask(variables, turns=2)
@@ -125,3 +128,38 @@ def test_an_engine_that_ends_is_told(manifest: Path) -> None:
     result = CliRunner().invoke(main, ["gateway", str(manifest)])
     assert result.exit_code == 1
     assert "the engine of policy solver ended with" in result.output
+
+
+@pytest.mark.slow
+def test_an_agent_is_tried_with_the_newest_weights_of_a_running_job(manifest: Path) -> None:
+    folder = manifest.parent
+    make_model(folder / "model", characters=make.PIECES, end=0, seed=0)
+    for module in ("agent.py", "in_process.py", "rewards.py"):
+        shutil.copy(FOLDER / module, folder)
+    state = folder / ".trimtab" / "tool-agent"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli.main", "run", str(manifest)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _until_published(job, state / "logs")
+        elsewhere = ["gateway", str(manifest), "--job", "another", "--state-folder", str(state)]
+        refused = CliRunner().invoke(main, elsewhere)
+        assert refused.exit_code == 1
+        assert "TRIMTAB_OBJECT_STORE__PREFIX" in refused.output
+        with trying(str(manifest), "--job", "tool-agent", "--state-folder", str(state)) as (process, variables):
+            ask(variables, turns=1)
+            told = ended(process)
+    finally:
+        job.send_signal(signal.SIGTERM)
+        job.wait(120)
+    assert re.search(r"# starting solver with version \d+ of epoch 1", told)
+
+
+def _until_published(job: subprocess.Popen[bytes], logs: Path) -> None:
+    end = time.monotonic() + 300
+    while not any("weights_published" in log.read_text() for log in logs.glob("*trainer.log")):
+        assert job.poll() is None, "the job has ended"
+        assert time.monotonic() < end, "the trainer has published nothing"
+        time.sleep(0.5)

@@ -20,11 +20,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.gateway import strangers
 from tests.support.gateway.agent_environment import agents_packages, agents_python
-from tests.support.gateway.tap import Tap
+from tests.support.gateway.engine_tap import EngineTap
 from tests.support.gateway.tokenizers import end_of_turn, pretrained
 from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
-from tests.support.rollout.engine_proxy import engine_behind
 from tests.support.rollout.job import Job
 from tests.support.rollout.served_policies import WeightsOfJob, own_part, weights_of
 from trimtab.fabric.bus.connection import Bus
@@ -169,13 +168,13 @@ async def test_an_environment_of_verifiers_is_trained_on_what_the_engine_said(
 
 
 async def check(workflow: Workflow, engine: EngineProcess, weights: WeightsOfJob, *, rewrites: bool = False) -> None:
-    tap = Tap()
+    tap = EngineTap()
     await engine.serves()
     rows: list[Row] = []
     deaths: list[float] = []
     episodes = 0
     async with (
-        engine_behind(engine.url, tap.listen) as url,
+        tap.before(engine.url) as url,
         weights.worker_policy(url) as served,
         beside(swap(weights)),
         beside(kill(engine, deaths)),

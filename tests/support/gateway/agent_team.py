@@ -11,7 +11,6 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.gateway.gateway import running_gateway
 from trimtab.rollout.gateway.tally import GatewayMetrics
-from trimtab.rollout.tokenizer import Tokenizer
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.team import Assignment, Role, Team, Tokenizer
 

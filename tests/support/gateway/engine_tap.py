@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,11 +28,15 @@ class EngineTap:
         self.broken = 0
         """Streams that ended before their end."""
         self.turned_away = 0
-        self._seen: set[tuple[int, float, int]] = set()
+        self.lost = 0
+        """Requests that found no engine."""
+        self._seen: Counter[tuple[int, float, int]] = Counter()
 
     def check(self, rows: Iterable[Row]) -> int:
-        """Every token that is trained has passed here, behind the very tokens that it is trained behind. How many."""
-        trained = 0
+        """Every token that is trained has passed here, behind the very tokens that it is trained behind, and is trained
+        no more often than it passed. How many.
+        """
+        trained: Counter[tuple[int, float, int]] = Counter()
         for row in rows:
             logprobs = iter(row.logprobs)
             history, at = 0, 0
@@ -40,11 +45,10 @@ class EngineTap:
                     history = hash((history, token))
                     if span.producer is Producer.MODEL:
                         assert span.version is not None
-                        known = (history, next(logprobs), span.version)
-                        assert known in self._seen, "it was not sampled so"
-                        trained += 1
+                        trained[history, next(logprobs), span.version] += 1
                 at += span.length
-        return trained
+        assert not trained - self._seen, "trained, and never sampled so"
+        return trained.total()
 
     def _note(self, part: dict[str, Any], *, history: int, at: int) -> tuple[int, int]:
         """Behind `at` tokens of the answer. The history and the number of tokens behind the part."""
@@ -52,7 +56,7 @@ class EngineTap:
         for logprob, token, _ in meta.get("output_token_logprobs", ()):
             history = hash((history, token))
             label = next(span["version"] for span in meta["weight_versions"] if span["start"] <= at < span["end"])
-            self._seen.add((history, logprob, int(label.rpartition(".")[2])))
+            self._seen[history, logprob, int(label.rpartition(".")[2])] += 1
             at += 1
         return history, at
 
@@ -80,7 +84,8 @@ class EngineTap:
                     self.answers += 1
                     self._note(json.loads(said), history=_history(json.loads(body)["input_ids"]), at=0)
                 return web.Response(status=answer.status, body=said, content_type=answer.content_type)
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, ConnectionError) as error:
+            self.lost += 1
             return web.Response(status=502, text=str(error))
 
     async def _streamed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trimtab.rollout.workflows.agent_reward import AgentWork
+from trimtab.rollout.agents.reward import AgentWork
 
 
 def said_so(work: AgentWork) -> float:

@@ -6,6 +6,7 @@ character, and one for every pair of letters, so that what is decoded and encode
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -52,7 +53,10 @@ def pretrained(family: str) -> PreTrainedTokenizerFast:
     fast.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast, clean_up_tokenization_spaces=False)
     end, *others = MARKS[family]
-    special = {"eos_token": end, "additional_special_tokens": [AddedToken(mark, special=True) for mark in others]}
+    special: dict[str, str | AddedToken | Sequence[str | AddedToken]] = {
+        "eos_token": end,
+        "additional_special_tokens": [AddedToken(mark, special=True) for mark in others],
+    }
     tokenizer.add_special_tokens(special)
     tokenizer.chat_template = (FOLDER / f"{family}.jinja").read_text(encoding="utf-8")
     return tokenizer

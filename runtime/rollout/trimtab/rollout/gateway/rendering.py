@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 from trimtab.rollout.gateway.exchange import Said, Tool, ToolCall
-from trimtab.rollout.gateway.parsing.families import Family
+from trimtab.rollout.gateway.parsing.families import Family, family_of
 from trimtab.rollout.gateway.parsing.reader import THOUGHT
 from trimtab.rollout.policy.sampler import Completion
 from trimtab.rollout.tokenizer import ChatTemplateError, Message, Tokenizer
 
 # Stands for what the policy said. No template has a reason to change it.
 _SAID = "trimtabsaidthis"
+_TOKENIZERS = 64
+"""That a worker has at most."""
 _EMPTY_THOUGHT = f"{THOUGHT[0]}\n\n{THOUGHT[1]}\n\n"
 """Some templates show it in the latest turn alone, whether there was a thought or not."""
 
@@ -59,33 +61,43 @@ class Rendering:
     def _after_calls(self, alone: Sequence[int], now: Sequence[int]) -> int | None:
         """Where behind the calls of a turn its end is: in what stays the same, whatever comes next."""
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(alone, now, strict=False)))
-        if self._end_mark is None:
+        mark = _end_mark(self.tokenizer, self.family)
+        if mark is None:
             return same
-        return max((at for at in range(same) if now[at] == self._end_mark), default=None)
+        return max((at for at in range(same) if now[at] == mark), default=None)
 
     def _behind_mark(self, token_ids: list[int], said: Completion) -> list[int]:
         if said.finish != "stop" or not said.token_ids or not token_ids:
             return token_ids
         last = said.token_ids[-1]
-        stands_for_it = token_ids[0] == self._end_mark and self.tokenizer.is_mark(last)
+        stands_for_it = token_ids[0] == _end_mark(self.tokenizer, self.family) and self.tokenizer.is_mark(last)
         return token_ids[1:] if token_ids[0] == last or stands_for_it else token_ids
-
-    @cached_property
-    def _end_mark(self) -> int | None:
-        """The token that ends the assistant's turn, whoever speaks next; None where the next one's mark ends it."""
-        exchange = [Said(speaker="user", text="?"), Said(speaker="assistant", text=_SAID)]
-        ends = [
-            self.tokenizer.encode(self._text([*exchange, *more]).rpartition(_SAID)[2])
-            for more in ([], [Said(speaker="user", text="?")])
-        ]
-        first = {end[0] if end else None for end in ends}
-        return first.pop() if len(first) == 1 else None
 
     def _text(self, messages: Sequence[Said]) -> str:
         if self.tokenizer.render is None:
             raise ChatTemplateError("the tokenizer has no chat template")
         arguments = {"tools": [_shown_tool(tool) for tool in self.tools]} if self.tools else {}
         return self.tokenizer.render(template_messages(messages, self.family), arguments)
+
+
+@lru_cache(maxsize=_TOKENIZERS)
+def family_for(tokenizer: Tokenizer) -> Family:
+    """What its chat template makes of calls. Asked for every episode, and always the same."""
+    render = tokenizer.render
+    return family_of(None if render is None else lambda messages: render(messages, {}))
+
+
+@lru_cache(maxsize=_TOKENIZERS)
+def _end_mark(tokenizer: Tokenizer, family: Family) -> int | None:
+    """The token that ends the assistant's turn, whoever speaks next; None where the next one's mark ends it."""
+    rendering = Rendering(tokenizer=tokenizer, family=family)
+    exchange = [Said(speaker="user", text="?"), Said(speaker="assistant", text=_SAID)]
+    ends = [
+        tokenizer.encode(rendering.prompt([*exchange, *more]).rpartition(_SAID)[2])
+        for more in ([], [Said(speaker="user", text="?")])
+    ]
+    first = {end[0] if end else None for end in ends}
+    return first.pop() if len(first) == 1 else None
 
 
 def template_messages(messages: Sequence[Said], family: Family) -> list[Message]:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from trimtab.rollout.gateway.canonical import keys_of, tools_key
 from trimtab.rollout.gateway.exchange import Ask, Refused, Said
 from trimtab.rollout.gateway.lineage import Agreement, Continuation, Node, Sampled, agreement, continuation
-from trimtab.rollout.gateway.parsing.families import PLAIN, Family, family_of
+from trimtab.rollout.gateway.parsing.families import PLAIN, Family
 from trimtab.rollout.gateway.parsing.reader import THOUGHT
-from trimtab.rollout.gateway.rendering import Rendering
+from trimtab.rollout.gateway.rendering import Rendering, family_for
 from trimtab.rollout.gateway.tally import Counted, Tally
 from trimtab.rollout.gateway.text_lineage import TextNode, text_agreement
 from trimtab.rollout.tokenizer import ChatTemplateError
@@ -72,8 +72,7 @@ class RoleLineages:
         self._team = team
         self._tally = tally
         self._keep_thoughts = keep_thoughts
-        render = role.tokenizer.render
-        self._family = family_of(None if render is None else lambda messages: render(messages, {}))
+        self._family = family_for(role.tokenizer)
         self._roots: dict[str, Node] = {}
         self._texts = TextNode()
         self._taken: set[Conversation] = set()

@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from trimtab.rollout.gateway.budget import budget_of
-from trimtab.rollout.workflows import landlock
-from trimtab.rollout.workflows.agent_files import Readable, readable
-from trimtab.rollout.workflows.agent_folder import agent_folder, make_harmless
-from trimtab.rollout.workflows.agent_process import AgentFailed, AgentLimits, AgentReach, run_agent
-from trimtab.rollout.workflows.agent_reward import (
+from trimtab.rollout.agents import landlock
+from trimtab.rollout.agents.files import Readable, readable
+from trimtab.rollout.agents.folder import agent_folder, make_harmless
+from trimtab.rollout.agents.process import AgentFailed, AgentLimits, AgentReach, run_agent
+from trimtab.rollout.agents.reward import (
     AgentReward,
     AgentWork,
     RewardEndpoint,
@@ -26,6 +25,7 @@ from trimtab.rollout.workflows.agent_reward import (
     RewardFunction,
     Rewards,
 )
+from trimtab.rollout.gateway.budget import budget_of
 from trimtab.rollout.workflows.team import AgentEndpoint, Assignment, Episode, ScoredConversation, Team
 
 _OURS = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.api.workflow import Workflow as WorkflowSpec
-from trimtab.rollout.workflows import agent_files
-from trimtab.rollout.workflows.agent_files import readable, volumes
+from trimtab.rollout.agents import files
+from trimtab.rollout.agents.files import readable, volumes
 from trimtab.rollout.workflows.external_agent import ExternalAgent
 from trimtab.rollout.workflows.loader import load_workflow
 
@@ -34,8 +34,8 @@ def test_a_volume_within_what_is_readable_is_left_out(tmp_path: Path, monkeypatc
     (tmp_path / "usr" / "share" / "secret").mkdir(parents=True)
     (tmp_path / "usr" / "share" / "words").touch()
     (tmp_path / "usr" / "lib").mkdir()
-    monkeypatch.setattr(agent_files, "_SYSTEM", (str(tmp_path / "usr"),))
-    monkeypatch.setattr(agent_files, "volumes", lambda _: [str(tmp_path / "usr" / "share" / "secret")])
+    monkeypatch.setattr(files, "_SYSTEM", (str(tmp_path / "usr"),))
+    monkeypatch.setattr(files, "volumes", lambda _: [str(tmp_path / "usr" / "share" / "secret")])
     found = readable(["true"], source=None, more=(), executables=os.defpath)
     ours = [path for path in found.whole if path.startswith(str(tmp_path))]
     assert sorted(ours) == [str(tmp_path / "usr" / "lib"), str(tmp_path / "usr" / "share" / "words")]

@@ -1,6 +1,6 @@
 """Takes calls to the kernel from a process for good, by a seccomp filter: those that Landlock has no rule for.
 
-It is executed beside agent_guard.py, with the standard library alone. A socket in the file system, such as that of a
+It is executed beside guard.py, with the standard library alone. A socket in the file system, such as that of a
 container runtime, is reached by whoever has its user id, and so are the limits and priorities of the worker. And a
 process that wants a child waits until fork_permits.py has said yes: the kernel's own limit counts all processes of a
 user, on all of the machine, and root's not at all.

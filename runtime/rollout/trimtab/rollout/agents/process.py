@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trimtab.rollout.workflows import landlock
-from trimtab.rollout.workflows.agent_files import DEVICES, Readable
+from trimtab.rollout.agents import landlock
+from trimtab.rollout.agents.files import DEVICES, Readable
 from trimtab.rollout.workflows.errors import WorkflowError
 
-_GUARD = Path(__file__).with_name("agent_guard.py")
+_GUARD = Path(__file__).with_name("guard.py")
 _END_TIMEOUT_S = 10.0
 _READ_BYTES = 1 << 16
 _SHOWN = 2000

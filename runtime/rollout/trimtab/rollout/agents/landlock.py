@@ -1,6 +1,6 @@
 """Takes files, ports and other processes from a process for good, by Linux's Landlock, which needs no privileges.
 
-It is executed beside agent_guard.py, with the standard library alone. A rule for a folder holds for all beneath it, and
+It is executed beside guard.py, with the standard library alone. A rule for a folder holds for all beneath it, and
 where a link leads decides, not where it lies. A process that is restricted cannot trace one that is not, nor read its
 memory, environment or open files through /proc.
 """

@@ -1,6 +1,6 @@
 """Says yes to every process that an agent wants to start, until there are as many as it may have.
 
-It is executed beside agent_guard.py, with the standard library alone. Without whoever gives out permits, and after
+It is executed beside guard.py, with the standard library alone. Without whoever gives out permits, and after
 `close`, no process below can have a child: what is left can be killed, however fast it was.
 """
 

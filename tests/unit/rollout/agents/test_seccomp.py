@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from trimtab.rollout.workflows.seccomp import Unfiltered, program
+from trimtab.rollout.agents.seccomp import Unfiltered, program
 
 ALLOW, ASK, REFUSE, ABSENT = 0x7FFF0000, 0x7FC00000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
