@@ -15,7 +15,7 @@ from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.gateway.gateway import Gateway, running_gateway
 from trimtab.rollout.gateway.tally import GatewayMetrics
-from trimtab.rollout.policy.sampler import Completion
+from trimtab.rollout.policy.sampler import Completion, Listener
 from trimtab.rollout.workflows.conversation import Sampler
 from trimtab.rollout.workflows.team import Assignment, Role, Team
 
@@ -48,8 +48,16 @@ class AtOnce:
         )
 
     async def complete(
-        self, prompt: Sequence[int], settings: SamplingSettings, *, request_id: str, deadline_s: float
+        self,
+        prompt: Sequence[int],
+        settings: SamplingSettings,
+        *,
+        request_id: str,
+        deadline_s: float,
+        listener: Listener | None = None,
     ) -> Completion:
+        if listener is not None:
+            listener(self._completion.token_ids)
         return self._completion
 
 

@@ -5,7 +5,7 @@ that is one, the right box and no other, the right answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.rollout.agents.reward import AgentWork
@@ -15,7 +15,8 @@ _BEGINS = "<tool_call>"
 
 def worth(prompt: Mapping[str, Any], outcome: Mapping[str, Any]) -> float:
     """1 for the right answer from the right box, and nothing else."""
-    opened, box = outcome["opened"], int(prompt["prompt"])
+    opened: Sequence[object] = outcome["opened"]
+    box = int(prompt["prompt"])
     answer, inside = str(outcome["answer"]), str(prompt["boxes"])[box]
     if not opened:
         # Beginning again and again is no way to a call.

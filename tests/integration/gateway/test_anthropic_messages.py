@@ -118,7 +118,7 @@ async def test_arguments_that_are_no_object_come_back_as_the_model_wrote_them(wr
 
 
 async def test_structured_output_asks_for_its_schema() -> None:
-    schema = {"type": "object", "properties": {"right": {"type": "boolean"}}}
+    schema: dict[str, object] = {"type": "object", "properties": {"right": {"type": "boolean"}}}
     session = saying(answer(json.dumps({"right": True})))
     async with served(session) as gateway:
         await gateway.anthropic.messages.create(

@@ -71,6 +71,7 @@ async def test_no_error_is_repeated_by_the_libraries(ask: Asking, stream: bool) 
         async with served(session) as gateway:
             with pytest.raises((openai.APIStatusError, anthropic.APIStatusError), match="so it is") as caught:
                 await ask(gateway, stream=stream)
+        assert isinstance(caught.value, openai.APIStatusError | anthropic.APIStatusError)
         assert caught.value.status_code in expected
         assert len(session.asked) == 1
 
