@@ -341,7 +341,6 @@ async def test_a_full_queue_is_429_with_the_reason(engine: EngineClient) -> None
         ({"input_ids": [[1], 2]}, "one list of tokens, or a list of such lists"),
         ({"input_ids": [[1], []]}, "must not be empty"),
         ({"input_ids": [1], "text": "1"}, "either input_ids or text"),
-        ({"input_ids": [1], "stream": True}, "stream"),
     ],
     ids=str,
 )
