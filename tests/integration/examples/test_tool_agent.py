@@ -1,8 +1,9 @@
-"""The agent of the example, which nobody rewrote: as a command and in the worker."""
+"""The agent of the example, which nobody rewrote: as a command, in the worker, and as it learns."""
 
 from __future__ import annotations
 
 import sys
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from examples.curves.running import EXAMPLES
 from examples.tool_agent import make
 from examples.tool_agent.rewards import worth
+from tests.support.examples import Learn
 from tests.support.gateway.agent_team import scripted_team
 from trimtab.fabric.plugins import find_class
 from trimtab.fabric.wire.spans import Producer
@@ -63,11 +65,13 @@ async def test_what_the_agent_had_sampled_is_one_row(tokenizer: Tokenizer, workf
         ([], "2", 0.0),
         ([], "<tool_call>{3", 0.1),
         ([], "<tool_call>{<tool_call>{", 0.0),
-        ([2], "2", 0.35),
-        ([3, 3], "2", 0.35),
-        ([2, 3], "2", 0.2),
-        ([3], "1", 0.5),
-        ([3], "22", 0.7),
+        ([2], "2", 0.3),
+        ([2], "1", 0.7),
+        ([9], "2", 0.3),
+        ([3, 3], "1", 0.2),
+        ([2, 3], "2", 0.6),
+        ([3], "1", 0.6),
+        ([3], "22", 0.8),
         ([3], "2", 1.0),
     ],
 )
@@ -75,3 +79,25 @@ def test_only_the_right_answer_from_the_right_box_is_worth_everything(
     opened: list[int], answer: str, reward: float
 ) -> None:
     assert worth(PROMPT, {"opened": opened, "answer": answer}) == pytest.approx(reward)
+
+
+@pytest.mark.slow
+def test_it_learns_to_call_its_tool(learn: Learn) -> None:
+    """More than 0.1 is only to be had with a call."""
+    run = learn("tool_agent", steps=45)
+    rewards = [point.reward for point in run.policies["solver"].steps]
+    assert fmean(rewards[:3]) < 0.1
+    assert fmean(rewards[-5:]) > 0.2
+
+
+@pytest.mark.slow
+def test_it_is_trained_as_a_command(learn: Learn) -> None:
+    arguments = {"command": [sys.executable, str(FOLDER / "agent.py")], "reward": "rewards:of_output"}
+    run = learn(
+        "tool_agent",
+        steps=1,
+        workflow={"entrypoint": "trimtab.rollout.workflows.external_agent:ExternalAgent", "args": arguments},
+        data={"groupSize": 4, "batchSize": 8},
+        evaluation={"everySteps": 1000},
+    )
+    assert len(run.policies["solver"].steps) == 1

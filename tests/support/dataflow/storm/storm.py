@@ -9,8 +9,10 @@ import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Protocol
 
 from tests.support.dataflow.storm.rank import train
@@ -29,8 +31,8 @@ _RECOVERIES = 10
 """How often the service may end by itself: when a record of its killed predecessor reached the server after it had
 read the journal.
 """
-_KILLED = 0.6
-"""Share of ends that are a SIGKILL; the others are a SIGTERM."""
+_KILLED = (True, False, True, False, True)
+"""Which ends are a SIGKILL, in turn, so that a short storm has both; the others are a SIGTERM."""
 
 WORKERS = (
     Profile(name="worker-0", groups_per_s=50.0, lag_s=0.0),
@@ -53,6 +55,11 @@ class Sky:
     chance: random.Random
     tally: Counter[str] = field(default_factory=Counter)
     """How often what happened to whom."""
+    _turns: dict[str, Iterator[bool]] = field(default_factory=lambda: defaultdict(lambda: cycle(_KILLED)))
+
+    def kills(self, kind: str) -> bool:
+        """Whether the next end among those of a kind is a kill."""
+        return next(self._turns[kind])
 
     def between(self, bounds: tuple[float, float]) -> float:
         return self.chance.uniform(*bounds)
@@ -126,7 +133,7 @@ class Worker:
             if self._sky.gone(self._profile.name, self._pid):
                 self._pid = None
                 self._due = now + self._sky.between(_AWAY_S)
-        elif now >= self._due and self._sky.chance.random() < _KILLED:
+        elif now >= self._due and self._sky.kills("worker"):
             self._sky.kill(self._profile.name, self._pid)
             self._sky.tally["worker killed"] += 1
             self._start(now)
@@ -183,7 +190,7 @@ class Trainer:
                 self._start(now)
         elif now < self._due or self._spared:
             return
-        elif self._sky.chance.random() < _KILLED:
+        elif self._sky.kills("trainer"):
             victim = self._sky.chance.choice(sorted(self._ranks))
             self._sky.kill(victim, self._ranks.pop(victim))
             self._sky.tally["rank killed"] += 1
