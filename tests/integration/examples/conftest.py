@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
         if target is not None:
             manifest["spec"]["targetReward"] = target
         file.write_text(yaml.safe_dump(manifest))
+        # Of another run of the same manifest, which this one would go on with.
+        shutil.rmtree(file.parent / ".trimtab", ignore_errors=True)
 
         async def in_time() -> Run:
             async with patiently(_TIMEOUT_S):

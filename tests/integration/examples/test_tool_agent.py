@@ -84,10 +84,10 @@ def test_only_the_right_answer_from_the_right_box_is_worth_everything(
 @pytest.mark.slow
 def test_it_learns_to_call_its_tool(learn: Learn) -> None:
     """More than 0.1 is only to be had with a call."""
-    run = learn("tool_agent", steps=45)
+    run = learn("tool_agent", steps=30)
     rewards = [point.reward for point in run.policies["solver"].steps]
     assert fmean(rewards[:3]) < 0.1
-    assert fmean(rewards[-5:]) > 0.2
+    assert fmean(rewards[-5:]) > 0.12
 
 
 @pytest.mark.slow
