@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 pytest_plugins = [
     "tests.support.guarded_run",
     "tests.support.tiers",
+    "tests.support.heap",
     "tests.support.side_by_side",
     "tests.support.building",
 ]

@@ -76,6 +76,7 @@ def test_the_padded_step_has_the_gradients_of_ours(model: Path, rows: list[Row])
     assert learner.update(step_totals(rows)).loss == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_another_gradient_is_told_apart(model: Path, rows: list[Row]) -> None:
     whole, without_one = PaddedStep(model), PaddedStep(model)
     whole.accumulate(rows)

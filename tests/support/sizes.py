@@ -40,6 +40,11 @@ class Sizes:
     drains: Drains
     agent_storm: AgentStorm
     """Of agents that ask through the gateway, while weights are swapped and the engine is killed."""
+    quickstart_steps: int
+    quickstart_reward: float
+    """That it comes to in its last steps, at least."""
+    quickstart_gain: float
+    """On held-out prompts, at least."""
     interrupted_jobs: bool
     """Whether the whole job that learns is stopped by Ctrl-C on its way, and resumed."""
     quickstart_replicas: int
@@ -61,25 +66,31 @@ class Sizes:
 
 
 SMALL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=18.0, service_kills=4, kills=1, steps=3, everything=False),
-    drains=Drains(tasks=80, scale_downs=3, kills=1, slow_every=8),
+    dataflow_storm=DataflowStorm(seconds=15.0, service_kills=4, kills=1, steps=3, everything=False),
+    drains=Drains(tasks=50, scale_downs=3, kills=1, slow_every=8),
     agent_storm=AgentStorm(seconds=6.0, swap_every_s=1.0, kill_every_s=3.0, agents=4),
+    quickstart_steps=16,
+    quickstart_reward=0.25,
+    quickstart_gain=0.02,
     interrupted_jobs=False,
     quickstart_replicas=2,
     examples=60,
     hostile_objects=2000,
     hostile_writes=60,
-    rank_kills=3,
-    operator_kills=4,
-    weight_transfer_kills=8,
-    flipped_bits=200,
-    host_copy_rounds=40,
-    lines_between_kills=5,
+    rank_kills=2,
+    operator_kills=3,
+    weight_transfer_kills=6,
+    flipped_bits=120,
+    host_copy_rounds=20,
+    lines_between_kills=10,
 )
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     agent_storm=AgentStorm(seconds=60.0, swap_every_s=1.0, kill_every_s=10.0, agents=8),
+    quickstart_steps=28,
+    quickstart_reward=0.4,
+    quickstart_gain=0.2,
     interrupted_jobs=True,
     quickstart_replicas=3,
     examples=300,

@@ -56,6 +56,7 @@ def test_a_pod_of_higher_priority_takes_the_place_of_another(bench: Bench) -> No
     bench.gone("spare")
 
 
+@pytest.mark.slow
 def test_deployments_and_jobs_make_pods(bench: Bench) -> None:
     labels = {"app": "web"}
     template = pod("", container("sleep 1000"), labels=labels, terminationGracePeriodSeconds=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.devcluster.bench import Bench, container, pod
 
 
@@ -34,6 +36,7 @@ def test_pods_outlive_their_node_by_their_policy(bench: Bench) -> None:
     assert bench.until(bench.processes, lambda found: not found) == []
 
 
+@pytest.mark.slow
 def test_pods_do_not_notice_a_crash_of_the_api_server(bench: Bench) -> None:
     # One that starts no others, and says when it is there: who is seen between fork and exec has its parent's name.
     stays = "import time; print('up', flush=True); time.sleep(1000)"

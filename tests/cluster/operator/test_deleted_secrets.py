@@ -86,6 +86,7 @@ def test_it_is_made_again_with_the_same_keys_also_by_another_operator(
     assert not any(secret in log for secret in (*before.values(), stored))
 
 
+@pytest.mark.slow
 def test_without_a_root_the_operator_that_knows_them_makes_it_and_another_refuses_the_job(
     start: Callable[..., Scene],
 ) -> None:

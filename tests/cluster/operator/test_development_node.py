@@ -67,6 +67,7 @@ def test_a_closed_node_is_told(scene: Scene, close: list[str], reopen: list[str]
     scene.until(lambda: _told(scene).get("message", ""), lambda message: fix not in message)
 
 
+@pytest.mark.slow
 def test_a_limit_that_kills_is_told(scene: Scene) -> None:
     fills_memory = ["python", "-c", "import time; held = b'x' * (1 << 28); time.sleep(600)"]
     small: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "trainer", "command": fills_memory}]}}}

@@ -73,7 +73,7 @@ def test_what_a_lost_rank_costs(scene: Scene, conditions: tuple[dict[str, Any], 
     assert status["restartsCounted"] == counted
 
 
-@pytest.mark.parametrize("seconds", [0, 1])
+@pytest.mark.parametrize("seconds", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_job_that_has_ended_is_deleted_when_its_time_is_over(scene: Scene, seconds: int) -> None:
     scene.apply(tiny_job(ttlSecondsAfterFinished=seconds), tiny_job("stays"))
     _attempt(scene, 1)

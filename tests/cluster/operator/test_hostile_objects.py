@@ -32,8 +32,8 @@ def _others_go_on(scene: Scene, name: str) -> None:
 @pytest.mark.parametrize(
     "placement",
     [
-        {"home": ["a"], "secret": ["b"], "key": ["c"], "namespace": ["d"]},
-        "[" * 50_000,
+        pytest.param({"home": ["a"], "secret": ["b"], "key": ["c"], "namespace": ["d"]}, marks=pytest.mark.slow),
+        pytest.param("[" * 50_000, marks=pytest.mark.slow),
         {"home": "kube-system", "secret": "admin", "key": "kubeconfig", "namespace": "x"},
     ],
     ids=["lists for texts", "deep", "another namespace"],

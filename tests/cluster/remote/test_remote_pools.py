@@ -71,6 +71,7 @@ def test_what_keeps_a_pod_there_from_starting_is_told_at_home(scene: Scene, far:
     )
 
 
+@pytest.mark.slow
 def test_what_is_sent_there_is_what_pods_need_and_no_more(
     scene: Scene, far: FarSide, remote_credentials: dict[str, str]
 ) -> None:

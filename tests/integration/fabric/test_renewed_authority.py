@@ -133,6 +133,7 @@ async def test_a_new_bus_is_refused_by_neither_authority_s_certificate(
         await Bus.connect(patient, name="test", backoff=QUICK)
 
 
+@pytest.mark.slow
 async def test_an_object_store_follows_its_server_to_another_authority_and_back(
     store: TlsSeaweed, certificates: Certificates, first: CertificateAuthority, second: CertificateAuthority
 ) -> None:
@@ -151,6 +152,7 @@ async def test_an_object_store_follows_its_server_to_another_authority_and_back(
         assert (await objects.get("a", max_bytes=99, deadline_s=D)).body == b"second"
 
 
+@pytest.mark.slow
 async def test_a_store_of_neither_authority_and_a_broken_file_are_refused(
     store: TlsSeaweed, certificates: Certificates, first: CertificateAuthority, second: CertificateAuthority
 ) -> None:

@@ -113,7 +113,7 @@ async def streamed(site: Site, happening: Callable[[], Awaitable[None]]) -> str:
     return "".join(told)
 
 
-@pytest.mark.parametrize("mode", ["in_place", "retract", "abort"])
+@pytest.mark.parametrize("mode", [pytest.param("in_place", marks=pytest.mark.slow), "retract", "abort"])
 async def test_the_first_words_are_there_before_the_last_are_sampled_and_a_pause_is_not_noticed(
     site: Site, mode: PauseMode
 ) -> None:

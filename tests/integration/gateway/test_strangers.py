@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,13 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.gateway import strangers
 from tests.support.gateway.agent_environment import agents_packages, agents_python
 from tests.support.gateway.engine_tap import EngineTap
-from tests.support.gateway.tokenizers import end_of_turn, pretrained
+from tests.support.gateway.talkative_model import write_model
 from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job
@@ -41,53 +38,18 @@ from trimtab.rollout.workflows.verifiers_environment import VerifiersEnvironment
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
-COMMANDS = {
-    "agents_sdk": strangers.AGENTS_SDK,
-    "langgraph": strangers.LANGGRAPH,
-    "smolagents": strangers.SMOLAGENTS,
-}
-FAMILY = "qwen2.5"
 EPISODES = 3
 SWAP_S, KILL_S = 1.0, 10.0
 DEADLINE_S = 600.0
-PROMPT = {"questions": ["How many letters has harbour?", "And ferry?", "Which is longer?"], "example": 1}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders `0`, `1` and `2`, as WeightsOfJob publishes them."""
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = pretrained(FAMILY)
     for seed in range(3):
-        torch.manual_seed(seed)
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=32768,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=end_of_turn(FAMILY),
-        )
-        model = LlamaForCausalLM(config)
-        _let_end(model, end_of_turn(FAMILY), every=40)
-        model.save_pretrained(folder / str(seed))
-        tokenizer.save_pretrained(folder / str(seed))
+        write_model(folder / str(seed), seed=seed)
     return folder
-
-
-def _let_end(model: LlamaForCausalLM, end: int, *, every: int) -> None:
-    """One token in so many is the end of a turn: some libraries take an answer that was cut for an error. The first
-    feature is the same everywhere, so that its weight in the last layer is a bias.
-    """
-    constant = math.sqrt(model.config.hidden_size)
-    with torch.no_grad():
-        model.model.embed_tokens.weight[:, 0] = 1.0
-        model.lm_head.weight[:, 0] = 0.0
-        model.lm_head.weight[end, 0] = math.log(model.config.vocab_size / every) / constant
 
 
 @pytest.fixture
@@ -135,7 +97,7 @@ async def team_of(served: ServedPolicy[EngineClient], task: Assignment) -> Async
 
 def command(name: str, folder: Path) -> Workflow:
     """Always worth something: what was said is looked at, not what it is worth."""
-    (folder / "stranger.py").write_text(COMMANDS[name])
+    (folder / "stranger.py").write_text(strangers.COMMANDS[name])
     agent = ExternalAgent(
         command=[str(agents_python()), "stranger.py"],
         reward="tests.support.gateway.rewards:one",
@@ -153,7 +115,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workflow:
     return VerifiersEnvironment(environment="guessing_game")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", strangers.COMMANDS)
 async def test_a_command_is_trained_on_what_the_engine_said(
     name: str, engine: EngineProcess, weights: WeightsOfJob, tmp_path: Path
 ) -> None:
@@ -181,7 +143,7 @@ async def check(workflow: Workflow, engine: EngineProcess, weights: WeightsOfJob
     ):
         # Until the engine has died between two of them, or within one.
         while episodes < EPISODES or not deaths or tap.lost == 0:
-            task = Assignment(prompt=PROMPT, seed=episodes, request_id=f"t.{episodes}", deadline_s=DEADLINE_S)
+            task = Assignment(prompt=strangers.PROMPT, seed=episodes, request_id=f"t.{episodes}", deadline_s=DEADLINE_S)
             async with team_of(served, task) as team:
                 episode = await workflow.run(task, team)
             rows += forest_of("solver", episode.scored).rows

@@ -197,7 +197,7 @@ def _folder(key: str) -> str:
     return f"{key.rpartition('/')[0]}/"
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", ["rollout", *(pytest.param(role, marks=pytest.mark.slow) for role in ROLES[1:])])
 async def test_a_role_can_do_what_it_needs_and_nothing_else(
     role: str, server: EmbeddedSeaweed, bystander: Any, made: Mapping[str, StoreCredentials]
 ) -> None:

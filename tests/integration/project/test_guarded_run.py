@@ -109,8 +109,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
     ("victim", "signum"),
     [
         ("caller", signal.SIGKILL),
-        ("tests", signal.SIGKILL),
-        ("caller", signal.SIGINT),
+        pytest.param("tests", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("caller", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("guard", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("caller", signal.SIGTERM, marks=pytest.mark.slow),
     ],

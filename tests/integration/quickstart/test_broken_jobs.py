@@ -130,12 +130,14 @@ def test_a_class_that_is_missing(folder: Path) -> None:
     says(message_of(file), "spec.workflow.entrypoint 'mine:Tool'", f"{folder / 'mine.py'} has no class Tool")
 
 
+@pytest.mark.slow
 def test_no_tokenizer(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / "model" / name).unlink()
     says(message_of(folder / "job.yaml"), "spec.policies[solver].model.uri", str(folder / "model"), "no tokenizer")
 
 
+@pytest.mark.slow
 def test_weights_that_may_not_be_read(folder: Path) -> None:
     """By somebody who may do anything else with the folder."""
     if os.geteuid() != 0:

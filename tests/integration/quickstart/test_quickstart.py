@@ -28,8 +28,6 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.pod import read_job
 
-_STEPS = 28
-
 
 def _trimtab(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "trimtab.cli.main", *arguments]
@@ -46,7 +44,7 @@ def _descendants_of(pid: int) -> list[psutil.Process]:
 def finished(tmp_path_factory: pytest.TempPathFactory, sizes: Sizes) -> tuple[Path, Streams, AuditReport]:
     """One whole run; with --all stopped by Ctrl-C in its middle and resumed."""
     folder = tmp_path_factory.mktemp("quickstart")
-    file = make_quickstart(folder, name="learns", max_steps=_STEPS, whole=True)
+    file = make_quickstart(folder, name="learns", max_steps=sizes.quickstart_steps, whole=True)
     manifest = yaml.safe_load(file.read_text())
     # So slow that the trainer waits for one replica on a slow machine too.
     manifest["spec"]["workflow"]["args"]["tool_seconds"] = 1.0
@@ -106,23 +104,23 @@ async def _audit(file: Path, state: Path, topology: JobTopology) -> AuditReport:
     return report
 
 
-def test_the_reward_rises(finished: tuple[Path, Streams, AuditReport]) -> None:
+def test_the_reward_rises(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:
     measured = figures(finished[1])
-    assert measured["steps"] == _STEPS
+    assert measured["steps"] == sizes.quickstart_steps
     assert measured["first_reward"] < 0.25
-    assert measured["last_reward"] > 0.4
+    assert measured["last_reward"] > sizes.quickstart_reward
 
 
-def test_versions_advance_in_the_trajectories(finished: tuple[Path, Streams, AuditReport]) -> None:
+def test_versions_advance_in_the_trajectories(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:
     versions = {header.newest_version for header in finished[1].headers}
-    assert len(versions) > _STEPS / 2
-    assert max(version for version in versions if version is not None) >= _STEPS - 4
+    assert len(versions) > sizes.quickstart_steps / 2
+    assert max(version for version in versions if version is not None) >= sizes.quickstart_steps - 4
 
 
-def test_each_sample_is_trained_exactly_once(finished: tuple[Path, Streams, AuditReport]) -> None:
+def test_each_sample_is_trained_exactly_once(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:
     report = finished[2]
     assert report.violations == []
-    assert report.trained == {"solver": _STEPS * 256}
+    assert report.trained == {"solver": sizes.quickstart_steps * 256}
 
 
 def test_rollout_and_training_overlap(finished: tuple[Path, Streams, AuditReport]) -> None:
@@ -143,7 +141,7 @@ def test_it_leaves_a_report_of_the_whole_story(finished: tuple[Path, Streams, Au
     state = finished[0].parent / ".trimtab" / "learns"
     story = told(read(state))
     solver = story.policies["solver"]
-    assert [step.step for step in solver.steps] == list(range(_STEPS))
+    assert [step.step for step in solver.steps] == list(range(sizes.quickstart_steps))
     measured = figures(finished[1])
     assert fmean(step.reward for step in solver.steps[-LAST_STEPS:]) == pytest.approx(measured["last_reward"], abs=1e-3)
     assert solver.steps[-1].samples == measured["samples"]
@@ -152,7 +150,7 @@ def test_it_leaves_a_report_of_the_whole_story(finished: tuple[Path, Streams, Au
     assert story.ended.outcome == "succeeded"
 
     scores = [score.score for score in solver.scores["held-out"] if score.score is not None]
-    assert scores[-1] > scores[0] + 0.2
+    assert scores[-1] > scores[0] + sizes.quickstart_gain
     assert all(score.episodes == 100 for score in solver.scores["held-out"])
 
     assert any((decision.before, decision.reason) == (1, "TrainerStarving") for decision in story.decisions)
@@ -163,7 +161,7 @@ def test_it_leaves_a_report_of_the_whole_story(finished: tuple[Path, Streams, Au
     page = (state / "report.html").read_text()
     for key in ("reward", "evaluation", "waiting", "fleet", "staleness", "weights", "throughput", "decisions"):
         assert f'id="{key}"' in page, key
-    assert f'data-name="reward" data-points="{_STEPS}"' in page
+    assert f'data-name="reward" data-points="{sizes.quickstart_steps}"' in page
 
 
 def test_no_question_is_both_trained_on_and_held_out(finished: tuple[Path, Streams, AuditReport]) -> None:

@@ -59,6 +59,7 @@ async def test_a_worker_takes_fewer_tasks_where_its_engine_queues(job: Job, mode
         assert sampler.overloads == 0
 
 
+@pytest.mark.slow
 async def test_a_worker_takes_fewer_tasks_where_its_engine_refuses(job: Job, models: Path, tmp_path: Path) -> None:
     async with watched_worker(job, models, tmp_path, max_running=4, max_queued=6) as (worker, sampler):
         await job.issue(TASKS)

@@ -241,7 +241,9 @@ def hiding(field: str, *, path: str) -> OnTheWay:
     return hide
 
 
-@pytest.mark.parametrize(("kind", "paused"), [("sparse", False), ("whole", False), ("whole", True)])
+@pytest.mark.parametrize(
+    ("kind", "paused"), [("sparse", False), pytest.param("whole", False, marks=pytest.mark.slow), ("whole", True)]
+)
 async def test_a_swap_in_the_middle_of_a_generation_stamps_the_right_spans(
     weights: WeightsOfJob,
     engine_process: EngineProcess,

@@ -219,6 +219,7 @@ def test_a_penalty_is_on_the_distance_to_the_model_without_adapters(model: Path)
     torch.testing.assert_close(adapters(same_model), adapters(learner), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 async def test_ranks_train_the_same_adapters_as_one(
     rank_template: TemplateProcess, model: Path, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ async def test_after_a_crash_it_repeats_from_the_checkpoint_and_ends_where_it_wo
     assert same(state_of(whole.learner), state_of(second.learner))
 
 
+@pytest.mark.slow
 async def test_a_finished_policy_ends_without_another_checkpoint_when_the_newest_is_recent(
     bus: Bus, store: ObjectStore, topology: JobTopology, make: Callable[..., Trainer]
 ) -> None:

@@ -74,7 +74,8 @@ def published(rank_template: TemplateProcess, model: Path, nats_settings: NatsSe
     return Published(rank_template, model, nats_settings, bus)
 
 
-@pytest.mark.parametrize("counts", [(2,), pytest.param((4,), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [(2,), (4,)])
 async def test_the_same_weights_are_published_alike_by_any_number_of_ranks(
     published: Published, store_settings: ObjectStoreSettings, tmp_path: Path, counts: tuple[int, ...]
 ) -> None:

@@ -27,6 +27,7 @@ def check_same(mine: Weights, theirs: Weights) -> None:
         torch.testing.assert_close(mine[name], tensor, rtol=1e-4, atol=2e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_algorithms_differ_from_one_another(alone: dict[str, Weights]) -> None:
     """What the other tests compare would be worth nothing if all were the same."""
     embeddings = {name: weights["model.embed_tokens.weight"] for name, weights in alone.items()}

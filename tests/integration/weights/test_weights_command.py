@@ -149,6 +149,7 @@ async def test_inspect_works_without_keys_and_says_what_that_means(filled: Weigh
     assert "TRIMTAB_WEIGHTS__SIGNING_SEED" in (await shell("fold", "0", "4", code=1)).stderr
 
 
+@pytest.mark.slow
 async def test_inspect_shows_what_a_version_changed(filled: WeightSite, shell: Shell) -> None:
     ways = await shell.json("inspect", "--version", "4")
     assert [way["kind"] for way in ways] == ["delta", "fold"]
@@ -177,6 +178,7 @@ async def test_wrong_credentials_are_told_by_their_variables(filled: WeightSite,
     assert "TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY" in (await shell("inspect", code=1)).stderr
 
 
+@pytest.mark.slow
 async def test_a_sound_store_is_found_sound_without_writing(filled: WeightSite, shell: Shell) -> None:
     before = await snapshot(filled)
     assert "6 manifests" in (await shell("verify")).stdout
@@ -292,6 +294,7 @@ async def test_a_dry_run_changes_nothing_and_says_what_gc_then_does(filled: Weig
     await shell("verify", "--deep")
 
 
+@pytest.mark.slow
 async def test_gc_explains_itself(filled: WeightSite, shell: Shell) -> None:
     text = (await shell("gc", "--keep-versions", "1", "--dry-run")).stdout
     assert "dry run: nothing was written" in text
@@ -300,6 +303,7 @@ async def test_gc_explains_itself(filled: WeightSite, shell: Shell) -> None:
     assert "10m later" in text
 
 
+@pytest.mark.slow
 async def test_a_fold_is_refused_with_the_reason(filled: WeightSite, shell: Shell) -> None:
     assert "is there already" in (await shell("fold", "1", "4", code=1)).stderr
     assert "version 9 of epoch 1 is not" in (await shell("fold", "1", "9", code=1)).stderr
@@ -382,6 +386,7 @@ async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(
     assert not list((tmp_path / ".spool").glob("*.part"))
 
 
+@pytest.mark.slow
 async def test_adapters_are_exported_by_themselves_or_merged(site: WeightSite, shell: Shell, tmp_path: Path) -> None:
     make_model(tmp_path / "model", seed=0)
     publisher = await site.publisher()
@@ -416,6 +421,7 @@ async def test_adapters_are_exported_by_themselves_or_merged(site: WeightSite, s
     assert not await site.sizes("lease")
 
 
+@pytest.mark.slow
 async def test_whole_weights_are_not_exported_as_adapters(filled: WeightSite, shell: Shell, tmp_path: Path) -> None:
     refused = (await shell("export", str(tmp_path / "none"), code=1)).stderr
     assert "the weights of p are whole, not adapters; `trimtab weights pull` fetches them" in refused

@@ -88,3 +88,6 @@ def load_environment():
     rows = [{"question": f"Guess my number, below {most}.", "answer": "3"} for most in (5, 10, 20)]
     return Guessing(dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[said_something]), max_turns=3)
 """
+
+COMMANDS = {"agents_sdk": AGENTS_SDK, "langgraph": LANGGRAPH, "smolagents": SMOLAGENTS}
+PROMPT = {"questions": ["How many letters has harbour?", "And ferry?", "Which is longer?"], "example": 1}

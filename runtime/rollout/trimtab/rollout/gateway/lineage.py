@@ -13,7 +13,7 @@ from trimtab.rollout.gateway.rendering import Rendering
 from trimtab.rollout.workflows.conversation import Conversation, Turn
 
 _MOST_TRIES = 8
-"""Turns from which it is tried to go on, the latest first. Each takes three renderings of the history."""
+"""Turns from which it is tried to go on, the latest first. Each takes two renderings of the history."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,8 @@ class Continuation:
     sampled: Sampled | None
     """The latest turn whose tokens are kept; None for a conversation that begins."""
     heard: tuple[int, ...]
-    prompt: str
-    """All that the policy reads, as its template shows it."""
+    text: str
+    """What it hears, and what ends the turn before, as the template writes it."""
     rewritten: int
     """Turns that agree, and that the template shows otherwise now. They are text here, which is not trained."""
 
@@ -130,18 +130,17 @@ def continuation(found: Agreement, rendering: Rendering, *, keep_thoughts: bool)
     known = [node for node in found.path if node.said is not None]
     # As recorded: with the thoughts that the agent dropped, and with our ids of calls.
     messages = [*(node.said for node in known if node.said is not None), *found.rest]
-    prompt = rendering.prompt(messages)
     compared = [replace(message, reasoning="") for message in messages] if keep_thoughts else messages
     given_up = 0
     for place in reversed(range(len(known))):
         sampled = known[place].sampled
         if sampled is None:
             continue
-        heard = None
         if given_up < _MOST_TRIES:
-            heard = rendering.behind(compared, turn=place, prompt=prompt, said=sampled.turn.completion)
-        if heard is not None:
-            return Continuation(sampled=sampled, heard=tuple(heard), prompt=prompt, rewritten=given_up)
+            behind = rendering.behind(compared, turn=place, said=sampled.turn.completion)
+            if behind is not None:
+                return Continuation(sampled=sampled, heard=behind.heard, text=behind.text, rewritten=given_up)
         given_up += 1
+    prompt = rendering.prompt(messages)
     opening = rendering.tokenizer.encode(prompt)
-    return Continuation(sampled=None, heard=tuple(opening), prompt=prompt, rewritten=given_up)
+    return Continuation(sampled=None, heard=tuple(opening), text=prompt, rewritten=given_up)

@@ -23,6 +23,14 @@ _EMPTY_THOUGHT = f"{THOUGHT[0]}\n\n{THOUGHT[1]}\n\n"
 """Some templates show it in the latest turn alone, whether there was a thought or not."""
 
 
+@dataclass(frozen=True)
+class Behind:
+    """What comes behind a turn: as the template writes it, and the tokens that the policy has not read or said yet."""
+
+    text: str
+    heard: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rendering:
     """One tokenizer with the tools of one request. Raises ChatTemplateError for what the template refuses."""
@@ -35,27 +43,27 @@ class Rendering:
         """All of them, and the words that make the assistant speak."""
         return self._text(messages)
 
-    def behind(self, messages: Sequence[Said], *, turn: int, prompt: str, said: Completion) -> list[int] | None:
-        """The tokens that the template adds behind the assistant's message at this place; None where it would show
-        other words up to there than it did before the later messages came.
+    def behind(self, messages: Sequence[Said], *, turn: int, said: Completion) -> Behind | None:
+        """What the template adds behind the assistant's message at this place; None where it would show other words up
+        to there than it did before the later messages came.
 
-        `prompt` are all messages, `said` what was sampled for the one. A policy that stopped by itself has written the
-        end of its turn, with the mark of the template or with another that stands for it.
+        `said` is what was sampled for the message. A policy that stopped by itself has written the end of its turn,
+        with the mark of the template or with another that stands for it.
         """
         message = messages[turn]
-        if message.reasoning.strip() not in prompt:
-            return None
         for stand_in in _stand_ins(message):
             standing = [*messages[:turn], stand_in, *messages[turn + 1 :]]
-            before, found, alone = self._text(standing[: turn + 1]).partition(_SAID)
             before_now, found_now, now = self._text(standing).partition(_SAID)
+            before, found, alone = self._text(standing[: turn + 1]).partition(_SAID)
             if not found or not found_now:
                 continue
+            if message.reasoning.strip() not in before_now:
+                return None
             if before.replace(_EMPTY_THOUGHT, "") != before_now.replace(_EMPTY_THOUGHT, ""):
                 return None
             token_ids = self.tokenizer.encode(now)
             begins = self._after_calls(self.tokenizer.encode(alone), token_ids) if message.calls else 0
-            return None if begins is None else self._behind_mark(token_ids[begins:], said)
+            return None if begins is None else Behind(now, tuple(self._behind_mark(token_ids[begins:], said)))
         return None
 
     def _after_calls(self, alone: Sequence[int], now: Sequence[int]) -> int | None:

@@ -43,7 +43,7 @@ class Place(ABC):
 
 class _ChatPlace(Place):
     def __init__(self, found: Agreement, ask: Ask, going_on: Continuation, family: Family) -> None:
-        thinking = going_on.prompt.rstrip().endswith(THOUGHT[0])
+        thinking = going_on.text.rstrip().endswith(THOUGHT[0])
         super().__init__(heard=going_on.heard, sampled=going_on.sampled, family=family, thinking=thinking)
         self._found = found
         self._ask = ask
