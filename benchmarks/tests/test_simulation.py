@@ -73,6 +73,7 @@ def test_sizes_lie_between_the_limits_and_the_full_weights() -> None:
     assert sizes["compact"] < sizes["fast"] < sizes["gaps_xor_zstd"] < sizes["astraflow_u64"] < sizes["full"]
 
 
+@pytest.mark.slow
 def test_the_weights_have_the_median_magnitude_of_trained_models() -> None:
     (pair, _) = small_pairs(1e-7)
     values = (pair.base.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

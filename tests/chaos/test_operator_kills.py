@@ -36,6 +36,7 @@ def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.mark.slow
 async def test_kills_and_faults_leave_no_trace(
     assets: ControlPlaneAssets, servers: dict[str, str], sizes: Sizes, tmp_path: Path
 ) -> None:

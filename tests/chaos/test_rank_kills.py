@@ -203,6 +203,7 @@ def check_samples(site: Site, batch_server: StrictBatchServer, *, steps: int) ->
     assert surviving(notes(site.folder), steps=steps) == Counter(expected)
 
 
+@pytest.mark.slow
 async def test_ranks_killed_anywhere_change_nothing(
     template: TemplateProcess,
     tmp_path: Path,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from tests.support.gateway.engine_tap import EngineTap
 from tests.support.gateway.live_models import make_talkative_models
@@ -37,6 +38,7 @@ LENGTH = 120
 MOST_TOKENS = 1500
 
 
+@pytest.mark.slow
 async def test_agents_notice_nothing_and_what_is_trained_is_what_the_engine_sampled(
     sizes: Sizes, tmp_path: Path
 ) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.devcluster.bench import Bench, container, pod
 from trimtab.kube.resources import CONFIG_MAPS
+
+pytestmark = pytest.mark.slow
 
 
 def _owned(bench: Bench, name: str, *owners: str, block: bool = False) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.devcluster.bench import Bench, container, pod
 
 
+@pytest.mark.slow
 def test_pods_outlive_their_node_by_their_policy(bench: Bench) -> None:
     stubborn = f"trap '' TERM; echo life >>/data/lives; cat /data/lives; while true; do sleep 0.1; done # {bench.mark}"
     mounts = [{"name": "data", "mountPath": "/data"}]

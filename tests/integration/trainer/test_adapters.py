@@ -231,6 +231,7 @@ async def test_ranks_train_the_same_adapters_as_one(
     torch.testing.assert_close(mine, adapters(alone), rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 async def test_a_spread_model_may_be_in_half_precision_beside_its_adapters(
     rank_template: TemplateProcess, model: Path, tmp_path: Path
 ) -> None:

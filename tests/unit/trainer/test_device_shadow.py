@@ -4,8 +4,11 @@ and compared again, by `python -m benchmarks.weight_capture`.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.interpreted import run_interpreted
 
 
+@pytest.mark.slow
 def test_it_finds_what_a_comparison_of_bytes_finds() -> None:
     run_interpreted("tests.support.trainer.interpreted_shadow")
