@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.gateway import strangers
 from tests.support.gateway.agent_environment import agents_packages, agents_python
+from tests.support.gateway.chat_model import write_model
 from tests.support.gateway.engine_tap import EngineTap
-from tests.support.gateway.talkative_model import write_model
 from tests.support.rollout.beside import beside
 from tests.support.rollout.engine_process import EngineProcess
 from tests.support.rollout.job import Job

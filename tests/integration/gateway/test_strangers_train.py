@@ -14,7 +14,7 @@ from examples.curves.record import Run
 from examples.curves.running import run_manifest
 from tests.support.gateway import strangers
 from tests.support.gateway.agent_environment import agents_packages, agents_python
-from tests.support.gateway.talkative_model import write_model
+from tests.support.gateway.chat_model import write_model
 from tests.support.polling import patiently
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -40,7 +40,9 @@ class ByLibrary:
     def __init__(self, *, python, packages, commands):
         sys.path.append(packages)
         self._of = {{
-            name: ExternalAgent(command=[python, f"{{name}}.py"], reward="by_library:drawn", time_limit_s={deadline_s})
+            name: ExternalAgent(
+                command=[python, f"with_{{name}}.py"], reward="by_library:drawn", time_limit_s={deadline_s}
+            )
             for name in commands
         }} | {{"verifiers": VerifiersEnvironment(environment="guessing_game")}}
 
@@ -93,9 +95,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "by_library.py").write_text(source)
     (tmp_path / "guessing_game.py").write_text(strangers.VERIFIERS)
     for name, code in strangers.COMMANDS.items():
-        (tmp_path / f"{name}.py").write_text(code)
-    prompts = [{"prompt": f"{library}-{number}", "library": library} for number in range(4) for library in LIBRARIES]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(strangers.PROMPT | row) + "\n" for row in prompts))
+        (tmp_path / f"with_{name}.py").write_text(code)
+    prompts = [strangers.PROMPT | {"prompt": library, "library": library} for library in LIBRARIES]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest()))
     return tmp_path
 
