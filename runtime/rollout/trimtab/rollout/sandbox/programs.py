@@ -18,7 +18,16 @@ _MAX_WORD_BYTES = 1 << 17
 _MAX_FILES = 4096
 
 
-def check(program: Program, *, within: ProgramLimits) -> None:
+def bounded(program: Program, *, within: ProgramLimits) -> Program:
+    """The program with no limit that is wider than the sandbox's own."""
+    limits = {
+        limit.name: min(getattr(program.limits, limit.name), getattr(within, limit.name))
+        for limit in dataclasses.fields(ProgramLimits)
+    }
+    return dataclasses.replace(program, limits=ProgramLimits(**limits))
+
+
+def check(program: Program) -> None:
     """Raises SandboxFailed with the field that is wrong."""
     words = [word.encode(errors="surrogateescape") for word in program.command]
     if not words or not words[0]:
@@ -37,11 +46,9 @@ def check(program: Program, *, within: ProgramLimits) -> None:
             if why:
                 raise SandboxFailed(f"{field}: {name[:80]!r} {why}")
     for limit in dataclasses.fields(ProgramLimits):
-        asked, most = getattr(program.limits, limit.name), getattr(within, limit.name)
-        if not 0 < asked <= most:
-            raise SandboxFailed(
-                f"limits.{limit.name}: {asked:g} is not between 0 and the {most:g} that workflow.sandbox allows"
-            )
+        asked = getattr(program.limits, limit.name)
+        if not 0 < asked < math.inf:
+            raise SandboxFailed(f"limits.{limit.name}: {asked:g} is no limit: use a number above 0")
     size = len(program.stdin) + sum(map(len, program.files.values()))
     if size > program.limits.disk_bytes:
         raise SandboxFailed(
