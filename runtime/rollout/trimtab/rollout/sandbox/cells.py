@@ -19,8 +19,11 @@ from trimtab.rollout.sandbox.contract import Ended, Program, SandboxFailed
 
 _START_TIMEOUT_S = 30.0
 _END_S = 5.0
-_REPORT_HEADER_BYTES = 1 << 18
 _SHOWN = 500
+
+
+class CellLate(SandboxFailed):
+    """The machine has no time for it just now."""
 
 
 class Cell:
@@ -46,11 +49,7 @@ class Cell:
             writer.write(programs.request(program))
             with contextlib.suppress(ConnectionError):  # it may have said why before it went
                 await writer.drain()
-            text = await reader.readexactly(
-                frames.header_length(await reader.readexactly(frames.LENGTH.size), most=_REPORT_HEADER_BYTES)
-            )
-            report = frames.header(text)
-            blobs = [await reader.readexactly(length) for length in frames.lengths(report, most=most)]
+            report, blobs = await frames.read(reader, most_header=frames.MAX_REPORT_HEADER_BYTES, most=most)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise SandboxFailed("the cell of a program was lost: something outside killed it") from None
         except frames.FrameUnreadable as error:
@@ -132,7 +131,7 @@ class Nursery:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await answered
         except TimeoutError:
-            raise SandboxFailed(f"no cell was made within {_START_TIMEOUT_S:g} s") from None
+            raise CellLate(f"no cell was made within {_START_TIMEOUT_S:g} s") from None
 
     async def close(self) -> None:
         self._end()

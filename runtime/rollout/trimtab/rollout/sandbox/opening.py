@@ -13,7 +13,7 @@ from pathlib import Path
 from trimtab.rollout.agents import landlock
 from trimtab.rollout.agents.files import readable
 from trimtab.rollout.sandbox import bubblewrap
-from trimtab.rollout.sandbox.cells import Nursery
+from trimtab.rollout.sandbox.cells import CellLate, Nursery
 from trimtab.rollout.sandbox.contract import Program, SandboxFailed
 from trimtab.rollout.sandbox.layers import Layer, LayerName, too_little
 
@@ -23,6 +23,10 @@ _TRY_S = 60.0
 _WITHHELD = "it was not asked for"
 
 
+class TooLittleHolds(SandboxFailed):
+    """Nothing may be run here, and trying again would not help."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Opened:
     nursery: Nursery
@@ -30,7 +34,10 @@ class Opened:
 
 
 async def open_nursery(folder: Path, *, without: Set[LayerName]) -> Opened:
-    """With programs' folders in `folder` where there are no namespaces. Raises SandboxFailed with what is missing."""
+    """With programs' folders in `folder` where there are no namespaces.
+
+    Raises TooLittleHolds with what is missing, and CellLate.
+    """
     missing = {LayerName.LANDLOCK: _landlock_missing(without)}
     for namespaces, filtered in ((True, True), (True, False), (False, True)):
         withheld = {LayerName.NAMESPACES} if namespaces else set()
@@ -41,6 +48,8 @@ async def open_nursery(folder: Path, *, without: Set[LayerName]) -> Opened:
             try:
                 nursery = _nursery(folder, namespaces=namespaces, filtered=filtered)
                 await _try(nursery)
+            except CellLate:
+                raise
             except SandboxFailed as error:
                 why = str(error)
         if why:
@@ -55,7 +64,7 @@ async def open_nursery(folder: Path, *, without: Set[LayerName]) -> Opened:
         if not too_little(layers):
             return Opened(nursery=nursery, layers=layers)
         await nursery.close()
-    raise SandboxFailed(too_little([Layer(name, why) for name, why in missing.items()]))
+    raise TooLittleHolds(too_little([Layer(name, why) for name, why in missing.items()]))
 
 
 async def _try(nursery: Nursery) -> None:
@@ -67,7 +76,7 @@ async def _try(nursery: Nursery) -> None:
                 ended = await cell.run(_TRY)
     except TimeoutError:
         await nursery.close()
-        raise SandboxFailed(f"a first program did not end within {_TRY_S:g} s") from None
+        raise CellLate(f"a first program did not end within {_TRY_S:g} s") from None
     except SandboxFailed:
         await nursery.close()
         raise
