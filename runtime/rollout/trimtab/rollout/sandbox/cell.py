@@ -43,8 +43,8 @@ class Surroundings:
     read: Sequence[str]
     listed: Sequence[str]
     """Folders of which it may read the names."""
-    filtered: bool
-    """By seccomp."""
+    permits: bool
+    """A process asks before it starts another. Else they are counted."""
 
 
 def serve(connection: socket.socket, place: folders.Place, around: Surroundings) -> None:
@@ -138,7 +138,7 @@ class _Run:
         return guard.start(
             about["command"],
             reach,
-            steps=seccomp.sealed(machine=platform.machine()) if self._around.filtered else None,
+            steps=seccomp.sealed(machine=platform.machine(), permits=self._around.permits),
             resources=(
                 (resource.RLIMIT_DATA, memory),
                 (resource.RLIMIT_CPU, int(about["cpu_s"]) + 2),
@@ -149,7 +149,7 @@ class _Run:
                 (resource.RLIMIT_MSGQUEUE, 0),
                 (resource.RLIMIT_SIGPENDING, 256),
             ),
-            processes=about["processes"],
+            processes=about["processes"] if self._around.permits else None,
             count=self._processes.tasks,
             stdin=given,
             stdout=stdout,
