@@ -164,9 +164,7 @@ async def main(arguments: argparse.Namespace) -> None:
             ms, per_s = statistics.median(figures["ms"]), statistics.median(figures["rate"])
             note(f"{name:>10}: {ms:6.1f} ms, {per_s:6.1f} programs/s")
         attacks, honest = await attacked(sandbox, rounds=arguments.rounds, seconds=arguments.seconds * 2)
-        note(
-            f"beside attacks {statistics.median(attacks):.1f} programs/s, beside honest ones {statistics.median(honest):.1f}"
-        )
+        note(f"beside attacks {statistics.median(attacks):.1f} programs/s, else {statistics.median(honest):.1f}")
         layers = described(sandbox.layers)
     crowd = await many(arguments.programs)
     note(f"{crowd}")

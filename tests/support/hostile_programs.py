@@ -73,7 +73,7 @@ FORBIDDEN = {
     "read_kernel": "read('/proc/kcore') or read('/proc/kallsyms')",
     # The network, by every family.
     "connect": "connected(socket.AF_INET, ('127.0.0.1', port))",
-    "connect_by_ipv6": "connected(socket.AF_INET6, ('::1', port))",
+    "connect_by_ipv6": "connected(socket.AF_INET6, ('::ffff:127.0.0.1', port))",
     "send_a_datagram": "connected(socket.AF_INET, ('127.0.0.1', port), socket.SOCK_DGRAM)",
     "connect_to_an_abstract_name": "connected(socket.AF_UNIX, abstract)",
     "listen": "socket.create_server(('127.0.0.1', 0)) and ['listening']",

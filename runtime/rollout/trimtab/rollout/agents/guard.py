@@ -93,12 +93,12 @@ def start(
     *,
     steps: Sequence[tuple[int, int, int, int]],
     resources: Sequence[tuple[int, int]],
-    processes: int | None,
+    processes: int,
     count: Callable[[], int],
     **streams: Any,
 ) -> tuple[subprocess.Popen[bytes], Any]:
     """With what it may reach by Landlock, and by `steps` of a seccomp filter. `count` says how many processes there
-    are, and None of `processes` that nobody gives permits. `streams` are for Popen.
+    are, and `streams` are for Popen.
 
     Raises OSError where there is no such command, and Uncontained.
     """
@@ -125,9 +125,7 @@ def start(
             seccomp.give_up_privileges()
             if rules is not None:
                 rules.restrict()
-            listener = seccomp.install(steps, machine=machine, permits=processes is not None)
-            if processes is not None:
-                socket.send_fds(sends, [b"."], [listener])
+            socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
         except OSError as error:
             sends.send(str(error).encode())
             raise
@@ -140,8 +138,6 @@ def start(
         with contextlib.suppress(BlockingIOError):
             raise Uncontained(receives.recv(4096).decode()) from None
         raise
-    if processes is None:
-        return agent, None
     _, (listener,), _, _ = socket.recv_fds(receives, 1, 1)
     return agent, fork_permits.ForkPermits(listener, most=processes, count=count)
 

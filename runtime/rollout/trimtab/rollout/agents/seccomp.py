@@ -116,9 +116,9 @@ def program(*, network: bool, machine: str) -> list[Step]:
     return [*steps, *_to_itself_alone(calls), (_RETURN, 0, 0, _ALLOW)]
 
 
-def sealed(*, machine: str, permits: bool) -> list[Step]:
+def sealed(*, machine: str) -> list[Step]:
     """For a program that a model wrote: no sockets but pairs, nothing that reaches into other processes, nothing that
-    outlives it, and with `permits` one for every thread too.
+    outlives it, and a permit for every thread too.
     """
     if machine not in _CALLS:
         raise Unfiltered(f"programs are contained on {' and '.join(_CALLS)}, and this is {machine}")
@@ -127,10 +127,9 @@ def sealed(*, machine: str, permits: bool) -> list[Step]:
     for number in (calls.socket, *_REFUSED[machine], *_REFUSED_ALIKE):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     own: list[Step] = [(_LOAD, 0, 0, _at(0)), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE)]
-    child = _ASK if permits else _ALLOW
-    steps += _for_call(calls.clone, [*own, (_RETURN, 0, 0, child)])
+    steps += _for_call(calls.clone, [*own, (_RETURN, 0, 0, _ASK)])
     for number in calls.forks:
-        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, child)]
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ASK)]
     return [*steps, *_to_itself_alone(calls), (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -170,15 +169,15 @@ def give_up_privileges() -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def install(steps: list[Step], *, machine: str, permits: bool = True) -> int:
+def install(steps: list[Step], *, machine: str) -> int:
     """For this process, and all that it will start. It must have given up new privileges before. Returns the descriptor
-    that whoever gives out permits reads from; without permits there is none.
+    that whoever gives out permits reads from.
     """
     code = b"".join(struct.pack("HBBI", operation, yes, no, value) for operation, yes, no, value in steps)
     held = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(held))
     number = ctypes.c_long(_CALLS[machine].seccomp)
-    flags = (ctypes.c_uint(_SET_FILTER), ctypes.c_uint(_WITH_LISTENER if permits else 0))
+    flags = (ctypes.c_uint(_SET_FILTER), ctypes.c_uint(_WITH_LISTENER))
     listener: int = _libc.syscall(number, *flags, ctypes.c_char_p(described))
     if listener < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -16,9 +16,7 @@ class LayerName(StrEnum):
     LANDLOCK = "landlock"
     """What is there cannot be read, written or sent a signal to, unless it is the program's own."""
     SECCOMP = "seccomp"
-    """No sockets, no keys, and no reaching into other processes."""
-    PERMITS = "permits"
-    """A process asks before it starts another. Without it the cell counts, ten times a second."""
+    """No sockets, no keys, no reaching into other processes, and a permit for each process that it starts."""
     CGROUP = "cgroup"
     """Memory and processes of all together, by the kernel's own count. Without it the cell counts, ten times a second.
     """
@@ -38,12 +36,11 @@ class Layer:
 def too_little(layers: Sequence[Layer]) -> str:
     """Why nothing may be run behind these layers; nothing where it may.
 
-    Either of namespaces and Landlock keeps a program from the files and the processes of the worker, if seccomp refuses
-    what they know nothing of: some sockets, and keys. Only a namespace ends processes that start others unasked.
+    Either of namespaces and Landlock keeps a program from the files and the processes of the worker. Seccomp refuses
+    what they know nothing of, some sockets and keys, and bounds how many processes there are.
     """
     missing = {layer.name: layer.missing for layer in layers if not layer.holds}
-    apart = {LayerName.LANDLOCK, LayerName.PERMITS}.intersection(missing)
-    if LayerName.SECCOMP not in missing and (LayerName.NAMESPACES not in missing or not apart):
+    if LayerName.SECCOMP not in missing and not {LayerName.NAMESPACES, LayerName.LANDLOCK} <= set(missing):
         return ""
     reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
     return (

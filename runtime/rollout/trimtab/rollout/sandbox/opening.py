@@ -40,27 +40,10 @@ async def open_nursery(folder: Path, *, without: frozenset[LayerName]) -> Opened
     """
     missing = dict.fromkeys((name for name in LayerName if name is not LayerName.CGROUP), "")
     missing[LayerName.LANDLOCK] = _landlock_missing(without)
-
-    async def tried(*used: LayerName) -> tuple[Nursery | None, str]:
-        """One that has run a first program; or why there is none."""
-        if without.intersection(used):
-            return None, _WITHHELD
-        try:
-            nursery = _nursery(folder, namespaces=LayerName.NAMESPACES in used, permits=LayerName.PERMITS in used)
-            await _try(nursery)
-        except CellLate:
-            raise
-        except SandboxFailed as error:
-            return None, str(error)
-        return nursery, ""
-
-    nursery, why = await tried(LayerName.NAMESPACES, LayerName.PERMITS)
+    nursery, why = await _tried(folder, namespaces=True) if LayerName.NAMESPACES not in without else (None, _WITHHELD)
     if nursery is None:
-        missing[LayerName.PERMITS] = why
-        nursery, why = await tried(LayerName.NAMESPACES)
-    if nursery is None:
-        missing |= {LayerName.NAMESPACES: why, LayerName.PERMITS: ""}
-        nursery, why = await tried(LayerName.PERMITS)
+        missing[LayerName.NAMESPACES] = why
+        nursery, why = await _tried(folder, namespaces=False)
     if nursery is None:
         missing[LayerName.SECCOMP] = why
     layers = [Layer(name, why) for name, why in missing.items()]
@@ -70,6 +53,18 @@ async def open_nursery(folder: Path, *, without: frozenset[LayerName]) -> Opened
             await nursery.close()
         raise TooLittleHolds(refused)
     return Opened(nursery=nursery, layers=layers)
+
+
+async def _tried(folder: Path, *, namespaces: bool) -> tuple[Nursery | None, str]:
+    """One that has run a first program; or why there is none."""
+    try:
+        nursery = _nursery(folder, namespaces=namespaces)
+        await _try(nursery)
+    except CellLate:
+        raise
+    except SandboxFailed as error:
+        return None, str(error)
+    return nursery, ""
 
 
 async def _try(nursery: Nursery) -> None:
@@ -96,10 +91,10 @@ def _landlock_missing(without: frozenset[LayerName]) -> str:
     return f"with version {version} of it a program could {', '.join(able)}" if able else ""
 
 
-def _nursery(folder: Path, *, namespaces: bool, permits: bool) -> Nursery:
+def _nursery(folder: Path, *, namespaces: bool) -> Nursery:
     interpreter = bubblewrap.own_interpreter()
     path = bubblewrap.search_path(interpreter)
-    around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path, "permits": permits}
+    around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path}
     if not namespaces:
         # What is installed for the interpreter, and the environment that we run in ourselves.
         hidden = [*map(str, interpreter.hidden), *({sys.prefix} - {sys.base_prefix})]
