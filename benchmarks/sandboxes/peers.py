@@ -12,6 +12,8 @@ from trimtab.rollout.sandbox.contract import Program, ProgramLimits, Sandbox
 Runs = Callable[[str], Awaitable[None]]
 _LIMITS = ProgramLimits()
 _TIMEOUT_S = 60.0
+# What is installed here costs whoever imports it, and inside the sandbox there is none of it.
+_BARE = ("-I", "-S", "-c")
 
 
 class Unexpected(RuntimeError):
@@ -21,7 +23,7 @@ class Unexpected(RuntimeError):
 def plainly() -> Runs:
     """The floor: nothing holds it."""
     interpreter = bubblewrap.own_interpreter()
-    return _subprocess([str(interpreter.executable), "-c"])
+    return _subprocess([str(interpreter.executable), *_BARE])
 
 
 def with_limits() -> Runs:
@@ -37,7 +39,7 @@ def with_limits() -> Runs:
         ):
             resource.setrlimit(which, (most, most))
 
-    return _subprocess([str(interpreter.executable), "-c"], before=limit)
+    return _subprocess([str(interpreter.executable), *_BARE], before=limit)
 
 
 def with_bubblewrap() -> Runs:
@@ -50,12 +52,12 @@ def with_bubblewrap() -> Runs:
     view = ["--ro-bind", "/usr", "/usr", "--ro-bind", prefix, prefix, "--proc", "/proc", "--dev", "/dev"]
     view += [word for name in ("bin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
     wall = [str(bwrap), "--unshare-all", "--die-with-parent", "--clearenv", *view, "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    return _subprocess([*wall, "--", str(interpreter.executable), "-c"])
+    return _subprocess([*wall, "--", str(interpreter.executable), *_BARE])
 
 
 def in_sandbox(sandbox: Sandbox) -> Runs:
     async def run(source: str) -> None:
-        ended = await sandbox.run(Program(command=("python3", "-c", source)))
+        ended = await sandbox.run(Program(command=("python3", *_BARE, source)))
         if not ended.succeeded:
             raise Unexpected(f"{ended.end}: {ended.stderr[-500:]!r}")
 

@@ -188,7 +188,7 @@ class _Run:
             if now >= until:
                 return "time", -signal.SIGKILL
             if now >= looks_at:
-                over = self._over(self._processes.look())
+                over = self._over(self._processes.look(most=self._about["memory_bytes"]))
                 if over is not None:
                     return over
                 looks_at = time.monotonic() + _LOOK_S
