@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trimtab.rollout.gateway.budget import BudgetLimits
+from trimtab.rollout.sandbox.contract import Sandbox
 from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role, Turn
@@ -117,12 +118,14 @@ class Team:
         assignment: Assignment,
         *,
         gateway: Gateway | None = None,
+        sandbox: Sandbox | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a `gateway` there are no endpoints."""
+        """Without a `gateway` there are no endpoints, without a `sandbox` nothing is executed."""
         self._roles = roles
         self._assignment = assignment
         self._gateway = gateway
+        self._sandbox = sandbox
         self._clock = clock
         self._began = clock()
         # Conversations of one role are numbered, so that no two draw the same random numbers.
@@ -182,6 +185,13 @@ class Team:
         if role is not None:
             self.role(role)
         return self._gateway.open(self, role=role, budget=budget, keep_thoughts=keep_thoughts)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where to execute what a model wrote."""
+        if self._sandbox is None:
+            raise WorkflowError("the job has no sandbox: set workflow.sandbox to {} or to its limits")
+        return self._sandbox
 
     def role(self, name: str | None = None) -> Role:
         """The one of this name; without a name, the only one there is."""
