@@ -41,7 +41,7 @@ def test_every_workflow_on_the_page_can_be_made_from_its_manifest(my_workflow: M
         spec = WorkflowSpec.model_validate(yaml.safe_load(block)["workflow"])
         roles = [role.name for role in spec.roles] or ["solver"]
         made.append(type(load_workflow(spec, folder=GUIDE.parent, roles=roles)).__name__)
-    assert made == ["SingleTurn", "SolverVerifier", "TextEnvironment", "BestOfTwo"]
+    assert made == ["SingleTurn", "SingleTurn", "SolverVerifier", "TextEnvironment", "BestOfTwo"]
 
 
 async def test_the_environment_on_the_page_can_be_played(my_workflow: ModuleType) -> None:
