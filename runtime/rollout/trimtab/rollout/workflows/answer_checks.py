@@ -7,31 +7,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
+from trimtab.rollout.code.check import CodeTests
 from trimtab.rollout.workflows.mathematics import Mathematics, VerificationTimeout
 from trimtab.rollout.workflows.on_timeout import CHECK_TIMEOUT, OnTimeout
+from trimtab.rollout.workflows.score import Check, Score
 from trimtab.rollout.workflows.team import Assignment, PromptUnusable, Team
+
+Made = TypeVar("Made")
 
 _NUMBER = re.compile(
     r"(?:(?<![0-9])[-+])?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?"
 )
-
-
-@dataclass(frozen=True)
-class Score:
-    """1 is right, 0 is wrong, between them partly right."""
-
-    value: float
-    parts: Mapping[str, float] = field(default_factory=dict)
-    """Of the reward: what is worth counting besides."""
-
-
-class Check(Protocol):
-    async def score(self, answer: str | None, expected: Any, team: Team, /) -> Score:
-        """Of an answer against a column of the prompt; None is an answer that was not found in what was said."""
 
 
 class AnswerKey:
@@ -43,11 +32,7 @@ class AnswerKey:
         """`arguments` are those of the check. Raises ValueError, which names what is wrong with them."""
         if check not in CHECKS:
             raise ValueError(f"check is {check!r}: one of {', '.join(CHECKS)}")
-        try:
-            inspect.signature(CHECKS[check]).bind(**(arguments or {}))
-        except TypeError as error:
-            raise ValueError(f"check_args of check {check}: {error}") from None
-        self._check = CHECKS[check](**(arguments or {}))
+        self._check = made(CHECKS[check], arguments, name=f"check_args of check {check}")
         self._column = column
         self._pattern = None if pattern is None else re.compile(pattern, re.DOTALL)
 
@@ -119,6 +104,15 @@ def last_number(text: str) -> Decimal | None:
     return Decimal(numbers[-1].replace(",", "")) if numbers else None
 
 
+def made(kind: Callable[..., Made], arguments: Mapping[str, Any] | None, *, name: str) -> Made:
+    """Raises ValueError for arguments that it does not have."""
+    try:
+        inspect.signature(kind).bind(**(arguments or {}))
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return kind(**(arguments or {}))
+
+
 def _last_match(pattern: re.Pattern[str], said: str) -> str | None:
     """The first group of the pattern's last match, or all of the match where there is no group."""
     matches = list(pattern.finditer(said))
@@ -130,4 +124,5 @@ CHECKS: Mapping[str, Callable[..., Check]] = {
     "exact": lambda: Comparison(exact),
     "numeric": lambda: Comparison(numeric),
     "math": MathCheck,
+    "tests": CodeTests,
 }

@@ -13,9 +13,9 @@ from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversati
 class SingleTurn:
     """Asks the prompt and scores the answer.
 
-    `check` is `characters` (the share of the expected characters that are in their place), `exact`, `numeric` or
-    `math`, with `check_args` of its own (answer_checks.py). Of an answer with reasons, `answer_pattern` finds the part
-    that counts: its last match, or the group in it.
+    `check` is `characters` (the share of the expected characters that are in their place), `exact`, `numeric`, `math`
+    or `tests`, with `check_args` of its own (answer_checks.py). Of an answer with reasons, `answer_pattern` finds the
+    part that counts: its last match, or the group in it.
     A prompt is text, or a list of chat messages; `chat` says how it is put to a chat model (chat_settings.py).
     """
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.rollout.workflows.answer_checks import AnswerKey, Score
+from trimtab.rollout.workflows.answer_checks import AnswerKey
 from trimtab.rollout.workflows.chat_settings import ChatSettings
+from trimtab.rollout.workflows.score import Score
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
