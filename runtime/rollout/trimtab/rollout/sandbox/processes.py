@@ -1,0 +1,50 @@
+"""Counts what a program and all that it started take: tasks, memory and processor time.
+
+It is executed inside the walls, with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.rollout.agents import guard
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_USER_TICKS, _THREADS = 11, 17
+"""Places in /proc/PID/stat, counted behind the name. User time is followed by the system's, and by both of children
+that have ended.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    memory_bytes: int
+    cpu_s: float
+
+
+class Processes:
+    """All below this one."""
+
+    def tasks(self) -> int:
+        """Processes with all of their threads."""
+        return sum(int(fields[_THREADS]) for fields in self._stats())
+
+    def look(self) -> Look:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        stats = self._stats()
+        ticks = sum(int(field) for fields in stats for field in fields[_USER_TICKS : _USER_TICKS + 4])
+        return Look(
+            memory_bytes=guard.resident(guard.descendants(os.getpid())),
+            cpu_s=ended.ru_utime + ended.ru_stime + ticks / _TICKS,
+        )
+
+    def _stats(self) -> list[list[bytes]]:
+        found = []
+        for pid in guard.descendants(os.getpid()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found.append(Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split())
+        return found
