@@ -36,9 +36,7 @@ def same(value: Any, expected: Any) -> bool:
     if isinstance(expected, Mapping) and isinstance(value, Mapping):
         return value.keys() == expected.keys() and all(same(value[key], expected[key]) for key in expected)
     if isinstance(expected, Sequence) and isinstance(value, Sequence):
-        return len(value) == len(expected) and all(
-            same(one, other) for one, other in zip(value, expected, strict=True)
-        )
+        return len(value) == len(expected) and all(same(one, other) for one, other in zip(value, expected, strict=True))
     return value is None and expected is None
 
 

@@ -17,15 +17,14 @@ from trimtab.rollout.sandbox.contract import End, Ended, Program, ProgramLimits,
 
 _SOLUTION, _CALLS, _UNIT_TESTS = "solution.py", "calls.py", "unit_tests.py"
 _SHOWN = 300
-# What the harness takes beside the program: to start, and for the results it writes.
-_START_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeLimits:
     case_s: float = 6.0
-    """For one case, which is one run of the program or one call."""
+    """For one case: a run of the program, a call or a unit test."""
     all_s: float = 60.0
+    """For all of them, as far as the sandbox allows it to one run."""
     memory_bytes: int = 512 << 20
 
 
@@ -95,7 +94,9 @@ class Judge:
             if left_s <= 0:
                 timed_out = True
                 break
-        return Judged(passed=passed, total=len(tests.cases), timed_out=timed_out, failure=failure or _unrun(passed, tests))
+        return Judged(
+            passed=passed, total=len(tests.cases), timed_out=timed_out, failure=failure or _unrun(passed, tests)
+        )
 
     async def _calls(self, code: str, tests: Calls, sandbox: Sandbox) -> Judged:
         """One process for all calls: what it could find out there are arguments."""
@@ -105,7 +106,7 @@ class Judge:
             "arguments": [list(case.arguments) for case in tests.cases],
             "seconds": self._limits.case_s,
         }
-        ended = await sandbox.run(self._harness(_CALLS, job, cases=len(tests.cases)))
+        ended = await sandbox.run(self._harness(_CALLS, job))
         results = _begun(ended)
         passed, failure = 0, None
         for case in tests.cases:
@@ -116,20 +117,19 @@ class Judge:
             got = _told(ended, "") if result is None else str(result.get("error", json.dumps(result.get("value"))))
             given = f"{tests.function}({', '.join(map(json.dumps, case.arguments))})"
             failure = failure or _on_input(given, expected=json.dumps(case.expected), got=got)
-        return Judged(
-            passed=passed, total=len(tests.cases), timed_out=ended.end is End.TIME, failure=failure
-        )
+        return Judged(passed=passed, total=len(tests.cases), timed_out=ended.end is End.TIME, failure=failure)
 
     async def _unit_tests(self, code: str, tests: UnitTests, sandbox: Sandbox) -> Judged:
         secret = self._new_secret()
         job = {"code": code, "tests": tests.sources, "seconds": self._limits.case_s, "secret": secret.hex()}
-        ended = await sandbox.run(self._harness(_UNIT_TESTS, job, cases=None))
+        ended = await sandbox.run(self._harness(_UNIT_TESTS, job))
         failure: str | None = None
-        passed, total = 0, 1
+        passed, total, late = 0, 1, ended.end is End.TIME
         for told in _begun(ended):
             if "unprotected" in told and _is_signed(told, "unprotected", secret):
                 raise SandboxFailed("processes in it can look into each other, so unit tests cannot be run")
             if "why" in told:
+                late = late or told.get("late") is True
                 failure = failure or f"{told.get('failed')}: {told['why']}"[:_SHOWN]
             if "broken" in told and _is_signed(told, f"broken {told['broken']}", secret):
                 raise TestsUnreadable(str(told["broken"]))
@@ -140,24 +140,22 @@ class Judge:
         return Judged(
             passed=passed,
             total=max(1, total),
-            timed_out=ended.end is End.TIME,
+            timed_out=late,
             failure=failure if passed < total else None,
         )
 
-    def _harness(self, name: str, job: dict[str, Any], *, cases: int | None) -> Program:
-        """`cases` is None where only the tests themselves know how many they are."""
-        all_s = self._limits.all_s if cases is None else min(self._limits.all_s, self._limits.case_s * cases)
+    def _harness(self, name: str, job: dict[str, Any]) -> Program:
+        """One run for all cases, so it may take what any sandbox allows, also where a case may take less."""
+        seconds = min(self._limits.all_s, max(self._limits.case_s, ProgramLimits().wall_s))
         return Program(
             command=("python3", "-I", "-B", name),
             files={name: resources.files("trimtab.rollout.code.inside").joinpath(name).read_bytes()},
             stdin=_bytes(json.dumps(job)),
-            limits=self._program_limits(all_s + _START_S),
+            limits=self._program_limits(seconds),
         )
 
     def _program_limits(self, seconds: float) -> ProgramLimits:
-        return replace(
-            ProgramLimits(), wall_s=seconds, cpu_s=seconds, memory_bytes=self._limits.memory_bytes
-        )
+        return replace(ProgramLimits(), wall_s=seconds, cpu_s=seconds, memory_bytes=self._limits.memory_bytes)
 
 
 def _begun(ended: Ended) -> Iterator[dict[str, Any]]:
@@ -205,7 +203,8 @@ def _told(ended: Ended, printed: str) -> str:
 
 
 def _on_input(given: str, *, expected: str, got: str) -> str:
-    return f"On {given.strip()[:_SHOWN]!r} it should give {expected.strip()[:_SHOWN]!r}, and gave {got.strip()[:_SHOWN]!r}."
+    shown = [text.strip()[:_SHOWN] for text in (given, expected, got)]
+    return "On {!r} it should give {!r}, and gave {!r}.".format(*shown)
 
 
 def _unrun(passed: int, tests: StdinCases) -> str | None:

@@ -22,9 +22,9 @@ from trimtab.rollout.agents.reward import (
     AgentWork,
     RewardEndpoint,
     RewardFailed,
-    RewardTimeout,
     RewardFunction,
     Rewards,
+    RewardTimeout,
 )
 from trimtab.rollout.gateway.budget import budget_of
 from trimtab.rollout.workflows.on_timeout import CHECK_TIMEOUT, OnTimeout

@@ -1,4 +1,4 @@
-"""A solver works in steps, and each step is scored: by a judge with a rubric, or by a verifier that learns beside it."""
+"""A solver works in steps, and each is scored: by a judge with a rubric, or by a verifier that learns beside it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class VerdictUnreadable(WorkflowError):
 
 
 class JudgedSteps:
-    """The role `solver` takes up to `max_steps` turns, until one matches `final_pattern`. Its reward is the outcome: the
-    check of all steps, a line each.
+    """The role `solver` takes up to `max_steps` turns, until one matches `final_pattern`. Its reward is the outcome:
+    the check of all steps, a line each.
 
     With `scores: judge`, the frozen role `judge` reads every step with `judge_text`, and the last match of
     `score_pattern` is its score, within `score_range`. With `scores: verifier`, the role `verifier` says of every step
@@ -176,7 +176,9 @@ class JudgedSteps:
         """None if it cannot be read. One that does not learn will not learn from that, either."""
         found = self._prediction.findall(said)
         if not found and frozen:
-            raise VerdictUnreadable(f"the verifier was to end with {self._yes} or another word, and said {said[-200:]!r}")
+            raise VerdictUnreadable(
+                f"the verifier was to end with {self._yes} or another word, and said {said[-200:]!r}"
+            )
         return found[-1] == self._yes if found else None
 
     def _check_roles(self, team: Team) -> None:
@@ -191,8 +193,8 @@ class JudgedSteps:
             )
         if self._scores == _JUDGE and not team.role(_JUDGE).frozen:
             raise WorkflowError(
-                f"policy {team.role(_JUDGE).policy} of the role judge learns, and has no reward: make it frozen, or use "
-                "scores: verifier"
+                f"policy {team.role(_JUDGE).policy} of the role judge learns, and has no reward: make it frozen, or "
+                "use scores: verifier"
             )
 
 

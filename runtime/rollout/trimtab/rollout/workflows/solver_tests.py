@@ -113,9 +113,7 @@ class SolverTests:
             known = trying.create_task(self._reference(task, written, team))
         attempts = [one.result() for one in tried]
         solved = [
-            ScoredConversation(
-                conversation, reward=own[-1].value, reward_parts={"first_attempt": own[0].value}
-            )
+            ScoredConversation(conversation, reward=own[-1].value, reward_parts={"first_attempt": own[0].value})
             for (conversation, _), own in zip(candidates, attempts, strict=True)
         ]
         programs = [*(attempt for own in attempts for attempt in own), *known.result()]

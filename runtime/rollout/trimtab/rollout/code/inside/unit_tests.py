@@ -23,12 +23,14 @@ import sys
 import time
 import types
 import unittest
+from pathlib import Path
 from typing import Any
 
 _PR_SET_DUMPABLE = 4
 _MOST_BYTES = 1 << 22
 _TEXT = 500
 _SERVE = "serve"
+_TESTS = "tests"
 
 # How values cross: those of plain types are copied, others stay where they are and are known by a number.
 
@@ -82,8 +84,22 @@ OPERATIONS: dict[str, Any] = {
 }
 
 
+def reachable(process: int) -> bool:
+    """Whether a program could look into the tests, or into what was told to the sandbox."""
+    if process == os.getpid():
+        return False
+    try:
+        os.close(os.open(f"/proc/{process}/mem", os.O_RDONLY))
+    except OSError:
+        try:
+            Path(f"/proc/{process}/fd/0").readlink()
+        except OSError:
+            return False
+    return True
+
+
 def serve(reads: int, writes: int) -> None:
-    """Before the program is there, so that the answer is ours: whether it could look into the tests' process."""
+    """What is reachable is told before the program is there, so that the answer is ours."""
     asked = os.fdopen(reads, "r", encoding="utf-8")
     answers = os.fdopen(writes, "w", encoding="utf-8")
 
@@ -91,13 +107,7 @@ def serve(reads: int, writes: int) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
-    try:
-        os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
-    except OSError:
-        answer({"reachable": False})
-    else:
-        answer({"reachable": True})
-        return
+    answer({"reachable": any(reachable(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdecimal())})
     kept: list[Any] = []
 
     def keep(value: Any) -> int:
@@ -106,8 +116,8 @@ def serve(reads: int, writes: int) -> None:
 
     names: dict[str, Any] = {"__name__": "solution"}
     try:
-        exec(compile(json.loads(asked.readline())["code"], "solution.py", "exec"), names)
-    except BaseException as error:  # whatever it is: the program does not even begin
+        exec(compile(json.loads(asked.readline())["code"], "solution.py", "exec"), names)  # noqa: S102 - in a sandbox
+    except BaseException as error:  # noqa: BLE001 - whatever it is: the program does not even begin
         answer({"raised": [type(error).__name__, str(error)[:_TEXT]]})
         return
     shown = {name: value for name, value in names.items() if not name.startswith("__")}
@@ -120,7 +130,7 @@ def serve(reads: int, writes: int) -> None:
         try:
             value = packed(OPERATIONS[request["do"]](target, *arguments, **named), keep)
             answer({"value": value, "with": packed(arguments, keep)})
-        except BaseException as error:  # also an exit: it is what the call came to
+        except BaseException as error:  # noqa: BLE001 - also an exit: it is what the call came to
             answer({"raised": [type(error).__name__, str(error)[:_TEXT]]})
 
 
@@ -131,6 +141,10 @@ class ProgramGone(BaseException):
     """It ended, hung or answered nonsense. No Exception: tests catch those."""
 
 
+class ProgramLate(ProgramGone):
+    """It hung."""
+
+
 class ProgramRaised(Exception):
     """Of a kind that is not Python's own."""
 
@@ -138,11 +152,12 @@ class ProgramRaised(Exception):
 class Program:
     """The process that has it, for tests up to the one that it does not outlive."""
 
-    def __init__(self, code: str, *, seconds: float) -> None:
+    def __init__(self, code: str, *, seconds: float, first: bool) -> None:
+        """Of another than the first, what is reachable may be what the program left."""
         self.seconds = seconds
         self.ends_at = time.monotonic() + seconds
         down, up = os.pipe(), os.pipe()
-        command = [sys.executable, "-I", "-B", os.path.abspath(__file__), _SERVE, str(down[0]), str(up[1])]
+        command = [sys.executable, "-I", "-B", str(Path(__file__).resolve()), _SERVE, str(down[0]), str(up[1])]
         nowhere = subprocess.DEVNULL
         self.process = subprocess.Popen(
             command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=(down[0], up[1]), env={}
@@ -151,7 +166,7 @@ class Program:
         os.close(up[1])
         self.writes, self.reads = down[1], up[0]
         self.waiting = b""
-        self.unprotected = bool(self.answer().get("reachable", True))
+        self.unprotected = bool(self.answer().get("reachable", True)) and first
         if self.unprotected:
             return
         self.tell({"code": code})
@@ -186,7 +201,7 @@ class Program:
             value = unpacked(answer["value"], self.remote)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ProgramGone(f"an answer that cannot be read: {error}") from None
-        for before, now in zip(arguments, after):
+        for before, now in zip(arguments, after, strict=False):
             _change(before, now)
         return value
 
@@ -196,7 +211,7 @@ class Program:
         while waiting:
             _, ready, _ = select.select([], [self.writes], [], max(0.0, self.ends_at - time.monotonic()))
             if not ready:
-                raise ProgramGone(f"it took over {self.seconds:g} s")
+                raise ProgramLate(f"it took over {self.seconds:g} s")
             try:
                 waiting = waiting[os.write(self.writes, waiting) :]
             except BrokenPipeError:
@@ -206,7 +221,7 @@ class Program:
         while b"\n" not in self.waiting:
             ready, _, _ = select.select([self.reads], [], [], max(0.0, self.ends_at - time.monotonic()))
             if not ready:
-                raise ProgramGone(f"it took over {self.seconds:g} s")
+                raise ProgramLate(f"it took over {self.seconds:g} s")
             more = os.read(self.reads, 1 << 16)
             self.waiting += more
             if not more:
@@ -277,10 +292,7 @@ def _change(before: Any, now: Any) -> None:
     """What a call did to an argument, which was a copy there."""
     if isinstance(before, list) and isinstance(now, list):
         before[:] = now
-    elif isinstance(before, dict) and isinstance(now, dict) and before != now:
-        before.clear()
-        before.update(now)
-    elif isinstance(before, set) and isinstance(now, set) and before != now:
+    elif isinstance(before, dict | set) and type(before) is type(now) and before != now:
         before.clear()
         before.update(now)
 
@@ -295,12 +307,19 @@ class Run:
         self.code = job["code"]
         self.seconds = job["seconds"]
         self.program: Program | None = None
+        self.begun = False
+        self.lines: list[str] = []
         self.passed = 0
         self.total = 0
 
-    def source(self, module: types.CodeType) -> None:
-        names: dict[str, Any] = {"__name__": "tests"}
-        if not self.one("tests", lambda: exec(module, self.fill(names)), counts=False):
+    def source(self, source: str, module: types.CodeType) -> None:
+        self.lines = source.splitlines()
+        names: dict[str, Any] = {"__name__": _TESTS}
+
+        def begin() -> None:
+            exec(module, self.fill(names))  # noqa: S102 - in a sandbox
+
+        if not self.one(_TESTS, begin, counts=False):
             return
         functions = [
             (name, value)
@@ -308,17 +327,17 @@ class Run:
             if name.startswith("test") and isinstance(value, types.FunctionType)
         ]
         suites = [
-            (f"{name}.{case._testMethodName}", case)
+            (f"{name}.{method}", value(method))
             for name, value in names.items()
             if isinstance(value, type) and issubclass(value, unittest.TestCase)
-            for case in unittest.defaultTestLoader.loadTestsFromTestCase(value)
+            for method in unittest.defaultTestLoader.getTestCaseNames(value)
         ]
         for name, function in functions:
             # One that takes arguments fails: there is nobody to give them.
             awaited = inspect.iscoroutinefunction(function)
             self.one(name, (lambda test=function: asyncio.run(test())) if awaited else function, names=names)
         for name, case in suites:
-            self.one(name, case.debug, names=names)  # type: ignore[union-attr]
+            self.one(name, case.debug, names=names)
         if not functions and not suites:
             self.total += 1
             self.passed += 1
@@ -331,8 +350,9 @@ class Run:
             if self.program is not None:
                 self.program.ends_at = time.monotonic() + self.seconds
             test()
-        except BaseException as error:  # whatever the test raises: it did not pass
-            sys.stdout.write(json.dumps({"failed": name, "why": _why(error)}) + "\n")
+        except BaseException as error:  # noqa: BLE001 - whatever the test raises: it did not pass
+            told = {"failed": name, "why": _why(error, self.lines), "late": isinstance(error, ProgramLate)}
+            sys.stdout.write(json.dumps(told) + "\n")
             self.total += 1
             if isinstance(error, ProgramGone) and self.program is not None:
                 self.program.end()
@@ -344,7 +364,8 @@ class Run:
 
     def fill(self, names: dict[str, Any]) -> dict[str, Any]:
         if self.program is None:
-            self.program = Program(self.code, seconds=self.seconds)
+            self.program = Program(self.code, seconds=self.seconds, first=not self.begun)
+            self.begun = True
             if self.program.unprotected:
                 document = {"unprotected": True, "signed": _signed(self.key, "unprotected")}
                 sys.stdout.write(json.dumps(document) + "\n")
@@ -377,16 +398,16 @@ def check_asserts(tree: ast.Module) -> None:
     raise ValueError("they assert nothing: write assertions, functions test_... or classes of unittest")
 
 
-def _why(error: BaseException) -> str:
-    """With the line of the test, where it says nothing itself."""
+def _why(error: BaseException, lines: list[str]) -> str:
+    """With the line of the test that it happened in."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    lines = []
-    trace = error.__traceback__
+    trace, number = error.__traceback__, 0
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "tests":
-            lines.append(trace.tb_lineno)
+        if trace.tb_frame.f_code.co_filename == _TESTS:
+            number = trace.tb_lineno
         trace = trace.tb_next
-    return f"{text[:_TEXT]} (line {lines[-1]})" if lines else text[:_TEXT]
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return f"{text[:_TEXT]} in `{line[:_TEXT]}`" if line else text[:_TEXT]
 
 
 def main() -> None:
@@ -403,17 +424,17 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     key = bytes.fromhex(job.pop("secret"))
     try:
-        trees = [ast.parse(source, "tests") for source in job["tests"]]
+        trees = [ast.parse(source, _TESTS) for source in job["tests"]]
         for tree in trees:
             check_asserts(tree)
-        modules = [compile(tree, "tests", "exec") for tree in trees]
+        modules = [compile(tree, _TESTS, "exec") for tree in trees]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {error}"[:_TEXT]
         sys.stdout.write(json.dumps({"broken": why, "signed": _signed(key, f"broken {why}")}) + "\n")
         return
     run = Run(job, key)
-    for module in modules:
-        run.source(module)
+    for source, module in zip(job["tests"], modules, strict=True):
+        run.source(source, module)
     if run.program is not None:
         run.program.end()
     told = f"{run.passed}/{run.total}"
