@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Set
 from contextlib import asynccontextmanager
 
 from trimtab.rollout.sandbox.contract import Ended, Program, ProgramLimits, Sandbox
+from trimtab.rollout.sandbox.layers import LayerName
 from trimtab.rollout.sandbox.local import LocalSandbox
 
 # A machine that runs other tests at the same time gives a program a third of itself, or less.
@@ -13,8 +14,10 @@ PATIENT = ProgramLimits(wall_s=60, cpu_s=30)
 
 
 @asynccontextmanager
-async def a_sandbox(*, concurrency: int = 4, limits: ProgramLimits = PATIENT) -> AsyncIterator[Sandbox]:
-    async with LocalSandbox(limits=limits, concurrency=concurrency, spare=1) as sandbox:
+async def a_sandbox(
+    *, concurrency: int = 4, limits: ProgramLimits = PATIENT, without: Set[LayerName] = frozenset()
+) -> AsyncIterator[Sandbox]:
+    async with LocalSandbox(limits=limits, concurrency=concurrency, spare=1, without=without) as sandbox:
         yield sandbox
 
 

@@ -21,6 +21,7 @@ _LINKED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _CODE = ("__init__.py", "agents", "sandbox")
+_PACKAGES = ("site-packages", "dist-packages")
 _SYSTEM = ("/usr", *(f"/{name}" for name in _LINKED))
 _START = (
     "import sys; sys.path.insert(0, {code!r}); from trimtab.rollout.sandbox import nursery; nursery.main(sys.argv[1:])"
@@ -57,9 +58,6 @@ def own_interpreter() -> Interpreter:
     )
 
 
-_PACKAGES = ("site-packages", "dist-packages")
-
-
 def readable(interpreter: Interpreter) -> Sequence[str]:
     """What a program may read inside."""
     return [*_SYSTEM, "/etc", "/proc", str(interpreter.prefix)]
@@ -69,11 +67,16 @@ def search_path(interpreter: Interpreter) -> str:
     return f"{interpreter.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
-def command(bwrap: Path, interpreter: Interpreter, arguments: Sequence[str]) -> list[str]:
-    """The nursery behind its walls. `arguments` are the nursery's."""
+def nursery(interpreter: Interpreter, arguments: Sequence[str], *, code: str) -> list[str]:
+    """`code` is the folder that `trimtab` lies in."""
+    return [str(interpreter.executable), "-I", "-S", "-c", _START.format(code=code), *arguments]
+
+
+def walled(bwrap: Path, interpreter: Interpreter, arguments: Sequence[str]) -> list[str]:
+    """The nursery behind its walls."""
     wall = [str(bwrap), "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
     wall += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox", "--cap-add", "CAP_SYS_ADMIN"]
-    started = [str(interpreter.executable), "-I", "-S", "-c", _START.format(code=walls.CODE), *arguments]
+    started = nursery(interpreter, arguments, code=walls.CODE)
     return [*wall, *_view(interpreter), "--remount-ro", "/", "--chdir", "/", "--", *started]
 
 
@@ -100,5 +103,5 @@ def _view(interpreter: Interpreter) -> Iterator[str]:
     for name in _CODE:
         yield from ("--ro-bind", str(own / name), f"{walls.CODE}/trimtab/rollout/{name}")
     yield from ("--remount-ro", walls.CODE)
-    for folder in (walls.BOX, *walls.FOLDERS.values()):
-        yield from ("--dir", folder)
+    for mount_point in (walls.BOX, *walls.FOLDERS.values()):
+        yield from ("--dir", mount_point)

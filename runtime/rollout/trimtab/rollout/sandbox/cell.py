@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trimtab.rollout.agents import guard, seccomp
@@ -31,20 +32,37 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
-def serve(connection: socket.socket, place: folders.Place, *, read: Sequence[str], path: str, most: int) -> None:
-    """One program, of at most so many bytes with its files, that comes over the connection; and then nothing more."""
-    request = frames.receive(connection, most=most)
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What all cells have in common."""
+
+    most_bytes: int
+    """Of a program with its files."""
+    path: str
+    """Where its commands are looked for."""
+    read: Sequence[str]
+    listed: Sequence[str]
+    """Folders of which it may read the names."""
+    filtered: bool
+    """By seccomp."""
+
+
+def serve(connection: socket.socket, place: folders.Place, around: Surroundings) -> None:
+    """One program that comes over the connection, and then nothing more."""
+    request = frames.receive(connection, most=around.most_bytes)
     if request is None:
         return
     about, blobs = request
     try:
         place.prepare(disk_bytes=about["disk_bytes"])
         place.write(dict(zip(about["files"], blobs[1:], strict=True)))
-        report, output = _Run(connection, place, about, read=read, path=path).to_its_end(blobs[0])
+        report, output = _Run(connection, place, around, about).to_its_end(blobs[0])
     except folders.Full:
         report, output = {"failed": f"its files take more than the {about['disk_bytes']} bytes of its disk"}, []
     except (OSError, guard.Uncontained, seccomp.Unfiltered) as error:
         report, output = {"failed": str(error)}, []
+    finally:
+        place.remove()
     with contextlib.suppress(OSError):  # nobody waits for it any more
         connection.sendall(frames.packed(report, output))
 
@@ -54,16 +72,13 @@ class _Run:
         self,
         connection: socket.socket,
         place: folders.Place,
+        around: Surroundings,
         about: Mapping[str, Any],
-        *,
-        read: Sequence[str],
-        path: str,
     ) -> None:
         self._connection = connection
         self._place = place
+        self._around = around
         self._about = about
-        self._read = read
-        self._path = path
         self._processes = Processes()
         self._output: dict[int, bytearray] = {}
         self._room: int = about["output_bytes"]
@@ -86,7 +101,8 @@ class _Run:
         for _, writes in pipes:
             os.close(writes)
         end, code = self._watch(program.pid, permits, told=told, until=began + self._about["wall_s"])
-        permits.close()
+        if permits is not None:
+            permits.close()
         guard.end_all()
         wall_s = time.monotonic() - began
         over = self._drain()
@@ -96,6 +112,8 @@ class _Run:
         cpu_s = used.ru_utime + used.ru_stime
         if end == "exited" and code in (-signal.SIGKILL, -signal.SIGXCPU) and cpu_s >= self._about["cpu_s"]:
             end = "time"
+        if end == "exited" and self._place.used_bytes() > self._about["disk_bytes"]:
+            code = -signal.SIGXFSZ
         found = self._place.collect(self._about["collect"], most=self._about["disk_bytes"])
         report = {
             "end": end,
@@ -112,15 +130,15 @@ class _Run:
         disk, memory = about["disk_bytes"], about["memory_bytes"]
         reach = {
             "ports": (),
-            "listed": self._place.listed,
-            "read": self._read,
+            "listed": self._around.listed,
+            "read": self._around.read,
             "devices": _DEVICES,
             "write": self._place.writable,
         }
         return guard.start(
             about["command"],
             reach,
-            steps=seccomp.sealed(machine=platform.machine()),
+            steps=seccomp.sealed(machine=platform.machine()) if self._around.filtered else None,
             resources=(
                 (resource.RLIMIT_DATA, memory),
                 (resource.RLIMIT_CPU, int(about["cpu_s"]) + 2),
@@ -137,7 +155,7 @@ class _Run:
             stdout=stdout,
             stderr=stderr,
             cwd=self._place.folder,
-            env=self._place.environment(self._path),
+            env=self._place.environment(self._around.path),
         )
 
     def _unstarted(self, error: OSError) -> tuple[dict[str, Any], list[bytes]]:
@@ -150,9 +168,10 @@ class _Run:
     def _watch(self, program: int, permits: Any, *, told: int, until: float) -> tuple[str, int]:
         looks_at = time.monotonic() + _LOOK_S
         reading = set(self._output)
+        waited = [self._connection, told, *(() if permits is None else (permits,))]
         while True:
             left = min(looks_at, until) - time.monotonic()
-            ready, _, _ = select.select([self._connection, told, permits, *reading], [], [], max(0.0, left))
+            ready, _, _ = select.select([*waited, *reading], [], [], max(0.0, left))
             if told in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(told, 4096)
@@ -174,14 +193,20 @@ class _Run:
             if now >= looks_at:
                 over = self._over(self._processes.look())
                 if over is not None:
-                    return over, -signal.SIGKILL
+                    return over
                 looks_at = time.monotonic() + _LOOK_S
 
-    def _over(self, look: Look) -> str | None:
+    def _over(self, look: Look) -> tuple[str, int] | None:
+        about = self._about
         self._peak = max(self._peak, look.memory_bytes)
-        if look.memory_bytes > self._about["memory_bytes"]:
-            return "memory"
-        return "time" if look.cpu_s > self._about["cpu_s"] else None
+        if look.memory_bytes > about["memory_bytes"]:
+            return "memory", -signal.SIGKILL
+        if look.cpu_s > about["cpu_s"]:
+            return "time", -signal.SIGKILL
+        if self._place.used_bytes() > about["disk_bytes"]:
+            return "exited", -signal.SIGXFSZ
+        # Where there are no permits, a few more may have begun since the last look.
+        return ("exited", -signal.SIGKILL) if look.tasks > about["processes"] else None
 
     def _take(self, pipe: int) -> bool:
         """Whether there may be more."""

@@ -11,22 +11,30 @@ import socket
 import subprocess
 import tempfile
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import IO
 
-from trimtab.rollout.sandbox import bubblewrap, frames, programs
+from trimtab.rollout.sandbox import frames, programs
 from trimtab.rollout.sandbox.contract import Ended, Program, SandboxFailed
 
 _START_TIMEOUT_S = 30.0
-_REPORT_HEADER_BYTES = 1 << 18
+_END_S = 5.0
 _SHOWN = 500
 
 
-class Cell:
-    """Takes one program. Closing it ends the program, with all that it started."""
+class CellLate(SandboxFailed):
+    """The machine has no time for it just now."""
 
-    def __init__(self, connection: socket.socket, process: int) -> None:
+
+class Cell:
+    """Takes one program. Closing it ends the program, with all that it started: by the kernel where the cell is the
+    first of its namespace, else by itself.
+    """
+
+    def __init__(self, connection: socket.socket, process: int, *, namespaces: bool) -> None:
         self._connection = connection
         self._process = process
+        self._namespaces = namespaces
         self._closed = False
 
     @property
@@ -41,11 +49,7 @@ class Cell:
             writer.write(programs.request(program))
             with contextlib.suppress(ConnectionError):  # it may have said why before it went
                 await writer.drain()
-            text = await reader.readexactly(
-                frames.header_length(await reader.readexactly(frames.LENGTH.size), most=_REPORT_HEADER_BYTES)
-            )
-            report = frames.header(text)
-            blobs = [await reader.readexactly(length) for length in frames.lengths(report, most=most)]
+            report, blobs = await frames.read(reader, most_header=frames.MAX_REPORT_HEADER_BYTES, most=most)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise SandboxFailed("the cell of a program was lost: something outside killed it") from None
         except frames.FrameUnreadable as error:
@@ -58,34 +62,41 @@ class Cell:
         if self._closed:
             return
         self._closed = True
+        self._connection.close()
+        if self._namespaces or not self.alive:
+            self._kill()
+        else:
+            asyncio.get_running_loop().call_later(_END_S, self._kill)
+
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
         os.close(self._process)
-        self._connection.close()
 
 
 class Nursery:
-    """`most` is how many bytes a program may have with its files."""
+    """The process of which cells are forked. `command` is how it is started, with the descriptor of its socket."""
 
-    def __init__(self, *, most: int) -> None:
-        self._most = most
+    def __init__(self, command: Callable[[int], Sequence[str]], *, namespaces: bool) -> None:
+        self._command = command
+        self._namespaces = namespaces
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
         self._asked: deque[tuple[socket.socket, asyncio.Future[Cell]]] = deque()
 
-    async def start(self) -> None:
-        bwrap = bubblewrap.find_bubblewrap()
-        if bwrap is None:
-            raise SandboxFailed("bubblewrap is not installed: install trimtab with its extra `rollout`")
-        interpreter = bubblewrap.own_interpreter()
+    @property
+    def alive(self) -> bool:
+        return self._control is not None
+
+    def start(self) -> None:
+        """Raises SandboxFailed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [str(theirs.fileno()), str(self._most), bubblewrap.search_path(interpreter)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the nursery
-        with theirs:
-            # Of this thread, which lives as long as the event loop: bubblewrap ends with the thread that starts it.
-            self._process = subprocess.Popen(  # noqa: ASYNC220
-                bubblewrap.command(bwrap, interpreter, [*arguments, *bubblewrap.readable(interpreter)]),
+        try:
+            # By this thread, which lives as long as the event loop: bubblewrap ends with the thread that started it.
+            self._process = subprocess.Popen(
+                self._command(theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -93,6 +104,11 @@ class Nursery:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        except OSError as error:
+            ours.close()
+            raise SandboxFailed(f"the sandbox cannot be started: {error}") from None
+        finally:
+            theirs.close()
         ours.setblocking(False)
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
@@ -115,7 +131,7 @@ class Nursery:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await answered
         except TimeoutError:
-            raise SandboxFailed(f"no cell was made within {_START_TIMEOUT_S:g} s") from None
+            raise CellLate(f"no cell was made within {_START_TIMEOUT_S:g} s") from None
 
     async def close(self) -> None:
         self._end()
@@ -144,7 +160,7 @@ class Nursery:
             if not answered.done():
                 answered.set_exception(SandboxFailed("a cell was lost before it had a program"))
             return
-        cell = Cell(connection, descriptors[0])
+        cell = Cell(connection, descriptors[0], namespaces=self._namespaces)
         if answered.done():
             cell.close()  # nobody waits for it any more
         else:

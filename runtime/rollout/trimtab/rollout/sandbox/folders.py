@@ -10,10 +10,11 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trimtab.rollout.sandbox import walls
+from trimtab.rollout.sandbox import tree, walls
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -23,17 +24,26 @@ class Full(Exception):
 
 
 class Place:
-    """On a disk of its own, behind namespaces."""
+    """A folder to work in, and one for what is temporary."""
 
-    folder = walls.FOLDERS["program"]
-    writable: Sequence[str] = tuple(walls.FOLDERS.values())
-    listed: Sequence[str] = ("/",)
+    def __init__(self, *, folder: str, temporary: str, writable: Sequence[str]) -> None:
+        self.folder = folder
+        self._temporary = temporary
+        self.writable = writable
 
     def prepare(self, *, disk_bytes: int) -> None:
-        walls.mount_disk(disk_bytes)
+        """Called once, before there is a program."""
+        raise NotImplementedError
+
+    def used_bytes(self) -> int:
+        """Where the kernel does not count it itself."""
+        return 0
+
+    def remove(self) -> None:
+        """Called when nothing of the program is alive."""
 
     def environment(self, path: str) -> Mapping[str, str]:
-        return {"PATH": path, "HOME": self.folder, "TMPDIR": self.writable[1], "LANG": "C.UTF-8"}
+        return {"PATH": path, "HOME": self.folder, "TMPDIR": self._temporary, "LANG": "C.UTF-8"}
 
     def given(self, content: bytes) -> int:
         """Standard input: a file without a name."""
@@ -67,6 +77,40 @@ class Place:
                     found.append((place, content))
                     left -= len(content)
         return found
+
+
+class OwnDisk(Place):
+    """Behind namespaces."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            folder=walls.FOLDERS["program"], temporary=walls.FOLDERS["tmp"], writable=tuple(walls.FOLDERS.values())
+        )
+
+    def prepare(self, *, disk_bytes: int) -> None:
+        walls.mount_disk(disk_bytes)
+
+
+class SharedDisk(Place):
+    """Where there are no namespaces: two folders beside those of other programs. What they take is counted."""
+
+    def __init__(self, above: str) -> None:
+        self._root = tempfile.mkdtemp(prefix="program-", dir=above)
+        folder, temporary = (f"{self._root}/{name}" for name in ("program", "tmp"))
+        super().__init__(folder=folder, temporary=temporary, writable=(folder, temporary))
+
+    def prepare(self, *, disk_bytes: int) -> None:
+        for folder in self.writable:
+            Path(folder).mkdir(mode=0o700)
+
+    def used_bytes(self) -> int:
+        """A file that has no name any more, but is open, is not found. Only as many can be open as a process may have,
+        and none is larger than the disk may be.
+        """
+        return sum(map(tree.size, self.writable))
+
+    def remove(self) -> None:
+        tree.remove(self._root)
 
 
 def _read(folder: str, steps: Iterable[str], *, most: int) -> bytes | None:

@@ -9,10 +9,11 @@ import json
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 LENGTH = struct.Struct(">I")
 MAX_HEADER_BYTES = 16 << 20
+MAX_REPORT_HEADER_BYTES = 1 << 18
 
 
 class FrameUnreadable(ValueError):
@@ -69,6 +70,19 @@ def receive(connection: socket.socket, *, most: int) -> tuple[dict[str, Any], li
             return None
         blobs.append(blob)
     return found, blobs
+
+
+class Reader(Protocol):
+    """asyncio's StreamReader."""
+
+    async def readexactly(self, n: int) -> bytes: ...
+
+
+async def read(reader: Reader, *, most_header: int, most: int) -> tuple[dict[str, Any], list[bytes]]:
+    """The next one. Raises FrameUnreadable, and what the reader raises where the other end has gone."""
+    prefix = await reader.readexactly(LENGTH.size)
+    found = header(await reader.readexactly(header_length(prefix, most=most_header)))
+    return found, [await reader.readexactly(length) for length in lengths(found, most=most)]
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes | None:

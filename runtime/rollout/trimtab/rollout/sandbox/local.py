@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections import deque
+from collections.abc import Sequence, Set
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
+from trimtab.fabric.backoff import FullJitter
 from trimtab.rollout.sandbox.cells import Cell, Nursery
 from trimtab.rollout.sandbox.contract import Ended, Program, ProgramLimits, SandboxFailed
-from trimtab.rollout.sandbox.programs import check
+from trimtab.rollout.sandbox.layers import Layer, LayerName
+from trimtab.rollout.sandbox.opening import open_nursery
+from trimtab.rollout.sandbox.programs import bounded, check
 
-_MIB = 1 << 20
+_log = structlog.get_logger(__name__)
+_LIMITS = ProgramLimits()
 _GRACE_S = 10.0
 """For a cell to tell how the program ended, once its time is over."""
-_MAX_PROGRAM_BYTES = 256 * _MIB
-_LIMITS = ProgramLimits()
+_AGAIN = FullJitter(base_s=0.1, cap_s=5.0)
 
 
 class LocalSandbox:
-    """At most `concurrency` programs at once, each within `limits` at most; `spare` cells are kept ready."""
+    """At most `concurrency` programs at once, each within `limits` at most; `spare` cells are kept ready.
+
+    `without` are layers that are not to be used, as where the kernel does not have them.
+    """
 
     def __init__(
         self,
@@ -32,16 +43,24 @@ class LocalSandbox:
         limits: ProgramLimits = _LIMITS,
         concurrency: int = 8,
         spare: int = 4,
+        without: Set[LayerName] = frozenset(),
     ) -> None:
         self._limits = limits
         self._room = asyncio.Semaphore(concurrency)
-        self._spare = spare
-        self._nursery = Nursery(most=_MAX_PROGRAM_BYTES)
+        self._spare = min(spare, concurrency)
+        self._without = without
+        self._folder = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
+        self._nursery: Nursery | None = None
+        self._starting = asyncio.Lock()
+        self._losses = 0
         self._ready: deque[Cell] = deque()
         self._filling: asyncio.Task[None] | None = None
+        self.layers: Sequence[Layer] = ()
 
     async def __aenter__(self) -> Self:
-        await self._nursery.start()
+        """Raises SandboxFailed where too little would hold programs."""
+        opened = await open_nursery(Path(self._folder.name), without=self._without)
+        self._nursery, self.layers = opened.nursery, opened.layers
         self._fill()
         return self
 
@@ -54,10 +73,14 @@ class LocalSandbox:
         for cell in self._ready:
             cell.close()
         self._ready.clear()
-        await self._nursery.close()
+        if self._nursery is not None:
+            await self._nursery.close()
+            self._nursery = None
+        await asyncio.to_thread(self._folder.cleanup)
 
     async def run(self, program: Program, /) -> Ended:
-        check(program, within=self._limits)
+        program = bounded(program, within=self._limits)
+        check(program)
         async with self._room:
             cell = await self._take()
             try:
@@ -75,7 +98,20 @@ class LocalSandbox:
             if cell.alive:
                 return cell
             cell.close()
-        return await self._nursery.cell()
+        return await (await self._running()).cell()
+
+    async def _running(self) -> Nursery:
+        """The nursery, started again where something has killed it."""
+        async with self._starting:
+            if self._nursery is None:
+                raise SandboxFailed("the sandbox is closed")
+            if not self._nursery.alive:
+                _log.warning("sandbox_restarted", losses=self._losses + 1)
+                await self._nursery.close()
+                await asyncio.sleep(_AGAIN.delay_s(self._losses))
+                self._losses += 1
+                self._nursery.start()
+            return self._nursery
 
     def _fill(self) -> None:
         if self._filling is None or self._filling.done():
@@ -85,4 +121,4 @@ class LocalSandbox:
         # Whoever needs a cell asks for one itself then, and hears why there is none.
         with contextlib.suppress(SandboxFailed):
             while len(self._ready) < self._spare:
-                self._ready.append(await self._nursery.cell())
+                self._ready.append(await (await self._running()).cell())

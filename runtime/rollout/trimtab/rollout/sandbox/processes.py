@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ that have ended.
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
+    tasks: int
+    """Processes with all of their threads."""
     memory_bytes: int
     cpu_s: float
 
@@ -30,21 +33,27 @@ class Processes:
     """All below this one."""
 
     def tasks(self) -> int:
-        """Processes with all of their threads."""
-        return sum(int(fields[_THREADS]) for fields in self._stats())
+        return _tasks(_stats(guard.descendants(os.getpid())))
 
     def look(self) -> Look:
+        pids = guard.descendants(os.getpid())
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        stats = self._stats()
+        stats = _stats(pids)
         ticks = sum(int(field) for fields in stats for field in fields[_USER_TICKS : _USER_TICKS + 4])
         return Look(
-            memory_bytes=guard.resident(guard.descendants(os.getpid())),
+            tasks=_tasks(stats),
+            memory_bytes=guard.resident(pids),
             cpu_s=ended.ru_utime + ended.ru_stime + ticks / _TICKS,
         )
 
-    def _stats(self) -> list[list[bytes]]:
-        found = []
-        for pid in guard.descendants(os.getpid()):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                found.append(Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split())
-        return found
+
+def _tasks(stats: Sequence[Sequence[bytes]]) -> int:
+    return sum(int(fields[_THREADS]) for fields in stats)
+
+
+def _stats(pids: Sequence[int]) -> Sequence[Sequence[bytes]]:
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split())
+    return found

@@ -18,7 +18,16 @@ _MAX_WORD_BYTES = 1 << 17
 _MAX_FILES = 4096
 
 
-def check(program: Program, *, within: ProgramLimits) -> None:
+def bounded(program: Program, *, within: ProgramLimits) -> Program:
+    """The program with no limit that is wider than the sandbox's own."""
+    limits = {
+        limit.name: min(getattr(program.limits, limit.name), getattr(within, limit.name))
+        for limit in dataclasses.fields(ProgramLimits)
+    }
+    return dataclasses.replace(program, limits=ProgramLimits(**limits))
+
+
+def check(program: Program) -> None:
     """Raises SandboxFailed with the field that is wrong."""
     words = [word.encode(errors="surrogateescape") for word in program.command]
     if not words or not words[0]:
@@ -37,11 +46,9 @@ def check(program: Program, *, within: ProgramLimits) -> None:
             if why:
                 raise SandboxFailed(f"{field}: {name[:80]!r} {why}")
     for limit in dataclasses.fields(ProgramLimits):
-        asked, most = getattr(program.limits, limit.name), getattr(within, limit.name)
-        if not 0 < asked <= most:
-            raise SandboxFailed(
-                f"limits.{limit.name}: {asked:g} is not between 0 and the {most:g} that workflow.sandbox allows"
-            )
+        asked = getattr(program.limits, limit.name)
+        if not 0 < asked < math.inf:
+            raise SandboxFailed(f"limits.{limit.name}: {asked:g} is no limit: use a number above 0")
     size = len(program.stdin) + sum(map(len, program.files.values()))
     if size > program.limits.disk_bytes:
         raise SandboxFailed(
@@ -60,16 +67,52 @@ def request(program: Program) -> bytes:
     return frames.packed(about, [program.stdin, *program.files.values()])
 
 
-def ended(program: Program, report: Mapping[str, Any], blobs: Sequence[bytes]) -> Ended:
-    """What its cell told, if that can be. Raises SandboxFailed."""
-    if isinstance(report.get("failed"), str):
-        raise SandboxFailed(f"the program was not run: {report['failed'][:500]}")
+def parsed(about: Mapping[str, Any], blobs: Sequence[bytes]) -> Program:
+    """What `request` packed. Raises SandboxFailed."""
     try:
-        end = End(report["end"])
-        code, memory, collected = report["code"], report["peak_memory_bytes"], report["collected"]
-        wall_s, cpu_s = float(report["wall_s"]), float(report["cpu_s"])
-        names = [program.collect[place] for place in collected]
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+        command, names, collect = (_texts(about[field]) for field in ("command", "files", "collect"))
+        limits = ProgramLimits(
+            wall_s=float(about["wall_s"]),
+            cpu_s=float(about["cpu_s"]),
+            memory_bytes=int(about["memory_bytes"]),
+            processes=int(about["processes"]),
+            disk_bytes=int(about["disk_bytes"]),
+            output_bytes=int(about["output_bytes"]),
+        )
+        files = dict(zip(names, blobs[1:], strict=True))
+        return Program(command=command, files=files, stdin=blobs[0], collect=collect, limits=limits)
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
+        raise SandboxFailed(f"no program can be read of this: {type(error).__name__}") from None
+
+
+def report(program: Program, outcome: Ended) -> bytes:
+    """As a cell tells it."""
+    about = {
+        "end": outcome.end,
+        "code": outcome.exit_code,
+        "collected": [place for place, name in enumerate(program.collect) if name in outcome.files],
+        **dataclasses.asdict(outcome.usage),
+    }
+    found = [outcome.files[name] for name in program.collect if name in outcome.files]
+    return frames.packed(about, [outcome.stdout, outcome.stderr, *found])
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise TypeError
+    return tuple(value)
+
+
+def ended(program: Program, told: Mapping[str, Any], blobs: Sequence[bytes]) -> Ended:
+    """What its cell told, if that can be. Raises SandboxFailed."""
+    if isinstance(told.get("failed"), str):
+        raise SandboxFailed(f"the program was not run: {told['failed'][:500]}")
+    try:
+        end = End(told["end"])
+        code, memory, collected = told["code"], told["peak_memory_bytes"], told["collected"]
+        wall_s, cpu_s = float(told["wall_s"]), float(told["cpu_s"])
+        names = [program.collect[_place(place)] for place in collected]
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
         raise SandboxFailed(f"a cell told what cannot be: {type(error).__name__}") from None
     numbers = (wall_s, cpu_s)
     if (
@@ -90,6 +133,12 @@ def ended(program: Program, report: Mapping[str, Any], blobs: Sequence[bytes]) -
         files=dict(zip(names, blobs[2:], strict=True)),
         usage=Usage(wall_s=wall_s, cpu_s=cpu_s, peak_memory_bytes=memory),
     )
+
+
+def _place(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return value
 
 
 def _unusable(name: str) -> str:
