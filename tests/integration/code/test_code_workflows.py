@@ -143,3 +143,26 @@ async def test_a_program_that_the_written_tests_accept_is_handed_in(sandbox: San
     workflow = SolverTests(candidates=1, retries=3, check_args=PATIENT)
     found = await rewards(workflow, sandbox, solver=solver, test_writer=Script(ACCEPTS_ALL))
     assert found == [("solver", 0.0)]
+
+
+async def test_the_same_program_is_run_once_on_the_same_tests(sandbox: Sandbox) -> None:
+    class Counted:
+        runs = 0
+
+        async def run(self, program: Program, /) -> Ended:
+            self.runs += 1
+            return await sandbox.run(program)
+
+    counted = Counted()
+    workflow = SingleTurn(answer_column="tests", check="tests", check_args=PATIENT)
+    for said, reward, runs in ((RIGHT, 1.0, 1), (RIGHT, 1.0, 1), (WRONG, 0.0, 2), (WRONG, 0.0, 2)):
+        assert await rewards(workflow, counted, solver=Script(said)) == [("solver", reward)]
+        assert counted.runs == runs
+    slow = Script(
+        "```\ndef add(a, b):\n    while True:\n        pass\n```",
+        "```\ndef add(a, b):\n    while True:\n        pass\n```",
+    )
+    hasty = SingleTurn(answer_column="tests", check="tests", check_args={"case_timeout_s": 1.0, "timeout_s": 1.0})
+    for _ in range(2):
+        assert await rewards(hasty, counted, solver=slow) == [("solver", 0.0)]
+    assert counted.runs == 4

@@ -63,6 +63,7 @@ def test_cases_that_name_no_function_call_the_one_they_are_for() -> None:
         ([], "no test"),
         ("", "is needed"),
         (7, "no test"),
+        ('{"inputs": [1], "outputs": [+]}', "begins like JSON, and is none"),
         (["assert 1", 2], "is needed"),
     ],
 )

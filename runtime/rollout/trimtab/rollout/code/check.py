@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from typing import Any
 
 from trimtab.rollout.code.judging import Judge, Judged, JudgeLimits
@@ -14,6 +16,7 @@ from trimtab.rollout.workflows.team import Team
 
 _ALL, _SHARE = "all", "share"
 _CODE = "{code}"
+_MOST_KNOWN = 4096
 PROGRAM_TIMEOUT = "program_timeout"
 """The part of a reward that is 1 where the program took too long. Its mean is their share."""
 
@@ -21,7 +24,7 @@ PROGRAM_TIMEOUT = "program_timeout"
 class CodeTests:
     """Scores 1 where all tests pass; with `score: share`, the share that does. `template` is what the program is put
     into, such as imports that all are to have. A program that takes longer than `case_timeout_s` for a case has failed
-    it, and after `timeout_s` all that are left.
+    it, and after `timeout_s` all that are left. The same program is not run twice on the same tests.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class CodeTests:
         self._template = template
         limits = JudgeLimits(case_s=case_timeout_s, all_s=timeout_s, memory_bytes=memory_mib << 20)
         self._judge = Judge(limits, until_failure=not self._by_share)
+        # Episodes of a group write the same programs, all the more the more they have learnt.
+        self._known: OrderedDict[bytes, Judged] = OrderedDict()
 
     async def score(self, answer: str | None, expected: Any, team: Team, /) -> Score:
         tests = self.hidden(expected)
@@ -65,7 +70,17 @@ class CodeTests:
 
     async def run(self, program: str, tests: Tests, sandbox: Sandbox) -> Judged:
         """Raises SandboxFailed and TestsUnreadable."""
-        return await self._judge.judge(program, tests, sandbox)
+        key = hashlib.sha256(repr((program, tests)).encode(errors="replace")).digest()
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        judged = await self._judge.judge(program, tests, sandbox)
+        # Time depends on the machine: another run may be quicker.
+        if not judged.timed_out:
+            self._known[key] = judged
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return judged
 
     async def run_hidden(self, program: str, tests: Tests, sandbox: Sandbox) -> Judged:
         """As `run`, for tests of the prompt. Raises SandboxFailed and PromptUnusable."""

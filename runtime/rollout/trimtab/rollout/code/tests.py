@@ -74,12 +74,15 @@ def read_tests(given: Any, *, function: str | None = None) -> Tests:
 
 
 def _parsed(text: str) -> Any:
-    """A text is JSON, or Python as it is."""
-    if not text.lstrip().startswith(("{", "[")):
+    """A text is JSON, or Python as it is. None of Python's begins with a brace."""
+    begin = text.lstrip()[:1]
+    if begin not in ("{", "["):
         return text
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if begin == "{":
+            raise TestsUnreadable(f"it begins like JSON, and is none: {error}") from None
         return text
 
 
