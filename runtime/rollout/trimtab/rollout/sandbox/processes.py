@@ -23,8 +23,6 @@ that have ended.
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    tasks: int
-    """Processes with all of their threads."""
     memory_bytes: int
     cpu_s: float
 
@@ -33,7 +31,8 @@ class Processes:
     """All below this one."""
 
     def tasks(self) -> int:
-        return _tasks(_stats(guard.descendants(os.getpid())))
+        """Processes with all of their threads."""
+        return sum(int(fields[_THREADS]) for fields in _stats(guard.descendants(os.getpid())))
 
     def look(self) -> Look:
         pids = guard.descendants(os.getpid())
@@ -41,14 +40,9 @@ class Processes:
         stats = _stats(pids)
         ticks = sum(int(field) for fields in stats for field in fields[_USER_TICKS : _USER_TICKS + 4])
         return Look(
-            tasks=_tasks(stats),
             memory_bytes=guard.resident(pids),
             cpu_s=ended.ru_utime + ended.ru_stime + ticks / _TICKS,
         )
-
-
-def _tasks(stats: Sequence[Sequence[bytes]]) -> int:
-    return sum(int(fields[_THREADS]) for fields in stats)
 
 
 def _stats(pids: Sequence[int]) -> Sequence[Sequence[bytes]]:
