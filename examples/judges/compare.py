@@ -17,7 +17,10 @@ from examples.curves.record import Curves, read_curves
 _ENDS = 10
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """By degrees of freedom, from one: 95 in 100 intervals hold the mean."""
-_HEAD = "| steps are scored by | seeds | right outcomes, first ten steps | last ten steps | all steps |\n|---|---|---|---|---|\n"
+_HEAD = (
+    "| steps are scored by | seeds | right outcomes, first ten steps | last ten steps | all steps |\n"
+    "|---|---|---|---|---|\n"
+)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
-"""Makes what solver, judge and verifier begin with: tiny Llamas, and rows of digits.
+"""Makes what solver, judge and verifier begin with: tiny Llamas, and letters to decipher.
 
-A solver names the largest of three digits, then the smallest (`2,0,1>2|0`). It begins half taught, so that each way of
+Each letter stands for two digits, and a solver names one after the other (`f>1|2`). It begins half taught, so that each way of
 scoring its steps has something to work with. The judge is taught what is right, and its adversary says the opposite.
 """
 
@@ -20,7 +20,8 @@ from transformers import LlamaForCausalLM
 from examples.tiny_model import let_others_read, make_model, make_tokenizer
 
 DIGITS = "012"
-CHARACTERS = f"{DIGITS},>|?YN "
+LETTERS = "abcdefghi"
+CHARACTERS = f"{LETTERS}{DIGITS}>|?YN "
 BEGINS_AT = 0.25
 """Of the solver's outcomes that are right, when it begins."""
 _JUDGES_AT = 0.95
@@ -33,27 +34,28 @@ Row = tuple[str, str]
 
 
 def problems(*, seed: int) -> list[tuple[str, str, str]]:
-    """Prompt, largest and smallest."""
-    rows = [(",".join(drawn) + ">", max(drawn), min(drawn)) for drawn in itertools.product(DIGITS, repeat=3)]
+    """Prompt, first and second digit."""
+    pairs = itertools.product(DIGITS, repeat=2)
+    rows = [(f"{letter}>", first, second) for letter, (first, second) in zip(LETTERS, pairs, strict=True)]
     random.Random(seed).shuffle(rows)  # noqa: S311 - no secret
     return rows
 
 
 def solutions(rows: Sequence[tuple[str, str, str]]) -> list[Row]:
-    return [(prompt, largest) for prompt, largest, _ in rows] + [
-        (f"{prompt}{largest}|", smallest) for prompt, largest, smallest in rows
+    return [(prompt, first) for prompt, first, _ in rows] + [
+        (f"{prompt}{first}|", second) for prompt, first, second in rows
     ]
 
 
 def verdicts(rows: Sequence[tuple[str, str, str]]) -> list[Row]:
     """1 for a right step, 0 for a wrong one, with half of the steps right."""
     found = []
-    for prompt, largest, smallest in rows:
+    for prompt, first, second in rows:
         for said in DIGITS:
-            first = (f"{prompt}|{said}?", "1" if said == largest else "0")
-            second = [(f"{prompt}{said}|{other}?", "1" if other == smallest else "0") for other in DIGITS]
-            for row in (first, *second):
-                found += [row] * (3 if row[1] == "1" else 1)
+            judged = [(f"{prompt}|{said}?", "1" if said == first else "0")]
+            judged += [(f"{prompt}{said}|{other}?", "1" if other == second else "0") for other in DIGITS]
+            for row in judged:
+                found += [row] * (2 if row[1] == "1" else 1)
     return found
 
 
@@ -122,9 +124,7 @@ def main() -> None:
         make_model(model, characters=CHARACTERS, seed=3 * seed + number)
         teach(model, learnt, seed=seed, until=until)
     turn_round(folder / "judge-model", folder / "adversary-model")
-    lines = [
-        json.dumps({"prompt": prompt, "answer": f"{largest}\n{smallest}"}) + "\n" for prompt, largest, smallest in rows
-    ]
+    lines = [json.dumps({"prompt": prompt, "answer": f"{first}\n{second}"}) + "\n" for prompt, first, second in rows]
     (folder / "train.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
