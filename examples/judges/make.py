@@ -1,7 +1,8 @@
 """Makes what solver, judge and verifier begin with: tiny Llamas, and letters to decipher.
 
-Each letter stands for two digits, and a solver names one after the other (`f>1|2`). It begins half taught, so that each way of
-scoring its steps has something to work with. The judge is taught what is right, and its adversary says the opposite.
+Each letter stands for two digits, and a solver names one after the other (`f>1|2`). It begins half taught, so that each
+way of scoring its steps has something to work with. The judge is taught what is right, and its adversary says the
+opposite.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ CHARACTERS = f"{LETTERS}{DIGITS}>|?YN "
 BEGINS_AT = 0.25
 """Of the solver's outcomes that are right, when it begins."""
 _JUDGES_AT = 0.95
-_MOST_UPDATES = 1000
+_MOST_UPDATES = 500
 _RATE = 3e-3
+_SCALE = 5.0
+"""Of the random weights that are taught: with those of the library, what two tokens say together is found out late."""
 _BATCH = 256
 
 Row = tuple[str, str]
@@ -68,6 +71,10 @@ def teach(folder: Path, rows: Sequence[Row], *, seed: int, until: float) -> None
     """Until the mean probability of what is to be learnt is this."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.ndim == 2:
+                weights *= _SCALE
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     by_length: dict[int, list[Row]] = {}
     for row in rows:

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for number, policy in enumerate(("solver", "selector", "test-writer")):
+    for number, policy in enumerate(("solver", "selector", "tester")):
         model = arguments.folder / f"{policy}-model"
         make_tokenizer(model, characters=CHARACTERS)
         make_model(model, characters=CHARACTERS, seed=3 * arguments.seed + number)

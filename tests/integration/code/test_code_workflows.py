@@ -98,30 +98,28 @@ async def test_where_all_candidates_are_alike_only_no_choice_is_wrong(
     ("tests", "reward"),
     [(TELLS, 1.0), (ACCEPTS_ALL, 0.0), (REJECTS_ALL, 0.0), ("no tests at all", 0.0), ('{"inputs": []}', 0.0)],
 )
-async def test_the_test_writer_is_rewarded_for_telling_right_from_wrong(
-    sandbox: Sandbox, tests: str, reward: float
-) -> None:
+async def test_the_tester_is_rewarded_for_telling_right_from_wrong(sandbox: Sandbox, tests: str, reward: float) -> None:
     workflow = SolverTests(retries=0, check_args=PATIENT)
     solver, writer = Script(RIGHT, WRONG), Script(tests)
-    found = await rewards(workflow, sandbox, solver=solver, test_writer=writer)
-    assert found == [("solver", 1.0), ("solver", 0.0), ("test_writer", reward)]
+    found = await rewards(workflow, sandbox, solver=solver, tester=writer)
+    assert found == [("solver", 1.0), ("solver", 0.0), ("tester", reward)]
 
 
-async def test_cases_of_the_test_writer_call_what_the_hidden_ones_call(sandbox: Sandbox) -> None:
+async def test_cases_of_the_tester_call_what_the_hidden_ones_call(sandbox: Sandbox) -> None:
     writer = Script('```json\n{"inputs": [[2, 3]], "outputs": [5]}\n```')
     workflow = SolverTests(retries=0, check_args=PATIENT)
-    found = await rewards(workflow, sandbox, solver=Script(RIGHT, WRONG), test_writer=writer)
-    assert found[-1] == ("test_writer", 1.0)
+    found = await rewards(workflow, sandbox, solver=Script(RIGHT, WRONG), tester=writer)
+    assert found[-1] == ("tester", 1.0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "writer"),
-    [({}, []), ({"reference_column": "reference"}, [("test_writer", 1.0)]), ({"writer_reward": "outcome"}, None)],
+    [({}, []), ({"reference_column": "reference"}, [("tester", 1.0)]), ({"writer_reward": "outcome"}, None)],
 )
 async def test_where_all_are_wrong_a_reference_tells(sandbox: Sandbox, arguments: Any, writer: Any) -> None:
     workflow = SolverTests(retries=0, check_args=PATIENT, **arguments)
-    found = await rewards(workflow, sandbox, solver=Script(WRONG, WRONG), test_writer=Script(TELLS))
-    assert found[2:] == ([("test_writer", 0.0)] if writer is None else writer)
+    found = await rewards(workflow, sandbox, solver=Script(WRONG, WRONG), tester=Script(TELLS))
+    assert found[2:] == ([("tester", 0.0)] if writer is None else writer)
 
 
 async def test_a_program_that_fails_a_written_test_is_tried_again_with_the_reason(sandbox: Sandbox) -> None:
@@ -129,7 +127,7 @@ async def test_a_program_that_fails_a_written_test_is_tried_again_with_the_reaso
     episode = await rehearse(
         SolverTests(candidates=1, check_args=PATIENT),
         PROMPT,
-        scripts={"solver": solver, "test_writer": writer},
+        scripts={"solver": solver, "tester": writer},
         sandbox=sandbox,
     )
     solved, told = episode.scored
@@ -141,7 +139,7 @@ async def test_a_program_that_fails_a_written_test_is_tried_again_with_the_reaso
 async def test_a_program_that_the_written_tests_accept_is_handed_in(sandbox: Sandbox) -> None:
     solver = Script(WRONG)
     workflow = SolverTests(candidates=1, retries=3, check_args=PATIENT)
-    found = await rewards(workflow, sandbox, solver=solver, test_writer=Script(ACCEPTS_ALL))
+    found = await rewards(workflow, sandbox, solver=solver, tester=Script(ACCEPTS_ALL))
     assert found == [("solver", 0.0)]
 
 

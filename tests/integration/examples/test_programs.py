@@ -33,7 +33,7 @@ def test_a_step_of_each_manifest_runs(learn: Learn) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "other"), [("selector", "selector"), ("tests", "test-writer")])
+@pytest.mark.parametrize(("variant", "other"), [("selector", "selector"), ("tests", "tester")])
 def test_solver_and_the_other_role_improve(learn: Learn, variant: str, other: str) -> None:
     run = learn("programs", variant=variant, steps=_STEPS)
     for policy in ("solver", other):

@@ -42,7 +42,7 @@ class Attempt:
 
 
 class SolverTests:
-    """The roles `solver` and `test_writer`. The solver is rewarded by the hidden tests for its last attempt.
+    """The roles `solver` and `tester`. The solver is rewarded by the hidden tests for its last attempt.
 
     The test writer is rewarded for telling right from wrong: the share of pairs, of a right and of a wrong program, of
     which its tests accept the one and reject the other. The right ones are those that pass the hidden tests, among all
@@ -51,7 +51,7 @@ class SolverTests:
     `writer_reward: outcome` it has the solver's reward, as in the AstraFlow paper.
     """
 
-    roles = ("solver", "test_writer")
+    roles = ("solver", "tester")
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class SolverTests:
             max_tokens=self._max_tokens,
             settings=self._solver_chat,
         )
-        writer = team.begin("test_writer", max_tokens=self._max_tokens, settings=self._writer_chat)
+        writer = team.begin("tester", max_tokens=self._max_tokens, settings=self._writer_chat)
         listed = self._listed([said for _, said in candidates])
         writer.hear(filled(self._writer_text, problem=problem, candidates=listed))
         written = self._tests(await writer.speak(), hidden)
