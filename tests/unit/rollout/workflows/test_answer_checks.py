@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,8 +21,9 @@ from trimtab.fabric.wire.task import Task
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused
 from trimtab.rollout.workflows.answer_checks import exact, numeric, share_in_place
 from trimtab.rollout.workflows.mathematics import Mathematics, VerificationFailed, VerificationTimeout
-from trimtab.rollout.workflows.rehearsal import Script
+from trimtab.rollout.workflows.rehearsal import Script, rehearse
 from trimtab.rollout.workflows.single_turn import SingleTurn
+from trimtab.rollout.workflows.solver_verifier import SolverVerifier
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 ENDLESS = r"\boxed{100000000!}"
@@ -160,6 +163,40 @@ async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward
         with pytest.raises(EpisodeFailed) as caught:
             await group.run(task)
     assert caught.value.kind == "verification-timeout"
+
+
+async def test_an_answer_without_end_scores_what_the_manifest_says() -> None:
+    arguments = {"timeout_s": 3.0, "on_timeout": -0.5}
+    workflow = SingleTurn(check="math", check_args=arguments, answer_pattern=r"\\boxed.*")
+    prompt = {"prompt": "?", "answer": "7"}
+    (endless,) = (await rehearse(workflow, prompt, scripts={"solver": Script(ENDLESS)})).scored
+    assert (endless.reward, endless.reward_parts) == (-0.5, {"check_timeout": 1.0})
+    (none,) = (await rehearse(workflow, prompt, scripts={"solver": Script("7")})).scored
+    assert (none.reward, none.reward_parts) == (0.0, {"check_timeout": 0.0})
+
+
+async def test_an_attempt_without_end_is_rejected_by_a_right_verdict() -> None:
+    workflow = SolverVerifier(check_args={"timeout_s": 3.0, "on_timeout": 0}, retries=0)
+    scripts = {"solver": Script(ENDLESS), "verifier": Script("REJECT")}
+    solved, judged = (await rehearse(workflow, {"prompt": "?", "answer": "7"}, scripts=scripts)).scored
+    assert (solved.reward, solved.reward_parts) == (0.0, {"check_timeout": 1.0})
+    assert judged.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments", "why"),
+    [
+        ("math", {"on_timeout": "zero"}, "check_args.on_timeout is 'zero': it is fail, or the score"),
+        ("math", {"on_timeout": True}, "check_args.on_timeout is True"),
+        ("math", {"on_timeout": float("nan")}, "check_args.on_timeout is nan"),
+        ("math", {"timeout_s": 0}, "check_args.timeout_s is 0"),
+        ("math", {"on_time_out": 0}, "check_args of check math: got an unexpected keyword argument 'on_time_out'"),
+        ("exact", {"on_timeout": 0}, "check_args of check exact: got an unexpected keyword argument 'on_timeout'"),
+    ],
+)
+def test_arguments_that_a_check_cannot_follow_are_refused(check: str, arguments: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        SingleTurn(check=check, check_args=arguments)
 
 
 async def test_a_prompt_that_cannot_be_used_is_refused_without_another_attempt() -> None:

@@ -1,4 +1,4 @@
-"""The code and the manifests of docs/workflows.md do what the page says."""
+"""The code and the manifests of docs/workflows.md do what the page says; those of its other pages can be made."""
 
 from __future__ import annotations
 
@@ -20,8 +20,21 @@ from trimtab.rollout.workflows.text_environment import TextEnvironment
 GUIDE = Path(__file__).parents[4] / "docs" / "workflows.md"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: Path = GUIDE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def made_from(page: Path) -> list[str]:
+    """The classes of all workflows on a page."""
+    made = []
+    for block in blocks("yaml", page):
+        document = yaml.safe_load(block)
+        if "workflow" not in document:
+            continue
+        spec = WorkflowSpec.model_validate(document["workflow"])
+        roles = [role.name for role in spec.roles] or ["solver"]
+        made.append(type(load_workflow(spec, folder=page.parent, roles=roles)).__name__)
+    return made
 
 
 @pytest.fixture
@@ -36,12 +49,15 @@ def my_workflow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_every_workflow_on_the_page_can_be_made_from_its_manifest(my_workflow: ModuleType) -> None:
-    made = []
-    for block in blocks("yaml"):
-        spec = WorkflowSpec.model_validate(yaml.safe_load(block)["workflow"])
-        roles = [role.name for role in spec.roles] or ["solver"]
-        made.append(type(load_workflow(spec, folder=GUIDE.parent, roles=roles)).__name__)
-    assert made == ["SingleTurn", "SolverVerifier", "TextEnvironment", "BestOfTwo"]
+    assert made_from(GUIDE) == ["SingleTurn", "SingleTurn", "SolverVerifier", "TextEnvironment", "BestOfTwo"]
+
+
+@pytest.mark.parametrize(
+    ("page", "classes"),
+    [("code.md", ["SingleTurn", "SolverSelector", "SolverTests"]), ("judges.md", ["JudgedSteps"])],
+)
+def test_the_workflows_of_the_other_pages_can_be_made(page: str, classes: list[str]) -> None:
+    assert made_from(GUIDE.with_name(page)) == classes
 
 
 async def test_the_environment_on_the_page_can_be_played(my_workflow: ModuleType) -> None:

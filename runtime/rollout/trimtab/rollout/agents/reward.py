@@ -28,6 +28,10 @@ class RewardFailed(WorkflowError):
     kind = "reward-failed"
 
 
+class RewardTimeout(RewardFailed):
+    """What says what the episode was worth did not say it in time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentWork:
     """What an agent leaves behind. The folder is gone after the reward."""
@@ -63,7 +67,7 @@ class RewardFunction:
             raise
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                raise RewardFailed(f"{self._name} took over {self._timeout_s:g} s: see reward_timeout_s") from None
+                raise RewardTimeout(f"{self._name} took over {self._timeout_s:g} s: see reward_timeout_s") from None
             raise RewardFailed(f"{self._name}: {type(error).__name__}: {error}") from error
 
 
@@ -87,7 +91,9 @@ class RewardEndpoint:
                 if response.status != 200:
                     raise RewardFailed(f"{self._url} answered {response.status}: {text[:500].decode(errors='replace')}")
                 answer = json.loads(text)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except TimeoutError:
+            raise RewardTimeout(f"{self._url} took over {self._timeout_s:g} s: see reward_timeout_s") from None
+        except (aiohttp.ClientError, ValueError) as error:
             raise RewardFailed(f"{self._url}: {type(error).__name__}: {error}") from None
         if not isinstance(answer, dict) or "reward" not in answer:
             raise RewardFailed(f'{self._url} answered {answer!r:.200}: answer {{"reward": ...}}')

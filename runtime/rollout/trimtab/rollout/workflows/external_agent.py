@@ -24,8 +24,10 @@ from trimtab.rollout.agents.reward import (
     RewardFailed,
     RewardFunction,
     Rewards,
+    RewardTimeout,
 )
 from trimtab.rollout.gateway.budget import budget_of
+from trimtab.rollout.workflows.on_timeout import CHECK_TIMEOUT, OnTimeout
 from trimtab.rollout.workflows.team import AgentEndpoint, Assignment, Episode, ScoredConversation, Team
 
 _OURS = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "TRIMTAB_PROMPT_FILE")
@@ -44,8 +46,8 @@ class ExternalAgent:
     """Runs `command`, with the prompt as JSON on its standard input and in the file $TRIMTAB_PROMPT_FILE.
 
     It has no variables but PATH, HOME, TMPDIR, LANG, those that lead to the gateway, and `environment`. What it is
-    worth says `reward`, a function `module:function`, or `reward_url`. An agent that ends with an error, or that never
-    asks a role, is a failed episode.
+    worth says `reward`, a function `module:function`, or `reward_url`; `on_reward_timeout` is what it is worth when
+    neither says it in time. An agent that ends with an error, or that never asks a role, is a failed episode.
 
     It reads what programs need, the code of the job and `readable`, writes in its own folder alone, and connects to the
     gateway alone, unless it has the `network`. It does not run where it cannot be kept to that, unless `containment` is
@@ -63,6 +65,7 @@ class ExternalAgent:
         memory_mib: int = 4096,
         output_kib: int = 256,
         reward_timeout_s: float = 60.0,
+        on_reward_timeout: str | float = "fail",
         budget: Mapping[str, float] | None = None,
         keep_thoughts: bool = False,
         readable: Sequence[str] = (),
@@ -73,6 +76,7 @@ class ExternalAgent:
             raise ValueError(f"command is {command!r:.200}: a list of words is needed, such as [python, agent.py]")
         self.command = tuple(command)
         self._reward = _reward(reward, reward_url, timeout_s=reward_timeout_s)
+        self._on_timeout = OnTimeout.of(on_reward_timeout, name="on_reward_timeout")
         self._environment = _environment(environment or {})
         self._budget = budget_of(budget or {})
         self._keep_thoughts = keep_thoughts
@@ -120,7 +124,12 @@ class ExternalAgent:
                     f"ANTHROPIC_BASE_URL of its environment, and the name of a role as its model"
                 )
             work = AgentWork(prompt=task.prompt, output=ran.output, errors=ran.errors, folder=folder)
-            return _rewarded(spoken, await self._reward.of(work))
+            try:
+                return _rewarded(spoken, await self._reward.of(work), parts=self._on_timeout.none)
+            except RewardTimeout:
+                if self._on_timeout.score is None:
+                    raise
+                return _rewarded(spoken, self._on_timeout.score, parts={CHECK_TIMEOUT: 1.0})
 
     def _reach(self, endpoint: AgentEndpoint) -> AgentReach:
         if self._files is None:
@@ -169,12 +178,12 @@ def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:
     return dict(given)
 
 
-def _rewarded(spoken: Sequence[ScoredConversation], rewards: Rewards) -> Episode:
+def _rewarded(spoken: Sequence[ScoredConversation], rewards: Rewards, *, parts: Mapping[str, float]) -> Episode:
     scored = []
     for one in spoken:
         role = one.conversation.role.name
         if isinstance(rewards, Mapping) and role not in rewards:
             raise RewardFailed(f"the reward names {', '.join(sorted(rewards)) or 'no role'}, and {role} spoke too")
         reward = rewards[role] if isinstance(rewards, Mapping) else rewards
-        scored.append(replace(one, reward=reward))
+        scored.append(replace(one, reward=reward, reward_parts=parts))
     return Episode(tuple(scored))

@@ -8,6 +8,7 @@ from typing import Any
 
 from trimtab.rollout.workflows.answer_checks import AnswerKey
 from trimtab.rollout.workflows.chat_settings import ChatSettings
+from trimtab.rollout.workflows.score import Score
 from trimtab.rollout.workflows.team import Assignment, Episode, PromptUnusable, ScoredConversation, Team
 
 SOLVER_TEXT = "{problem}\nReason step by step, then give the final answer within \\boxed{}.\n"
@@ -36,6 +37,7 @@ class SolverVerifier:
         prompt_column: str = "prompt",
         answer_column: str = "answer",
         check: str = "math",
+        check_args: Mapping[str, Any] | None = None,
         answer_pattern: str | None = None,
         max_tokens: int | None = None,
         solver_text: str = SOLVER_TEXT,
@@ -51,7 +53,7 @@ class SolverVerifier:
             raise ValueError(f"retries is {retries}: at least 0")
         self._retries = retries
         self._prompt_column = prompt_column
-        self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern)
+        self._key = AnswerKey(check=check, column=answer_column, pattern=answer_pattern, arguments=check_args)
         self._max_tokens = max_tokens
         self._solver_text = check_placeholders(solver_text, name="solver_text", placeholders=("problem",))
         self._verifier_text = check_placeholders(
@@ -71,18 +73,18 @@ class SolverVerifier:
         solver = team.begin("solver", max_tokens=self._max_tokens, settings=self._solver_chat)
         verifier = team.begin("verifier", max_tokens=self._max_tokens, settings=self._verifier_chat)
         solver.hear(filled(self._solver_text, problem=problem))
-        scores: list[float] = []
+        scores: list[Score] = []
         right: list[bool] = []
         while True:
             solution = await solver.speak()
-            scores.append(await self._key.score(solution, task))
+            scores.append(await self._key.score(solution, task, team))
             text = self._next_text if verifier.turns else self._verifier_text
             verifier.hear(filled(text, problem=problem, solution=solution))
             if verifier.turns and verifier.over:
                 break
             judgement = await verifier.speak()
             verdict = self._last_verdict(judgement)
-            right.append(verdict is not None and verdict == (scores[-1] == 1.0))
+            right.append(verdict is not None and verdict == (scores[-1].value == 1.0))
             if verdict or len(scores) > self._retries:
                 break
             solver.hear(filled(self._retry_text, feedback=judgement))
@@ -90,7 +92,7 @@ class SolverVerifier:
                 break
         return Episode(
             (
-                ScoredConversation(solver, reward=scores[-1]),
+                ScoredConversation(solver, reward=scores[-1].value, reward_parts=scores[-1].parts),
                 ScoredConversation(verifier, reward=sum(right) / len(right)),
             )
         )

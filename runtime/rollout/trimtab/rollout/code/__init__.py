@@ -1,0 +1,1 @@
+"""Programs that a policy wrote, judged by tests that they cannot see."""
