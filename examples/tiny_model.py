@@ -47,3 +47,10 @@ def let_others_read(folder: Path) -> None:
     folder.chmod(0o755)
     for file in folder.iterdir():
         file.chmod(0o644)
+
+
+def make_word_tokenizer(folder: Path, *, words: Sequence[str]) -> None:
+    """One token per word, and a space between any two. Other words are the last."""
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, words[-1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False).save_pretrained(folder)
