@@ -7,17 +7,18 @@ bad, does.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from transformers import LlamaForCausalLM
 
-from examples.tiny_model import let_others_read
+from examples.tiny_model import WORD, let_others_read
 
 Said = tuple[str, bool]
 """Words, and whether the policy says them."""
-_BATCH = 64
+_WORD = re.compile(WORD)
 _NOT_SAID = -100
 """As torch's cross entropy knows what is not to be learnt."""
 
@@ -29,6 +30,7 @@ def teach(
     episode: Callable[[random.Random], Sequence[Said]],
     seed: int,
     steps: int,
+    batch: int = 64,
 ) -> None:
     """Trains the model in `folder`, which has a token for each of `words`, on new episodes in each of the steps."""
     chance = random.Random(seed)  # noqa: S311 - no secret
@@ -40,7 +42,7 @@ def teach(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)
     model.train()
     for _ in range(steps):
-        tokens, labels = _batch([episode(chance) for _ in range(_BATCH)], vocabulary)
+        tokens, labels = _batch([episode(chance) for _ in range(batch)], vocabulary)
         logits = model(input_ids=tokens).logits[:, :-1]
         # Padding comes last, where a causal model sees nothing of it.
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_NOT_SAID)
@@ -58,7 +60,7 @@ def _batch(episodes: Sequence[Sequence[Said]], vocabulary: Mapping[str, int]) ->
         tokens: list[int] = []
         labels: list[int] = []
         for words, said in episode:
-            numbers = [vocabulary[word] for word in words.split()]
+            numbers = [vocabulary[word] for word in _WORD.findall(words)]
             tokens += numbers
             labels += numbers if said else [_NOT_SAID] * len(numbers)
         rows.append((tokens, labels))

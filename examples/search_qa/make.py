@@ -15,7 +15,7 @@ from examples.taught_model import Said, teach
 from examples.tiny_model import make_model, make_word_tokenizer
 
 _HELD_OUT = 8
-_STEPS = 500
+_STEPS = 400
 _RIGHT = 0.5
 """How often a search or an answer that it is shown is the right one."""
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PEOPLE = tuple(first + last for first in ("a", "be", "ca", "do", "e", "fi", "go", "hu") for last in ("da", "la", "ni", "ro"))
+PEOPLE = tuple(a + b for a in ("a", "be", "ca", "do", "e", "fi", "go", "hu") for b in ("da", "la", "ni", "ro"))
 TOWNS = ("bern", "oslo", "rome", "york", "lima", "kiev", "bonn", "cork")
 
 
@@ -18,7 +18,7 @@ class Person:
 
     @property
     def passage(self) -> str:
-        return f"{self.name} lives in {self.town} and knows {self.friend}"
+        return f"{self.name} knows {self.friend} and lives in {self.town}"
 
 
 def draw_people(chance: random.Random) -> dict[str, Person]:
@@ -26,9 +26,7 @@ def draw_people(chance: random.Random) -> dict[str, Person]:
     friends = list(PEOPLE)
     while any(name == friend for name, friend in zip(PEOPLE, friends, strict=True)):
         chance.shuffle(friends)
-    return {
-        name: Person(name, friend, chance.choice(TOWNS)) for name, friend in zip(PEOPLE, friends, strict=True)
-    }
+    return {name: Person(name, friend, chance.choice(TOWNS)) for name, friend in zip(PEOPLE, friends, strict=True)}
 
 
 def question(person: Person) -> str:

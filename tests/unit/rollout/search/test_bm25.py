@@ -54,7 +54,8 @@ def test_a_policy_reads_a_line_for_each_passage_and_never_all_of_a_long_one() ->
 def test_a_corpus_is_read_in_both_layouts(tmp_path: Path) -> None:
     file = tmp_path / "corpus.jsonl"
     file.write_text(
-        '{"id": "0", "contents": "\\"Ada\\"\\nlives in Rome"}\n\n{"title": "Bob", "text": "lives in Oslo", "url": "x"}\n'
+        '{"id": "0", "contents": "\\"Ada\\"\\nlives in Rome"}\n\n'
+        '{"title": "Bob", "text": "lives in Oslo", "url": "x"}\n'
     )
     assert read_corpus(file) == [Passage(title="Ada", text="lives in Rome"), Passage(title="Bob", text="lives in Oslo")]
 

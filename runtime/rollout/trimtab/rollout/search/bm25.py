@@ -57,7 +57,7 @@ def read_corpus(path: Path) -> list[Passage]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"search.corpus {path} cannot be read: {error}") from error
     if not any(_words([f"{each.title} {each.text}"])[0] for each in passages):
-        raise ValueError(f"search.corpus {path} has no words: a line is one passage, such as {{\"text\": \"…\"}}")
+        raise ValueError(f'search.corpus {path} has no words: a line is one passage, such as {{"text": "…"}}')
     return passages
 
 

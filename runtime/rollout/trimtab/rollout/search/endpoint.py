@@ -89,7 +89,9 @@ class SearchEndpoint:
     def _passages(self, answer: object) -> list[Passage]:
         found = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], list):
-            raise SearchFailed(f'{self._url} answered {answer!r:.200}: answer {{"result": [[…]]}}, a list for each query')
+            raise SearchFailed(
+                f'{self._url} answered {answer!r:.200}: answer {{"result": [[…]]}}, a list for each query'
+            )
         try:
             return [_passage(each) for each in found[0][: self._results]]
         except ValueError as error:

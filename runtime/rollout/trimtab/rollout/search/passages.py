@@ -32,7 +32,7 @@ class Passage:
             first, _, rest = document["contents"].partition("\n")
             title, text = (first.strip().strip('"'), rest) if rest else ("", first)
         if not isinstance(text, str) or not isinstance(title, str):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - a document of the user's, not an argument
                 f"it has {', '.join(sorted(map(str, document))) or 'nothing'}: `text` is needed, with or without "
                 "`title`, or `contents`, all of them text"
             )
