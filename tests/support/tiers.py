@@ -21,7 +21,7 @@ PARTS = {
     "weights": ("unit/weights", "integration/weights", "chaos/test_host_copy", "chaos/test_weight_transfer"),
     "dataflow": ("unit/dataflow", "integration/dataflow", "chaos/test_dataflow"),
     "rollout": (
-        *("unit/rollout", "integration/rollout", "integration/gateway", "contract", "sglang"),
+        *("unit/rollout", "integration/rollout", "integration/gateway", "integration/sandbox", "contract", "sglang"),
         *("chaos/test_rollout", "chaos/test_claim"),
     ),
     "trainer": ("unit/trainer", "integration/trainer", "integration/learning", "chaos/test_rank"),

@@ -174,9 +174,8 @@ class LocalExecutor:
         # Known from the first container on, so that nothing is left behind when a later one cannot be started.
         self._pods[plan.name] = _Pod(plan, containers, created_at=self._clock())
         for container in plan.containers:
-            environment = self._environment | {
-                name: _expanded(value, variables) for name, value in container.environment.items()
-            }
+            environment = {} if container.sealed else dict(self._environment)
+            environment |= {name: _expanded(value, variables) for name, value in container.environment.items()}
             environment |= {name: secret_value(secret, os.environ) for name, secret in container.secrets.items()}
             command = Command(
                 arguments=[_expanded(argument, variables) for argument in _interpreted(container.command)],
@@ -198,6 +197,7 @@ class LocalExecutor:
             "JOB_FILE": str(self._job_file),
             "JOB_FOLDER": str(self._job_file.parent),
             "SCRATCH": str(scratch),
+            "SANDBOX": str(scratch),
         }
         if plan.gang:
             key = (plan.owner, plan.attempt)

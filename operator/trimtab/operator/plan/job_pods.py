@@ -18,6 +18,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.operator.plan.engines import engine_containers, engine_secrets, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
+from trimtab.operator.plan.sandbox import sandbox_containers, sandbox_environment
 
 _DATAFLOW_GRACE_S = 10.0
 _HEX_DIGITS = 10
@@ -148,6 +149,7 @@ def pool_label(pool: RolloutPool) -> str:
 
 def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
     settings = pool.spec
+    sandbox = job.spec.workflow.sandbox
     worker = ContainerPlan(
         name="worker",
         command=("python", "-m", "trimtab.rollout"),
@@ -156,7 +158,8 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
             "TRIMTAB_POD__POOL": pool_label(pool),
             "TRIMTAB_ENGINES": engine_urls(settings, job.spec.policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
-        },
+        }
+        | sandbox_environment(sandbox),
         secrets=engine_secrets(settings),
         resources=settings.resources,
     )
@@ -164,7 +167,8 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*engine_containers(settings, job.spec.policies), worker),
+        containers=(*sandbox_containers(sandbox), *engine_containers(settings, job.spec.policies), worker),
+        runtime_class=None if sandbox is None else sandbox.runtime_class_name,
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,
         template=settings.template or {},

@@ -29,6 +29,10 @@ class ContainerPlan:
     """Environment variables whose values only the executor learns."""
     sidecar: bool = False
     """Ends after the others have: a worker that drains still needs its engine."""
+    sealed: bool = False
+    """Has nothing of the others: no environment, no files but $(SANDBOX), which it shares with the worker."""
+    image: str | None = None
+    """Another than the pod's."""
     ports: tuple[str, ...] = ()
     """Names of the ports it needs on loopback: the executor sets $(NAME) for all containers of the pod."""
     resources: Resources = field(default_factory=Resources)
@@ -43,6 +47,7 @@ class PodPlan:
     grace_s: float
     owner: str
     """The RLJob, RolloutPool or Trainer it belongs to."""
+    runtime_class: str | None = None
     gang: bool = False
     """The pods of its owner live and die together, and find each other at $(MASTER_ADDR). An executor that may be
     refused a pod makes all of them before it lets one run."""

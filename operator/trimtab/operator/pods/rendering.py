@@ -25,10 +25,13 @@ from trimtab.operator.pods.template import completed, laid_out, merged
 from trimtab.operator.reconcile.ownership import owned_by
 
 SCRATCH = "/trimtab/scratch"
+SANDBOX = "/trimtab/sandbox"
 SHARED_PORTS = "rl.trimtab.dev/shared-ports"
 """On the development node, pods with the same value here have the same ports; see docs/development-cluster.md."""
 SHARED_HOST = "TRIMTAB_HOST_SHARED"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the pod's own
+_TEMPORARY = "/tmp"  # noqa: S108 - the sandbox's own
+_TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where Kubernetes would put one
 _PROBES = "probes"
 _PROBE_PORT = ProbeSettings.model_fields["port"].default
 _ENGINE_PORT = 30_000
@@ -72,7 +75,8 @@ def render_pod(plan: PodPlan, site: PodSite) -> Object:
     if site.pull_secrets and "imagePullSecrets" not in template["spec"]:
         pod["spec"]["imagePullSecrets"] = [{"name": name} for name in site.pull_secrets]
     for entry in plan.containers:
-        _request(pod, entry, site.engine_requests if entry.sidecar else site.requests)
+        if not entry.sealed:
+            _request(pod, entry, site.engine_requests if entry.sidecar else site.requests)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
@@ -95,8 +99,14 @@ def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
         "containers": [],
         "initContainers": [],
     }
+    if plan.runtime_class is not None:
+        spec["runtimeClassName"] = plan.runtime_class
     for entry in plan.containers:
         container: dict[str, Any] = {"name": entry.name, **_any_container(site)}
+        if entry.image is not None:
+            container["image"] = entry.image
+        if entry.sealed:
+            container["securityContext"] = {**container["securityContext"], "readOnlyRootFilesystem": True}
         resources = entry.resources.model_dump(mode="json")
         if any(resources.values()):
             container["resources"] = {name: amounts for name, amounts in resources.items() if amounts}
@@ -161,11 +171,11 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
             "name": entry.name,
             "command": list(entry.command),
             "args": None,
-            "env": _environment(entry, plan, site, ports),
+            "env": _sealed_environment(entry) if entry.sealed else _environment(entry, plan, site, ports),
             "ports": [
                 {"name": name, "containerPort": number} for name, number in _own_ports(entry, plan, ports).items()
             ],
-            "volumeMounts": _mounts(entry),
+            "volumeMounts": _sealed_mounts() if entry.sealed else _mounts(entry, plan),
         }
         if entry.sidecar:
             container["restartPolicy"] = "Always"
@@ -201,6 +211,7 @@ def _environment(entry: ContainerPlan, plan: PodPlan, site: PodSite, ports: Mapp
         values |= {_RENDEZVOUS_ADDRESS: f"$({SHARED_HOST})", "MASTER_PORT": f"$({_port_variable(PORT_NAME)})"}
     if not entry.sidecar:
         # An engine dials nothing.
+        values |= {"SANDBOX": SANDBOX} if _sandboxed(plan) else {}
         values |= {**site.environment, "TRIMTAB_PROBES__PORT": f"$({_port_variable(_probes(plan, site))})"}
     values |= entry.environment
     listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
@@ -208,6 +219,15 @@ def _environment(entry: ContainerPlan, plan: PodPlan, site: PodSite, ports: Mapp
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
         for name, secret in entry.secrets.items()
     ]
+
+
+def _sealed_environment(entry: ContainerPlan) -> list[dict[str, Any]]:
+    """What its own arguments refer to. It has no secrets."""
+    return [{"name": name, "value": value} for name, value in {"SANDBOX": SANDBOX, **entry.environment}.items()]
+
+
+def _sandboxed(plan: PodPlan) -> bool:
+    return any(entry.sealed for entry in plan.containers)
 
 
 def _port_variable(name: str) -> str:
@@ -220,7 +240,14 @@ def _volumes(plan: PodPlan, site: PodSite) -> list[dict[str, Any]]:
     if site.code is not None and plan.role != "trainer":
         manifest.insert(0, {"configMap": {"name": site.code}})
     items = [{"key": key, "path": file} for file, key in site.secret_files.items()]
+    # The socket, and what is in memory anyway: nobody can fill a node's disk through it.
+    sandbox = [
+        {"name": "sandbox", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "sandbox-disk", "emptyDir": {"medium": "Memory"}},
+        {"name": "sandbox-token", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
     return [
+        *(sandbox if _sandboxed(plan) else ()),
         {"name": "job", "projected": {"sources": manifest}},
         {"name": "secrets", "secret": {"secretName": site.secret, "items": items}},
         {"name": "scratch", "emptyDir": {}},
@@ -228,12 +255,23 @@ def _volumes(plan: PodPlan, site: PodSite) -> list[dict[str, Any]]:
     ]
 
 
-def _mounts(entry: ContainerPlan) -> list[dict[str, Any]]:
+def _sealed_mounts() -> list[dict[str, Any]]:
+    """Kubernetes mounts no token where something is mounted already, whatever the pod or its account says."""
+    return [
+        {"name": "sandbox", "mountPath": SANDBOX},
+        {"name": "sandbox-disk", "mountPath": _TEMPORARY},
+        {"name": "sandbox-token", "mountPath": _TOKEN_FOLDER, "readOnly": True},
+    ]
+
+
+def _mounts(entry: ContainerPlan, plan: PodPlan) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"name": "job", "mountPath": JOB_FOLDER, "readOnly": True},
         {"name": "scratch", "mountPath": SCRATCH},
         {"name": "shared-memory", "mountPath": _SHARED_MEMORY},
     ]
+    if not entry.sidecar and _sandboxed(plan):
+        mounts.append({"name": "sandbox", "mountPath": SANDBOX})
     if not entry.sidecar:
         mounts.insert(1, {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True})
     return mounts

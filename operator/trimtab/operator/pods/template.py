@@ -1,10 +1,10 @@
 """The manifest's pod template, put into the shape of the pod we make and laid over it.
 
-People name containers `worker`, `engine`, `trainer` and `dataflow`, and need not know that engines are sidecars, one or
-more for each policy; `engine-<policy>` are those of one. Containers of their own that name no image run ours, as ours
-do; what prepares the pod has ended before an engine starts. One piece is laid over another as kubectl's strategic merge
-patch does it: mappings field by field, lists of named things element by element, null removes, everything else
-replaces.
+People name containers `worker`, `engine`, `sandbox`, `trainer` and `dataflow`, and need not know that some of them are
+sidecars, engines one or more for each policy; `engine-<policy>` are those of one. Containers of their own that name no
+image run ours, as ours do; what prepares the pod has ended before an engine starts. One piece is laid over another as
+kubectl's strategic merge patch does it: mappings field by field, lists of named things element by element, null
+removes, everything else replaces.
 """
 
 from __future__ import annotations
@@ -41,12 +41,19 @@ def laid_out(template: Mapping[str, Any], *, sidecars: Sequence[str]) -> dict[st
     init: list[Mapping[str, Any]] = list(spec.get("initContainers") or ())
     for entry in spec.get("containers") or ():
         name = entry.get("name")
-        meant = [sidecar for sidecar in sidecars if name in (_ENGINE, sidecar, _FURTHER.sub(_ENGINE + "-", sidecar))]
+        meant = [sidecar for sidecar in sidecars if name in _names(sidecar)]
         init += [{**entry, "name": sidecar} for sidecar in meant]
         if not meant:
             containers.append(entry)
     spec |= {"containers": containers, "initContainers": init}
     return {"metadata": dict(template.get("metadata") or {}), "spec": spec}
+
+
+def _names(sidecar: str) -> tuple[str, ...]:
+    """That mean this one."""
+    if not sidecar.startswith(f"{_ENGINE}-"):
+        return (sidecar,)
+    return (_ENGINE, sidecar, _FURTHER.sub(f"{_ENGINE}-", sidecar))
 
 
 def completed(spec: Mapping[str, Any], *, like: Mapping[str, Any], sidecars: Sequence[str]) -> dict[str, Any]:

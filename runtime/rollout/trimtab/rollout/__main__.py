@@ -40,6 +40,8 @@ from trimtab.rollout.gateway.tally import GatewayMetrics
 from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus
+from trimtab.rollout.sandbox.client import PodSandbox
+from trimtab.rollout.sandbox.contract import ProgramLimits
 from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
 from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
@@ -70,6 +72,8 @@ class RolloutPodSettings(JobPodSettings):
     engine: EngineSettings = EngineSettings()
     endpoint_keys: dict[str, SecretStr] = Field(default_factory=dict)
     scratch: Path
+    sandbox: Path | None = None
+    """Where programs are taken to be run."""
 
     def engine_urls(self) -> dict[str, list[str]]:
         urls: dict[str, list[str]] = {}
@@ -94,6 +98,21 @@ def roles_of(job: RLJob) -> dict[str, str]:
     """The policy of each role."""
     named = {role.name: role.policy for role in job.spec.workflow.roles}
     return named or {policy.name: policy.name for policy in job.spec.policies}
+
+
+def sandbox_of(pod: Pod[RolloutPodSettings]) -> PodSandbox | None:
+    asked, path = pod.job.spec.workflow.sandbox, pod.settings.sandbox
+    if asked is None or path is None:
+        return None
+    limits = ProgramLimits(
+        wall_s=asked.timeout_seconds,
+        cpu_s=asked.timeout_seconds,
+        memory_bytes=asked.memory_mib << 20,
+        processes=asked.processes,
+        disk_bytes=asked.disk_mib << 20,
+        output_bytes=asked.output_kib << 10,
+    )
+    return PodSandbox(path, limits=limits, concurrency=asked.concurrency, clock=time.monotonic)
 
 
 def end_hung(where: str, *, limit_s: float, is_new: bool) -> NoReturn:
@@ -162,6 +181,7 @@ async def _serve(
     gateway: Gateway,
 ) -> None:
     spec = pod.job.spec
+    sandbox = sandbox_of(pod)
     # A frozen policy has no version that could be too old, and none to tell of.
     lines = {name: policy.line for name, policy in served.items() if not policy.policy.frozen}
     named = roles_of(pod.job)
@@ -174,6 +194,7 @@ async def _serve(
         containment,
         metrics,
         gateway=gateway,
+        sandbox=sandbox,
         episode_timeout_s=spec.workflow.episode_timeout_seconds,
         clock=time.time,
     )

@@ -31,13 +31,15 @@ class Readable:
     """Folders of which the names can be read, and some of what is in them."""
 
 
-def readable(command: Sequence[str], *, source: Path | None, more: Iterable[str], executables: str) -> Readable:
+def readable(
+    command: Sequence[str], *, source: Path | None, more: Iterable[str], executables: str, but: Iterable[str] = ()
+) -> Readable:
     """For a command that is looked for in `executables`. `source` is the folder of the user's code, `more` what the
-    job names by itself, a mounted folder too.
+    job names by itself, a mounted folder too. What is beneath `but` stays hidden.
     """
     roots = [*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS), *_interpreters(command, executables)]
     hidden = volumes(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
-    whole, listed = _without(hidden, roots)
+    whole, listed = _without([*hidden, *but], [root for root in roots if root not in but])
     if source is not None:
         own, folders = _of_source(source)
         whole, listed = [*whole, *own], [*listed, *folders]

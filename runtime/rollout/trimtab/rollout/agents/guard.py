@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import json
 import os
@@ -23,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,8 +37,7 @@ _LOOK_S = 1.0
 """Between looks at the memory of all. Each reads a line about every process of the pod."""
 _KILL_AGAIN_S = 0.01
 _MAX_PROCESSES = 256
-_MAX_OPEN_FILES = 4096
-_MAX_FILE_BYTES = 4 << 30
+_RESOURCES = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 4 << 30), (resource.RLIMIT_NOFILE, 4096))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -53,24 +53,55 @@ def main(arguments: Sequence[str]) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        agent, permits = _start(arguments[3:], allowed)
+        agent, permits = _start_agent(arguments[3:], allowed)
     except OSError as error:
         _tell(report, {"unstarted": f"{error.strerror}: {arguments[3]}"})
         return
-    except (subprocess.SubprocessError, _Uncontained) as error:
+    except (subprocess.SubprocessError, Uncontained) as error:
         _tell(report, {"uncontained": str(error)})
         return
     ended = _watch(agent.pid, permits, control=control, told=told, memory=allowed["memory"])
     permits.close()
-    _end_all()
+    end_all()
     _tell(report, ended)
 
 
-class _Uncontained(Exception):
+class Uncontained(Exception):
     """The kernel refused to contain it."""
 
 
-def _start(command: Sequence[str], allowed: dict[str, Any]) -> tuple[subprocess.Popen[bytes], Any]:
+def _start_agent(command: Sequence[str], allowed: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Any]:
+    seccomp = _beside("seccomp")
+    machine = platform.machine()
+    try:
+        steps = seccomp.program(network=allowed["ports"] is None, machine=machine)
+    except seccomp.Unfiltered as error:
+        raise Uncontained(str(error)) from None
+    return start(
+        command,
+        allowed,
+        steps=steps,
+        resources=(*_RESOURCES, (resource.RLIMIT_DATA, allowed["memory"])),
+        processes=_MAX_PROCESSES,
+        count=lambda: len(descendants(os.getpid())),
+    )
+
+
+def start(
+    command: Sequence[str],
+    allowed: Mapping[str, Any],
+    *,
+    steps: Sequence[tuple[int, int, int, int]] | None,
+    resources: Sequence[tuple[int, int]],
+    processes: int,
+    count: Callable[[], int],
+    **streams: Any,
+) -> tuple[subprocess.Popen[bytes], Any]:
+    """With what it may reach by Landlock, and by `steps` of a seccomp filter: without them there is no filter, and
+    nobody to give permits. `count` says how many processes there are, and `streams` are for Popen.
+
+    Raises OSError where there is no such command, and Uncontained.
+    """
     landlock, seccomp, fork_permits = _beside("landlock"), _beside("seccomp"), _beside("fork_permits")
     machine = platform.machine()
     receives, sends = socket.socketpair()
@@ -81,43 +112,43 @@ def _start(command: Sequence[str], allowed: dict[str, Any]) -> tuple[subprocess.
             rules.let_read(allowed["read"])
             rules.let_use(allowed["devices"])
             rules.let_write(allowed["write"])
-        steps = seccomp.program(network=allowed["ports"] is None, machine=machine)
-    except (OSError, seccomp.Unfiltered) as error:
-        raise _Uncontained(str(error)) from None
+    except OSError as error:
+        raise Uncontained(str(error)) from None
 
     def confine() -> None:
         """Between fork and exec. Memory that is only reserved does not count: some runtimes reserve a terabyte."""
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        resource.setrlimit(resource.RLIMIT_DATA, (allowed["memory"], allowed["memory"]))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
-        _lower(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
+        for limit, most in resources:
+            _lower(limit, most)
         try:
             _drop_capabilities()
             seccomp.give_up_privileges()
             if rules is not None:
                 rules.restrict()
-            listener = seccomp.install(steps, machine=machine)
+            if steps is not None:
+                socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
         except OSError as error:
             sends.send(str(error).encode())
             raise
-        socket.send_fds(sends, [b"."], [listener])
 
     try:
-        agent = subprocess.Popen(command, start_new_session=True, preexec_fn=confine)  # noqa: PLW1509
+        agent = subprocess.Popen(command, start_new_session=True, preexec_fn=confine, **streams)  # noqa: PLW1509
     except subprocess.SubprocessError:
         # What a child raises does not come here by itself.
         receives.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            raise _Uncontained(receives.recv(4096).decode()) from None
+            raise Uncontained(receives.recv(4096).decode()) from None
         raise
+    if steps is None:
+        return agent, None
     _, (listener,), _, _ = socket.recv_fds(receives, 1, 1)
-    permits = fork_permits.ForkPermits(listener, most=_MAX_PROCESSES, count=lambda: len(_descendants(os.getpid())))
-    return agent, permits
+    return agent, fork_permits.ForkPermits(listener, most=processes, count=count)
 
 
 def _beside(name: str) -> ModuleType:
-    """No path leads to it: this file is run without the folders that modules come from."""
+    """No path leads to it where this file is run by itself, without the folders that modules come from."""
+    if __package__:
+        return importlib.import_module(f"{__package__}.{name}")
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -151,18 +182,18 @@ def _watch(agent: int, permits: Any, *, control: int, told: int, memory: int) ->
             return {"stopped": True}
         if told in ready:
             os.read(told, 4096)
-        code = _exit_code(agent)
+        code = exit_code(agent)
         if code is not None:
             return {"code": code}
         if permits in ready:
             permits.answer()
         if time.monotonic() >= looks_at:
-            if _resident(_descendants(os.getpid())) > memory:
+            if resident(descendants(os.getpid())) > memory:
                 return {"memory": True}
             looks_at = time.monotonic() + _LOOK_S
 
 
-def _exit_code(agent: int) -> int | None:
+def exit_code(agent: int) -> int | None:
     """Of the agent, once it has ended. Orphans that have ended are let go."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,10 +203,10 @@ def _exit_code(agent: int) -> int | None:
             return os.waitstatus_to_exitcode(status)
 
 
-def _end_all() -> None:
+def end_all() -> None:
     """One may be adopted only now, and was not killed yet: until there is none."""
     while True:
-        for pid in _descendants(os.getpid()):
+        for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -186,7 +217,7 @@ def _end_all() -> None:
         time.sleep(_KILL_AGAIN_S)
 
 
-def _descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -202,7 +233,7 @@ def _descendants(ancestor: int) -> list[int]:
     return found
 
 
-def _resident(pids: Sequence[int]) -> int:
+def resident(pids: Sequence[int]) -> int:
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError):

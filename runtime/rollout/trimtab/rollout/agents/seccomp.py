@@ -30,6 +30,8 @@ _RING_SETUP = 425
 _CLONE_WITH_STRUCTURE = 435
 """Alike everywhere. A filter cannot read what is behind a pointer; libraries go back to the older call."""
 _THREAD = 0x10000
+_NAMESPACES = 0x7E020000
+"""What clone takes for namespaces of the child's own."""
 _OTHER_INTERFACE = 0x40000000
 """Added to the numbers of x86-64's calls with short pointers."""
 
@@ -58,6 +60,31 @@ _CALLS: Mapping[str, _Calls] = {
     "x86_64": _Calls(0xC000003E, 317, 56, (57, 58), 41, 53, (302, 142, 144, 203, 314), ((141, 2), (251, 3))),
     "aarch64": _Calls(0xC00000B7, 277, 220, (), 198, 199, (261, 118, 119, 122, 274), ((140, 2), (30, 3))),
 }
+_REFUSED_ALIKE = (
+    *(424, 434, 438),  # pidfd_send_signal, pidfd_open, pidfd_getfd
+    *(428, 429, 430, 431, 432, 433, 442, 467),  # the newer mount calls
+    447,  # memfd_secret
+)
+_REFUSED: Mapping[str, tuple[int, ...]] = {
+    "x86_64": (
+        *(101, 310, 311, 312),  # ptrace, process_vm_readv, process_vm_writev, kcmp
+        *(248, 249, 250),  # add_key, request_key, keyctl: the keyring is the worker's
+        *(298, 321, 323),  # perf_event_open, bpf, userfaultfd
+        *(155, 161, 165, 166, 272, 308),  # pivot_root, chroot, mount, umount2, unshare, setns
+        *(253, 294, 300),  # inotify_init, inotify_init1, fanotify_init: counted for each user of the machine
+        *(29, 64, 68, 240, 319),  # shmget, semget, msgget, mq_open, memfd_create: memory that no process has
+        *(103, 303, 304),  # syslog, name_to_handle_at, open_by_handle_at
+    ),
+    "aarch64": (
+        *(117, 270, 271, 272),
+        *(217, 218, 219),
+        *(241, 280, 282),
+        *(41, 51, 40, 39, 97, 268),
+        *(26, 262),
+        *(194, 190, 186, 180, 279),
+        *(116, 264, 265),
+    ),
+}
 Step = tuple[int, int, int, int]
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,18 +98,9 @@ def program(*, network: bool, machine: str) -> list[Step]:
     if machine not in _CALLS:
         raise Unfiltered(f"agents are contained on {' and '.join(_CALLS)}, and this is {machine}")
     calls = _CALLS[machine]
+    steps = _of_this_machine(calls)
     kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM) if network else (socket.SOCK_STREAM,)
     internet = (socket.AF_INET, socket.AF_INET6)
-    steps: list[Step] = [
-        (_LOAD, 0, 0, _ARCHITECTURE_AT),
-        (_EQUAL, 1, 0, calls.architecture),
-        (_RETURN, 0, 0, _ABSENT),
-        (_LOAD, 0, 0, _NUMBER_AT),
-        (_AT_LEAST, 0, 1, _OTHER_INTERFACE),
-        (_RETURN, 0, 0, _ABSENT),
-    ]
-    for number in (_RING_SETUP, _CLONE_WITH_STRUCTURE):
-        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ABSENT)]
     # Threads are bounded by memory, each with its stack.
     steps += _for_call(calls.clone, [(_LOAD, 0, 0, _at(0)), (_ANY_BIT, 1, 0, _THREAD), (_RETURN, 0, 0, _ASK)])
     for number in calls.forks:
@@ -94,18 +112,54 @@ def program(*, network: bool, machine: str) -> list[Step]:
         (_RETURN, 0, 0, _ALLOW),
         *_unless_one_of(kinds, argument=1, otherwise=_REFUSE, mask=_SOCKET_KIND),
     ]
+    steps += _for_call(calls.socket, families)
+    return [*steps, *_to_itself_alone(calls), (_RETURN, 0, 0, _ALLOW)]
+
+
+def sealed(*, machine: str) -> list[Step]:
+    """For a program that a model wrote: no sockets but pairs, nothing that reaches into other processes, nothing that
+    outlives it, and a permit for every thread too.
+    """
+    if machine not in _CALLS:
+        raise Unfiltered(f"programs are contained on {' and '.join(_CALLS)}, and this is {machine}")
+    calls = _CALLS[machine]
+    steps = _of_this_machine(calls)
+    for number in (calls.socket, *_REFUSED[machine], *_REFUSED_ALIKE):
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+    own: list[Step] = [(_LOAD, 0, 0, _at(0)), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE)]
+    steps += _for_call(calls.clone, [*own, (_RETURN, 0, 0, _ASK)])
+    for number in calls.forks:
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ASK)]
+    return [*steps, *_to_itself_alone(calls), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _of_this_machine(calls: _Calls) -> list[Step]:
+    """Loads the number of the call, if it is one of those that the rest knows."""
+    steps: list[Step] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_EQUAL, 1, 0, calls.architecture),
+        (_RETURN, 0, 0, _ABSENT),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_AT_LEAST, 0, 1, _OTHER_INTERFACE),
+        (_RETURN, 0, 0, _ABSENT),
+    ]
+    for number in (_RING_SETUP, _CLONE_WITH_STRUCTURE):
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ABSENT)]
+    return steps
+
+
+def _to_itself_alone(calls: _Calls) -> list[Step]:
     # One pair of datagrams could send to any other.
     pairs = _unless_one_of(
         (socket.SOCK_STREAM, socket.SOCK_SEQPACKET), argument=1, otherwise=_REFUSE, mask=_SOCKET_KIND
     )
-    steps += _for_call(calls.socket, families)
-    steps += _for_call(calls.socketpair, pairs)
+    steps = _for_call(calls.socketpair, pairs)
     for number in calls.of_itself_alone:
         steps += _for_call(number, _unless_one_of((0,), argument=0, otherwise=_REFUSE))
     for number, of_a_user in calls.by_kind:
         kind: list[Step] = [(_LOAD, 0, 0, _at(0)), (_AT_LEAST, 0, 1, of_a_user), (_RETURN, 0, 0, _REFUSE)]
         steps += _for_call(number, [*kind, *_unless_one_of((0,), argument=1, otherwise=_REFUSE)])
-    return [*steps, (_RETURN, 0, 0, _ALLOW)]
+    return steps
 
 
 def give_up_privileges() -> None:

@@ -16,6 +16,7 @@ from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.sampler import derived_seed
+from trimtab.rollout.sandbox.contract import Sandbox
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused, failure_of
 from trimtab.rollout.worker.metrics import RolloutMetrics
 from trimtab.rollout.workflows.containment import Containment
@@ -54,6 +55,7 @@ class GroupRunner:
         metrics: RolloutMetrics,
         *,
         gateway: Gateway | None = None,
+        sandbox: Sandbox | None = None,
         episode_timeout_s: float,
         clock: Callable[[], float],
         new_run: Callable[[], str] = lambda: secrets.token_hex(8),
@@ -66,6 +68,7 @@ class GroupRunner:
         self._containment = containment
         self._metrics = metrics
         self._gateway = gateway
+        self._sandbox = sandbox
         self._episode_timeout_s = episode_timeout_s
         self._clock = clock
         self._new_run = new_run
@@ -113,7 +116,7 @@ class GroupRunner:
         )
         try:
             episode = await self._containment.run(
-                self._workflow.run(assignment, Team(roles, assignment, gateway=self._gateway)),
+                self._workflow.run(assignment, Team(roles, assignment, gateway=self._gateway, sandbox=self._sandbox)),
                 name=f"episode {assignment.request_id}",
                 timeout_s=self._episode_timeout_s,
             )

@@ -1,0 +1,120 @@
+"""Finds out once, by trying, what the kernel lets us put around programs, and begins with the most of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.rollout.agents import landlock
+from trimtab.rollout.agents.files import readable
+from trimtab.rollout.sandbox import bubblewrap
+from trimtab.rollout.sandbox.cells import CellLate, Nursery
+from trimtab.rollout.sandbox.contract import Program, SandboxFailed
+from trimtab.rollout.sandbox.layers import Layer, LayerName, too_little
+
+_MAX_PROGRAM_BYTES = 512 << 20
+_TRY = Program(command=("python3", "-c", ""))
+_TRY_S = 60.0
+_WITHHELD = "it was not asked for"
+
+
+class TooLittleHolds(SandboxFailed):
+    """Nothing may be run here, and trying again would not help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    nursery: Nursery
+    layers: Sequence[Layer]
+
+
+async def open_nursery(folder: Path, *, without: Set[LayerName]) -> Opened:
+    """With programs' folders in `folder` where there are no namespaces.
+
+    Raises TooLittleHolds with what is missing, and CellLate.
+    """
+    missing = {LayerName.LANDLOCK: _landlock_missing(without)}
+    for namespaces, filtered in ((True, True), (True, False), (False, True)):
+        withheld = {LayerName.NAMESPACES} if namespaces else set()
+        withheld |= {LayerName.SECCOMP} if filtered else set()
+        why = _WITHHELD if withheld & without else ""
+        nursery: Nursery | None = None
+        if not why:
+            try:
+                nursery = _nursery(folder, namespaces=namespaces, filtered=filtered)
+                await _try(nursery)
+            except CellLate:
+                raise
+            except SandboxFailed as error:
+                why = str(error)
+        if why:
+            # What fails with both is the fault of either; without the one it is known whose.
+            culprit = LayerName.SECCOMP if filtered else LayerName.NAMESPACES
+            missing[culprit] = why
+            continue
+        missing[LayerName.NAMESPACES] = "" if namespaces else missing[LayerName.NAMESPACES]
+        missing[LayerName.SECCOMP] = "" if filtered else missing[LayerName.SECCOMP]
+        layers = [Layer(name, missing.get(name, "")) for name in LayerName if name is not LayerName.CGROUP]
+        assert nursery is not None
+        if not too_little(layers):
+            return Opened(nursery=nursery, layers=layers)
+        await nursery.close()
+    raise TooLittleHolds(too_little([Layer(name, why) for name, why in missing.items()]))
+
+
+async def _try(nursery: Nursery) -> None:
+    nursery.start()
+    try:
+        async with asyncio.timeout(_TRY_S):
+            cell = await nursery.cell()
+            with contextlib.closing(cell):
+                ended = await cell.run(_TRY)
+    except TimeoutError:
+        await nursery.close()
+        raise CellLate(f"a first program did not end within {_TRY_S:g} s") from None
+    except SandboxFailed:
+        await nursery.close()
+        raise
+    if not ended.succeeded:
+        await nursery.close()
+        raise SandboxFailed(f"python3 does not run there: {ended.stderr[-300:].decode(errors='replace').strip()}")
+
+
+def _landlock_missing(without: Set[LayerName]) -> str:
+    version = 0 if LayerName.LANDLOCK in without else landlock.version()
+    able = landlock.missing(version)
+    return f"with version {version} of it a program could {', '.join(able)}" if able else ""
+
+
+def _nursery(folder: Path, *, namespaces: bool, filtered: bool) -> Nursery:
+    interpreter = bubblewrap.own_interpreter()
+    path = bubblewrap.search_path(interpreter)
+    around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path, "filtered": filtered}
+    if not namespaces:
+        # What is installed for the interpreter, and the environment that we run in ourselves.
+        hidden = [*map(str, interpreter.hidden), *({sys.prefix} - {sys.base_prefix})]
+        found = readable(("python3",), source=None, more=(), executables=path, but=hidden)
+        whole = [place for place in found.whole if place != "/proc"]
+        settings = {**around, "folder": str(folder), "read": whole, "listed": list(found.listed)}
+        code = str(Path(__file__).parents[3])
+        return Nursery(
+            _with_settings(settings, lambda words: bubblewrap.nursery(interpreter, words, code=code)), namespaces=False
+        )
+    bwrap = bubblewrap.find_bubblewrap()
+    if bwrap is None:
+        raise SandboxFailed("bubblewrap is not installed: install trimtab with its extra `rollout`")
+    settings = {**around, "folder": None, "read": list(bubblewrap.readable(interpreter)), "listed": ["/"]}
+    return Nursery(
+        _with_settings(settings, lambda words: bubblewrap.walled(bwrap, interpreter, words)), namespaces=True
+    )
+
+
+def _with_settings(
+    settings: dict[str, object], command: Callable[[Sequence[str]], Sequence[str]]
+) -> Callable[[int], Sequence[str]]:
+    return lambda descriptor: command([str(descriptor), json.dumps(settings)])
