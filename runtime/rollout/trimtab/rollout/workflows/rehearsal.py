@@ -8,6 +8,7 @@ from typing import Any, Literal
 from trimtab.fabric.wire.spans import model_span
 from trimtab.rollout.engines.contract import SamplingSettings
 from trimtab.rollout.policy.sampler import Completion, Listener
+from trimtab.rollout.sandbox.contract import Sandbox
 from trimtab.rollout.workflows.team import Assignment, Episode, Role, Team, Tokenizer, Workflow, WorkflowError
 
 CHARACTERS = Tokenizer(encode=lambda text: [ord(c) for c in text], decode=lambda ids: "".join(map(chr, ids)))
@@ -54,7 +55,9 @@ class Script:
         return [self._tokenizer.decode(prompt) for prompt in self.prompts]
 
 
-async def rehearse(workflow: Workflow, prompt: Mapping[str, Any], *, scripts: Mapping[str, Script]) -> Episode:
+async def rehearse(
+    workflow: Workflow, prompt: Mapping[str, Any], *, scripts: Mapping[str, Script], sandbox: Sandbox | None = None
+) -> Episode:
     """One episode of the workflow, in which each role follows its script."""
     task = Assignment(prompt=prompt, seed=0, request_id="rehearsal", deadline_s=_DEADLINE_S)
     sampling = SamplingSettings(max_new_tokens=_MAX_NEW_TOKENS)
@@ -62,4 +65,4 @@ async def rehearse(workflow: Workflow, prompt: Mapping[str, Any], *, scripts: Ma
         name: Role(name=name, policy=name, tokenizer=CHARACTERS, sampler=script, sampling=sampling)
         for name, script in scripts.items()
     }
-    return await workflow.run(task, Team(roles, task))
+    return await workflow.run(task, Team(roles, task, sandbox=sandbox))
