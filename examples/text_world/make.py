@@ -21,7 +21,7 @@ SIZE = {"rooms": 3, "containers": 2, "locks": 1, "goals": 1, "others": 0, "least
 MAX_TURNS = 10
 _HOUSES, _HELD_OUT = 128, 32
 _WATCHED = 768
-_STEPS = 500
+_STEPS = 300
 _BATCH = 16
 _RIGHT = 0.5
 _FIXED = (
@@ -66,7 +66,7 @@ def main() -> None:
         steps=_STEPS,
         batch=_BATCH,
     )
-    rows = [{"house": seed} for seed in seeds[_WATCHED:]]
+    rows = [{"prompt": f"house {seed}", "house": seed} for seed in seeds[_WATCHED:]]
     write_rows(rows[:_HELD_OUT], arguments.folder / "held-out.jsonl")
     write_rows(rows[_HELD_OUT:], arguments.folder / "train.jsonl")
 

@@ -14,11 +14,12 @@ from trimtab.rollout.tools.mcp import McpTool
 from trimtab.rollout.tools.python import Python
 from trimtab.rollout.tools.tool import MAX_RESULT_CHARS, ToolFailed
 
-SERVER = b'''
+SERVER = b"""
 import json, os, sys
 
+TEXT = {"type": "string"}
 TOOLS = [
-    {"name": "shout", "description": "makes words\\n loud", "inputSchema": {"properties": {"words": {"type": "string"}}}},
+    {"name": "shout", "description": "makes words\\n loud", "inputSchema": {"properties": {"words": TEXT}}},
     {"name": "add", "inputSchema": {"properties": {"one": {"type": "number"}, "other": {"type": "number"}}}},
 ]
 print("a line that is no message", flush=True)
@@ -48,7 +49,7 @@ for line in sys.stdin:
         except KeyError as error:
             answer = {"error": {"code": -32602, "message": f"missing {error}"}}
     print(json.dumps({"jsonrpc": "2.0", "id": number, **answer}), flush=True)
-'''
+"""
 
 
 @dataclass(frozen=True)

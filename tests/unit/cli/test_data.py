@@ -63,7 +63,12 @@ def convert(dataset: str, *files: Path, held_out: tuple[Path, ...] = ()) -> tupl
         ),
         (
             *("math", "train.parquet"),
-            {"problem": "Half?", "level": "Level 1", "type": "Algebra", "solution": r"$\boxed{1}$, so \boxed{\frac{1}{2}}."},
+            {
+                "problem": "Half?",
+                "level": "Level 1",
+                "type": "Algebra",
+                "solution": r"$\boxed{1}$, so \boxed{\frac{1}{2}}.",
+            },
             {"prompt": "Half?", "answer": r"\frac{1}{2}"},
         ),
         (

@@ -27,7 +27,9 @@ async def run(
     scripts = {"planner": Script(*planner), "verifier": Script(*(verifier or []))}
     if executor is not None:
         scripts["executor"] = Script(*executor)
-    workflow = Planner(**{"tools": {"calculator": {}}, "check": "numeric", "executor": executor is not None} | arguments)
+    workflow = Planner(
+        **{"tools": {"calculator": {}}, "check": "numeric", "executor": executor is not None} | arguments
+    )
     episode = await rehearse(workflow, PROMPT, scripts=scripts)
     return [(one.conversation.role.name, one.reward) for one in episode.scored], scripts
 

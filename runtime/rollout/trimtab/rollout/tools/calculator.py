@@ -23,7 +23,12 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "gcd")},
-    **{"abs": abs, "min": min, "max": max, "round": round, "floor": math.floor, "ceil": math.ceil},
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "round": round,
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
 _NAMES = {"pi": math.pi, "e": math.e}
 
@@ -42,9 +47,9 @@ class Calculator:
 
 def calculated(expression: str) -> str:
     """The number, or what is wrong with the expression."""
+    if len(expression) > _MAX_CHARS:
+        return f"Error: it has over {_MAX_CHARS} characters"
     try:
-        if len(expression) > _MAX_CHARS:
-            raise _Wrong(f"it has over {_MAX_CHARS} characters")
         tree = ast.parse(expression.strip().replace("^", "**"), mode="eval")
         return str(_value(tree.body))
     except _Wrong as error:

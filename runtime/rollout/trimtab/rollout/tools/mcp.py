@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.rollout.sandbox.contract import Program, ProgramLimits
-from trimtab.rollout.tools.tool import Bench, ToolFailed, shortened
+from trimtab.rollout.tools.tool import DEFAULT_LIMITS, Bench, ToolFailed, shortened
 
 _BRIDGE = Path(__file__).with_name("mcp_bridge.py")
 _BRIDGE_NAME, _ASKED_NAME, _ANSWER_NAME = ".bridge.py", ".asked.json", ".answer.json"
@@ -31,7 +31,7 @@ class McpTool:
         command: Sequence[str],
         tool: str,
         files: Mapping[str, bytes],
-        limits: ProgramLimits = ProgramLimits(),
+        limits: ProgramLimits = DEFAULT_LIMITS,
     ) -> None:
         if sum(map(len, files.values())) > _MAX_FILES_BYTES:
             raise ValueError(f"the files of an MCP server are over {_MAX_FILES_BYTES >> 20} MiB")

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from trimtab.rollout.sandbox.contract import End, Ended, Program, ProgramLimits
-from trimtab.rollout.tools.tool import Bench, shortened
+from trimtab.rollout.tools.tool import DEFAULT_LIMITS, Bench, shortened
 
 _ENDS = {
     End.TIME: "Error: its time was over",
@@ -19,7 +19,7 @@ _ENDS = {
 class Python:
     """Every use is a program of its own: nothing is kept from one to the next."""
 
-    def __init__(self, limits: ProgramLimits = ProgramLimits()) -> None:
+    def __init__(self, limits: ProgramLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
 
     async def description(self, bench: Bench, /) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trimtab.rollout.sandbox.contract import Sandbox
+from trimtab.rollout.sandbox.contract import ProgramLimits, Sandbox
 from trimtab.rollout.workflows.errors import WorkflowError
 
 MAX_RESULT_CHARS = 4000
+DEFAULT_LIMITS = ProgramLimits()
 
 
 class ToolFailed(WorkflowError):
