@@ -15,7 +15,7 @@ from typing import Any
 from trimtab.rollout.sandbox.contract import Program, ProgramLimits
 from trimtab.rollout.tools.tool import DEFAULT_LIMITS, Bench, ToolFailed, shortened
 
-_BRIDGE = Path(__file__).with_name("mcp_bridge.py")
+_BRIDGE = Path(__file__).with_name("mcp_bridge.py").read_bytes()
 _BRIDGE_NAME, _ASKED_NAME, _ANSWER_NAME = ".bridge.py", ".asked.json", ".answer.json"
 _MAX_FILES_BYTES = 16 << 20
 
@@ -79,7 +79,7 @@ class McpTool:
     async def _bridged(self, asked: Mapping[str, Any], bench: Bench) -> dict[str, Any]:
         files = {
             **self._files,
-            _BRIDGE_NAME: _BRIDGE.read_bytes(),
+            _BRIDGE_NAME: _BRIDGE,
             _ASKED_NAME: json.dumps({**asked, "command": self._command}).encode(),
         }
         program = Program(

@@ -22,6 +22,8 @@ Opening = str | Sequence[Message]
 
 Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
+# An episode that is cancelled has two seconds for clean-up.
+_CLOSE_TIMEOUT_S = 1.5
 
 
 class Environment(Protocol):
@@ -99,9 +101,10 @@ class TextEnvironment:
         if close is None:
             return
         try:
-            await self._call("close", close)
-        except WorkflowError as error:
-            _log.warning("an environment was not closed", environment=self._name, error=str(error))
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._call("close", close)
+        except (WorkflowError, TimeoutError) as error:
+            _log.warning("environment_not_closed", environment=self._name, error=str(error) or type(error).__name__)
 
     async def _call(self, what: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.rollout.workflows.errors import PromptUnusable
-from trimtab.rollout.worlds.exchange import WorldServer, WorldServerFailed
+from trimtab.rollout.worlds.exchange import NoSuchPath, WorldServer, WorldServerFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,9 @@ class AgentGymEnvironment:
 
     async def close(self) -> None:
         if self._episode is not None:
-            await self._server.ask("/close", {self._dialect.episode: self._episode}, repeatable=True)
+            # AlfWorld's first servers keep all episodes.
+            with contextlib.suppress(NoSuchPath):
+                await self._server.ask("/close", {self._dialect.episode: self._episode}, repeatable=True)
 
     def _text(self, answer: Any, *, path: str) -> str:
         text = answer.get(self._dialect.text) if isinstance(answer, dict) else answer

@@ -28,6 +28,10 @@ class WorldServerFailed(WorkflowError):
     kind = "environment-failed"
 
 
+class NoSuchPath(WorldServerFailed):
+    """The server does not know of it."""
+
+
 class _Refused(Exception):
     """It has done nothing of what it was asked."""
 
@@ -91,6 +95,8 @@ class WorldServer:
                 raise _Refused(f"it answered {response.status}: {said}")
             if response.status in _UNKNOWN:
                 raise _Unknown(f"it answered {response.status}: {said}")
+            if response.status in (404, 405):
+                raise NoSuchPath(f"{self._url}{path} answered {response.status}: {said}")
             if response.status != 200:
                 raise WorldServerFailed(f"{self._url}{path} answered {response.status}: {said}")
             try:
