@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from trimtab.rollout.sandbox.contract import Ended, Program, ProgramLimits, Sandbox
@@ -15,7 +15,7 @@ PATIENT = ProgramLimits(wall_s=60, cpu_s=30)
 
 @asynccontextmanager
 async def a_sandbox(
-    *, concurrency: int = 4, limits: ProgramLimits = PATIENT, without: Set[LayerName] = frozenset()
+    *, concurrency: int = 4, limits: ProgramLimits = PATIENT, without: frozenset[LayerName] = frozenset()
 ) -> AsyncIterator[Sandbox]:
     async with LocalSandbox(limits=limits, concurrency=concurrency, spare=1, without=without) as sandbox:
         yield sandbox

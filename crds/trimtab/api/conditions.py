@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     READY = "Ready"  # RolloutPool and Trainer, the summary
     SUSPENDED = "Suspended"
     PROGRESSING = "Progressing"  # a changed template or size is being rolled out
+    SANDBOXED = "Sandboxed"  # RolloutPool with workflow.sandbox: what holds programs back
     REACHABLE = "Reachable"  # RolloutPool in another cluster
     ABLE_TO_SCALE = "AbleToScale"
     SCALING_ACTIVE = "ScalingActive"

@@ -13,7 +13,6 @@ from trimtab.rollout.sandbox.layers import LayerName
 _KERNELS = {
     "all": frozenset[LayerName](),
     "without-namespaces": frozenset({LayerName.NAMESPACES}),
-    "without-seccomp": frozenset({LayerName.SECCOMP}),
 }
 
 

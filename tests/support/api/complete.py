@@ -106,6 +106,16 @@ def complete_job() -> Manifest:
                     {"name": "verifier", "policy": "verifier"},
                     {"name": "judge", "policy": "judge"},
                 ],
+                "sandbox": {
+                    "timeoutSeconds": 5,
+                    "memoryMib": 256,
+                    "processes": 16,
+                    "diskMib": 32,
+                    "outputKib": 64,
+                    "concurrency": 4,
+                    "image": "example.com/programs:1",
+                    "runtimeClassName": "gvisor",
+                },
                 "episodeTimeoutSeconds": 120,
             },
             "spec.data": {

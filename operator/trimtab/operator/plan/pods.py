@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimtab.api.scalars import Resources, SecretKey
+from trimtab.fabric.wire.member import SandboxLayers
 from trimtab.operator.plan.troubles import Trouble
 
 
@@ -83,6 +84,8 @@ class ObservedPod:
     """Its heartbeats are late."""
     tokens_per_second: float = 0.0
     """What it last said of itself."""
+    sandbox: SandboxLayers | None = None
+    """What it last said of its sandbox, where it has one."""
     created_at: float = 0.0
     ready_at: float | None = None
     """Since when it is ready, where the executor knows."""

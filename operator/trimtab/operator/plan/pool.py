@@ -24,6 +24,7 @@ from trimtab.operator.plan.job_pods import pool_label, rollout_pods, rollout_rev
 from trimtab.operator.plan.last_error import error_to_tell
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
+from trimtab.operator.plan.sandbox import sandboxed
 from trimtab.operator.plan.troubles import told
 from trimtab.operator.plan.victims import victims
 
@@ -68,7 +69,7 @@ def plan_pool(job: RLJob | None, pool: RolloutPool, pods: Sequence[ObservedPod],
     removals = [RemovePod(pod.name) for pod in ended] if held_until is None else []
     return PoolPlan(
         actions=(*removals, *stops, *starts),
-        status=_status(pool, pods, revision=revision, rest=rest, now=now),
+        status=_status(pool, pods, revision=revision, rest=rest, has_sandbox=_has_sandbox(job), now=now),
         requeue_at=held_until,
     )
 
@@ -133,8 +134,18 @@ def _held_until(ended: Sequence[ObservedPod], *, now: float) -> float | None:
     return latest if latest > now else None
 
 
+def _has_sandbox(job: RLJob | None) -> bool:
+    return job is not None and job.spec.workflow.sandbox is not None
+
+
 def _status(
-    pool: RolloutPool, pods: Sequence[ObservedPod], *, revision: str, rest: tuple[str, str] | None, now: float
+    pool: RolloutPool,
+    pods: Sequence[ObservedPod],
+    *,
+    revision: str,
+    rest: tuple[str, str] | None,
+    has_sandbox: bool,
+    now: float,
 ) -> RolloutPoolStatus:
     before = pool.status or RolloutPoolStatus()
     there = [pod for pod in pods if not pod.ended]
@@ -160,8 +171,11 @@ def _status(
             message=rest[1] if rest else "",
         ),
     ]
+    if has_sandbox:
+        statements.append(sandboxed(living))
     generation = pool.metadata.generation
     known = before.conditions if pool.spec.cluster is not None else without(before.conditions, ConditionType.REACHABLE)
+    known = known if has_sandbox else without(known, ConditionType.SANDBOXED)
     return before.model_copy(
         update={
             "observed_generation": generation,

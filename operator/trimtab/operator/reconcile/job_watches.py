@@ -17,6 +17,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
 from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.users.registry import ClaimsRefused
+from trimtab.fabric.wire.member import SandboxLayers
 from trimtab.kube.resources import Key
 from trimtab.operator.job_watch import JobWatch
 from trimtab.operator.plan.progress import JobReport
@@ -37,6 +38,8 @@ class JobSnapshot:
     """By pod."""
     versions: dict[str, int] = field(default_factory=dict)
     """By pod, the oldest weights it has of any policy."""
+    sandboxes: dict[str, SandboxLayers] = field(default_factory=dict)
+    """By pod, for those that have one."""
 
 
 @dataclass
@@ -232,6 +235,7 @@ def _snapshot(followed: _Followed) -> JobSnapshot:
         report=followed.watch.report(window=followed.window),
         # Rounded, because the last digits change all the time and say nothing.
         tokens_per_second={name: float(f"{member.tokens_per_second:.{_DIGITS}g}") for name, member in present.items()},
+        sandboxes={name: member.sandbox for name, member in present.items() if member.sandbox is not None},
         versions={name: min(member.versions.values()) for name, member in present.items() if member.versions},
     )
 

@@ -55,6 +55,7 @@ def pods_of(cluster: Cluster, pod_cluster: PodCluster, job: Key) -> list[Observe
         replace(
             pod,
             suspect=pod.name in snapshot.report.silent,
+            sandbox=snapshot.sandboxes.get(pod.name),
             tokens_per_second=snapshot.tokens_per_second.get(pod.name, 0.0),
         )
         for pod in pod_cluster.observed_pods()

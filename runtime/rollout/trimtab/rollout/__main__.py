@@ -42,6 +42,7 @@ from trimtab.rollout.refresh.swap import SwapMetrics
 from trimtab.rollout.refresh.turns import PoolCensus
 from trimtab.rollout.sandbox.client import PodSandbox
 from trimtab.rollout.sandbox.contract import ProgramLimits
+from trimtab.rollout.sandbox.report import SandboxReport
 from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
 from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
@@ -182,6 +183,7 @@ async def _serve(
 ) -> None:
     spec = pod.job.spec
     sandbox = sandbox_of(pod)
+    sandbox_report = SandboxReport(sandbox)
     # A frozen policy has no version that could be too old, and none to tell of.
     lines = {name: policy.line for name, policy in served.items() if not policy.policy.frozen}
     named = roles_of(pod.job)
@@ -249,6 +251,7 @@ async def _serve(
             tokens_per_second=rates.tokens,
             completed=worker.completed,
             failures=dict(worker.failures),
+            sandbox=sandbox_report.now,
             started_at=started,
             sent_at=time.time(),
         )
@@ -276,6 +279,7 @@ async def _serve(
         for name, seat in seats.items():
             load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.load)
             background.append(loops.create_task(load.run()))
+        background.append(loops.create_task(sandbox_report.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(served, pod.stopping)
         with watch:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message
@@ -31,6 +32,16 @@ class State(StrEnum):
     PAUSED = "paused"
     DRAINING = "draining"
     STOPPING = "stopping"
+
+
+class SandboxLayers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What stands around the programs of a rollout pod."""
+
+    holding: Annotated[tuple[Token, ...], Meta(max_length=16)] = ()
+    missing: Annotated[dict[Token, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = msgspec.field(
+        default_factory=dict
+    )
+    """With the reason of each."""
 
 
 class MemberHeartbeat(Message, frozen=True, kw_only=True):
@@ -63,6 +74,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     """By kind of failure."""
     checkpoint_step: Count | None = None
     """Of a trainer: the step of its newest durable checkpoint, told by the rank that commits them."""
+    sandbox: SandboxLayers | None = None
+    """Of a rollout pod that has one, as soon as it says so itself."""
     started_at: UnixSeconds
     sent_at: UnixSeconds
 

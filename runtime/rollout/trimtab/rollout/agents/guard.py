@@ -91,14 +91,14 @@ def start(
     command: Sequence[str],
     allowed: Mapping[str, Any],
     *,
-    steps: Sequence[tuple[int, int, int, int]] | None,
+    steps: Sequence[tuple[int, int, int, int]],
     resources: Sequence[tuple[int, int]],
     processes: int,
     count: Callable[[], int],
     **streams: Any,
 ) -> tuple[subprocess.Popen[bytes], Any]:
-    """With what it may reach by Landlock, and by `steps` of a seccomp filter: without them there is no filter, and
-    nobody to give permits. `count` says how many processes there are, and `streams` are for Popen.
+    """With what it may reach by Landlock, and by `steps` of a seccomp filter. `count` says how many processes there
+    are, and `streams` are for Popen.
 
     Raises OSError where there is no such command, and Uncontained.
     """
@@ -125,8 +125,7 @@ def start(
             seccomp.give_up_privileges()
             if rules is not None:
                 rules.restrict()
-            if steps is not None:
-                socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
+            socket.send_fds(sends, [b"."], [seccomp.install(steps, machine=machine)])
         except OSError as error:
             sends.send(str(error).encode())
             raise
@@ -139,8 +138,6 @@ def start(
         with contextlib.suppress(BlockingIOError):
             raise Uncontained(receives.recv(4096).decode()) from None
         raise
-    if steps is None:
-        return agent, None
     _, (listener,), _, _ = socket.recv_fds(receives, 1, 1)
     return agent, fork_permits.ForkPermits(listener, most=processes, count=count)
 

@@ -43,8 +43,6 @@ class Surroundings:
     read: Sequence[str]
     listed: Sequence[str]
     """Folders of which it may read the names."""
-    filtered: bool
-    """By seccomp."""
 
 
 def serve(connection: socket.socket, place: folders.Place, around: Surroundings) -> None:
@@ -101,8 +99,7 @@ class _Run:
         for _, writes in pipes:
             os.close(writes)
         end, code = self._watch(program.pid, permits, told=told, until=began + self._about["wall_s"])
-        if permits is not None:
-            permits.close()
+        permits.close()
         guard.end_all()
         wall_s = time.monotonic() - began
         over = self._drain()
@@ -138,7 +135,7 @@ class _Run:
         return guard.start(
             about["command"],
             reach,
-            steps=seccomp.sealed(machine=platform.machine()) if self._around.filtered else None,
+            steps=seccomp.sealed(machine=platform.machine()),
             resources=(
                 (resource.RLIMIT_DATA, memory),
                 (resource.RLIMIT_CPU, int(about["cpu_s"]) + 2),
@@ -168,7 +165,7 @@ class _Run:
     def _watch(self, program: int, permits: Any, *, told: int, until: float) -> tuple[str, int]:
         looks_at = time.monotonic() + _LOOK_S
         reading = set(self._output)
-        waited = [self._connection, told, *(() if permits is None else (permits,))]
+        waited = [self._connection, told, permits]
         while True:
             left = min(looks_at, until) - time.monotonic()
             ready, _, _ = select.select([*waited, *reading], [], [], max(0.0, left))
@@ -191,7 +188,7 @@ class _Run:
             if now >= until:
                 return "time", -signal.SIGKILL
             if now >= looks_at:
-                over = self._over(self._processes.look())
+                over = self._over(self._processes.look(most=self._about["memory_bytes"]))
                 if over is not None:
                     return over
                 looks_at = time.monotonic() + _LOOK_S
@@ -203,10 +200,7 @@ class _Run:
             return "memory", -signal.SIGKILL
         if look.cpu_s > about["cpu_s"]:
             return "time", -signal.SIGKILL
-        if self._place.used_bytes() > about["disk_bytes"]:
-            return "exited", -signal.SIGXFSZ
-        # Where there are no permits, a few more may have begun since the last look.
-        return ("exited", -signal.SIGKILL) if look.tasks > about["processes"] else None
+        return ("exited", -signal.SIGXFSZ) if self._place.used_bytes() > about["disk_bytes"] else None
 
     def _take(self, pipe: int) -> bool:
         """Whether there may be more."""

@@ -16,7 +16,7 @@ class LayerName(StrEnum):
     LANDLOCK = "landlock"
     """What is there cannot be read, written or sent a signal to, unless it is the program's own."""
     SECCOMP = "seccomp"
-    """No sockets, no reaching into other processes, and a permit for each process."""
+    """No sockets, no keys, no reaching into other processes, and a permit for each process that it starts."""
     CGROUP = "cgroup"
     """Memory and processes of all together, by the kernel's own count. Without it the cell counts, ten times a second.
     """
@@ -36,14 +36,13 @@ class Layer:
 def too_little(layers: Sequence[Layer]) -> str:
     """Why nothing may be run behind these layers; nothing where it may.
 
-    Either of namespaces, and of Landlock with seccomp, keeps a program from the files, the network and the processes
-    of the worker.
+    Either of namespaces and Landlock keeps a program from the files and the processes of the worker. Seccomp refuses
+    what they know nothing of, some sockets and keys, and bounds how many processes there are.
     """
     missing = {layer.name: layer.missing for layer in layers if not layer.holds}
-    apart = {LayerName.LANDLOCK, LayerName.SECCOMP}.intersection(missing)
-    if LayerName.NAMESPACES not in missing or not apart:
+    if LayerName.SECCOMP not in missing and not {LayerName.NAMESPACES, LayerName.LANDLOCK} <= set(missing):
         return ""
-    reasons = "; ".join(f"{name}: {missing[name]}" for name in (LayerName.NAMESPACES, *sorted(apart)))
+    reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
     return (
         f"too little would hold programs here ({reasons}): let the container make namespaces, use nodes with Linux "
         "6.12 or newer whose container runtime lets pods use Landlock, or set workflow.sandbox.runtimeClassName"

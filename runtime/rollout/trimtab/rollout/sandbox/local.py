@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,7 +43,7 @@ class LocalSandbox:
         limits: ProgramLimits = _LIMITS,
         concurrency: int = 8,
         spare: int = 4,
-        without: Set[LayerName] = frozenset(),
+        without: frozenset[LayerName] = frozenset(),
     ) -> None:
         self._limits = limits
         self._room = asyncio.Semaphore(concurrency)

@@ -25,6 +25,7 @@ from trimtab.rollout.sandbox import cell, folders, frames, walls
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_S = 1.0
+_NONE = b"!"
 # The guard imports these when it starts a program, and then there are no files to import from.
 _NEEDED = (fork_permits, landlock)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +57,12 @@ def main(arguments: Sequence[str]) -> None:
         if not asked:
             return
         connection = socket.socket(fileno=descriptors[0])
-        pid = fork()
+        try:
+            pid = fork()
+        except OSError:  # no process or no memory to be had just now
+            connection.close()
+            control.send(_NONE)
+            continue
         if pid == 0:
             control.close()
             _be_a_cell(connection, around, folder)
@@ -70,7 +76,7 @@ def _tell(control: socket.socket, pid: int) -> None:
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:
-        control.send(b"!")
+        control.send(_NONE)
         return
     socket.send_fds(control, [b"."], [held])
     os.close(held)

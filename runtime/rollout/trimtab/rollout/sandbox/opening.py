@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,38 +33,38 @@ class Opened:
     layers: Sequence[Layer]
 
 
-async def open_nursery(folder: Path, *, without: Set[LayerName]) -> Opened:
+async def open_nursery(folder: Path, *, without: frozenset[LayerName]) -> Opened:
     """With programs' folders in `folder` where there are no namespaces.
 
     Raises TooLittleHolds with what is missing, and CellLate.
     """
-    missing = {LayerName.LANDLOCK: _landlock_missing(without)}
-    for namespaces, filtered in ((True, True), (True, False), (False, True)):
-        withheld = {LayerName.NAMESPACES} if namespaces else set()
-        withheld |= {LayerName.SECCOMP} if filtered else set()
-        why = _WITHHELD if withheld & without else ""
-        nursery: Nursery | None = None
-        if not why:
-            try:
-                nursery = _nursery(folder, namespaces=namespaces, filtered=filtered)
-                await _try(nursery)
-            except CellLate:
-                raise
-            except SandboxFailed as error:
-                why = str(error)
-        if why:
-            # What fails with both is the fault of either; without the one it is known whose.
-            culprit = LayerName.SECCOMP if filtered else LayerName.NAMESPACES
-            missing[culprit] = why
-            continue
-        missing[LayerName.NAMESPACES] = "" if namespaces else missing[LayerName.NAMESPACES]
-        missing[LayerName.SECCOMP] = "" if filtered else missing[LayerName.SECCOMP]
-        layers = [Layer(name, missing.get(name, "")) for name in LayerName if name is not LayerName.CGROUP]
-        assert nursery is not None
-        if not too_little(layers):
-            return Opened(nursery=nursery, layers=layers)
-        await nursery.close()
-    raise TooLittleHolds(too_little([Layer(name, why) for name, why in missing.items()]))
+    missing = dict.fromkeys((name for name in LayerName if name is not LayerName.CGROUP), "")
+    missing[LayerName.LANDLOCK] = _landlock_missing(without)
+    nursery, why = await _tried(folder, namespaces=True) if LayerName.NAMESPACES not in without else (None, _WITHHELD)
+    if nursery is None:
+        missing[LayerName.NAMESPACES] = why
+        nursery, why = await _tried(folder, namespaces=False)
+    if nursery is None:
+        missing[LayerName.SECCOMP] = why
+    layers = [Layer(name, why) for name, why in missing.items()]
+    refused = too_little(layers)
+    if nursery is None or refused:
+        if nursery is not None:
+            await nursery.close()
+        raise TooLittleHolds(refused)
+    return Opened(nursery=nursery, layers=layers)
+
+
+async def _tried(folder: Path, *, namespaces: bool) -> tuple[Nursery | None, str]:
+    """One that has run a first program; or why there is none."""
+    try:
+        nursery = _nursery(folder, namespaces=namespaces)
+        await _try(nursery)
+    except CellLate:
+        raise
+    except SandboxFailed as error:
+        return None, str(error)
+    return nursery, ""
 
 
 async def _try(nursery: Nursery) -> None:
@@ -85,16 +85,16 @@ async def _try(nursery: Nursery) -> None:
         raise SandboxFailed(f"python3 does not run there: {ended.stderr[-300:].decode(errors='replace').strip()}")
 
 
-def _landlock_missing(without: Set[LayerName]) -> str:
+def _landlock_missing(without: frozenset[LayerName]) -> str:
     version = 0 if LayerName.LANDLOCK in without else landlock.version()
     able = landlock.missing(version)
     return f"with version {version} of it a program could {', '.join(able)}" if able else ""
 
 
-def _nursery(folder: Path, *, namespaces: bool, filtered: bool) -> Nursery:
+def _nursery(folder: Path, *, namespaces: bool) -> Nursery:
     interpreter = bubblewrap.own_interpreter()
     path = bubblewrap.search_path(interpreter)
-    around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path, "filtered": filtered}
+    around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path}
     if not namespaces:
         # What is installed for the interpreter, and the environment that we run in ourselves.
         hidden = [*map(str, interpreter.hidden), *({sys.prefix} - {sys.base_prefix})]

@@ -23,8 +23,6 @@ that have ended.
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    tasks: int
-    """Processes with all of their threads."""
     memory_bytes: int
     cpu_s: float
 
@@ -33,22 +31,44 @@ class Processes:
     """All below this one."""
 
     def tasks(self) -> int:
-        return _tasks(_stats(guard.descendants(os.getpid())))
+        """Processes with all of their threads."""
+        return sum(int(fields[_THREADS]) for fields in _stats(guard.descendants(os.getpid())))
 
-    def look(self) -> Look:
+    def look(self, *, most: int) -> Look:
+        """Memory that several processes share is told apart only where they would else come to more than `most`."""
         pids = guard.descendants(os.getpid())
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         stats = _stats(pids)
         ticks = sum(int(field) for fields in stats for field in fields[_USER_TICKS : _USER_TICKS + 4])
         return Look(
-            tasks=_tasks(stats),
-            memory_bytes=guard.resident(pids),
+            memory_bytes=_memory_bytes(pids, most=most),
             cpu_s=ended.ru_utime + ended.ru_stime + ticks / _TICKS,
         )
 
 
-def _tasks(stats: Sequence[Sequence[bytes]]) -> int:
-    return sum(int(fields[_THREADS]) for fields in stats)
+def _memory_bytes(pids: Sequence[int], *, most: int) -> int:
+    """Of which nothing is counted twice. What maps files can be taken from them again."""
+    own = guard.resident(pids)
+    if own > most:
+        return own
+    with_files = sum(_pages(pid) for pid in pids) * resource.getpagesize()
+    return own if with_files <= most else sum(_share_bytes(pid) for pid in pids)
+
+
+def _pages(pid: int) -> int:
+    try:
+        return int(Path("/proc", str(pid), "statm").read_bytes().split()[1])
+    except OSError:  # it has ended meanwhile
+        return 0
+
+
+def _share_bytes(pid: int) -> int:
+    """Its own, and its share of what it shares. One that lets nobody look counts with all that it has."""
+    try:
+        lines = Path("/proc", str(pid), "smaps_rollup").read_bytes().splitlines()
+    except OSError:
+        return _pages(pid) * resource.getpagesize()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")))
 
 
 def _stats(pids: Sequence[int]) -> Sequence[Sequence[bytes]]:

@@ -1,0 +1,1 @@
+"""What benchmarks.sandbox compares: ways to run a program that somebody else wrote."""
