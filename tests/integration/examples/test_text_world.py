@@ -38,7 +38,7 @@ def test_its_tokenizer_knows_every_word_of_the_house(tmp_path: Path) -> None:
 def test_an_action_of_its_tokenizer_is_one_of_the_house(tmp_path: Path) -> None:
     make_word_tokenizer(tmp_path, words=WORDS)
     tokenizer = Tokenizer.read(tmp_path)
-    world = HouseWorld(**SIZE, show_actions=False)
+    world = HouseWorld(**SIZE, reward="goal", show_actions=False)
     world.reset({"house": 1})
     action = world.available_actions[0]
     assert chosen_action(tokenizer.decode(tokenizer.encode(f"{action}."))) == action

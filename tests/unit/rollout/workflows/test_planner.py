@@ -27,9 +27,8 @@ async def run(
     scripts = {"planner": Script(*planner), "verifier": Script(*(verifier or []))}
     if executor is not None:
         scripts["executor"] = Script(*executor)
-    workflow = Planner(
-        **{"tools": {"calculator": {}}, "check": "numeric", "executor": executor is not None} | arguments
-    )
+    given: dict[str, Any] = {"tools": {"calculator": {}}, "check": "numeric", "executor": executor is not None}
+    workflow = Planner(**given | arguments)
     episode = await rehearse(workflow, PROMPT, scripts=scripts)
     return [(one.conversation.role.name, one.reward) for one in episode.scored], scripts
 
@@ -130,7 +129,7 @@ def spec(**arguments: Any) -> WorkflowSpec:
 
 
 def test_a_job_has_the_roles_that_it_needs(tmp_path: Path) -> None:
-    calculator = {"calculator": {}}
+    calculator: dict[str, Any] = {"calculator": {}}
     load_workflow(spec(tools=calculator), folder=tmp_path, roles=["planner", "verifier"])
     load_workflow(spec(tools=calculator, executor=True), folder=tmp_path, roles=["planner", "executor", "verifier"])
     with pytest.raises(JobMisconfigured, match="needs the roles executor, planner, verifier"):

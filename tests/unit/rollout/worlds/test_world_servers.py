@@ -92,8 +92,7 @@ async def test_an_episode_that_ends_early_is_closed_on_the_server(
 
 async def test_at_agentbenchs_own_limit_the_reward_is_what_the_server_says(serve: Serve) -> None:
     url = await serve(HouseServer(SIZE, max_steps=2).app())
-    arguments = {"url": f"{url}/api", "task": "house"}
-    scored = await play(Script(*plan(4)), BENCH, {"index": 4}, **arguments)
+    scored = await play(Script(*plan(4)), BENCH, {"index": 4}, url=f"{url}/api", task="house")
     assert scored.conversation.turns == 2
     assert scored.reward == pytest.approx(2 / len(plan(4)))
 
