@@ -30,9 +30,20 @@ async def test_what_they_were_shown_is_what_they_hear_in_the_job() -> None:
     }
     episode = await rehearse(workflow, {"prompt": "3 + 4 ?", "answer": "7"}, scripts=scripts)
     assert [one.reward for one in episode.scored] == [1.0, 1.0]
-    assert scripts["planner"].heard[1].split() == "3 + 4 ?<calculator> 3 + 4 </calculator> result 7".split()
+    assert scripts["planner"].heard[1].split() == [
+        "3",
+        "+",
+        "4",
+        "?<calculator>",
+        "3",
+        "+",
+        "4",
+        "</calculator>",
+        "result",
+        "7",
+    ]
     (judged,) = scripts["verifier"].heard
-    assert judged.split() == "3 + 4 ? 1. calculator: 3 + 4 gave: 7 answer 7 ?".split()
+    assert judged.split() == ["3", "+", "4", "?", "1.", "calculator:", "3", "+", "4", "gave:", "7", "answer", "7", "?"]
 
 
 def test_their_tokenizer_has_a_token_for_every_word_that_is_said(tmp_path: Path) -> None:
