@@ -20,7 +20,14 @@ def make_tokenizer(folder: Path, *, characters: str) -> None:
 
 
 def make_model(
-    folder: Path, *, characters: Sequence[str], seed: int, width: int = 64, layers: int = 2, end: int | None = None
+    folder: Path,
+    *,
+    characters: Sequence[str],
+    seed: int,
+    width: int = 64,
+    layers: int = 2,
+    end: int | None = None,
+    context: int = 64,
 ) -> None:
     """Two layers of 64 learn in a minute or two what larger ones learn in three. `end` is the token that ends an
     answer, where one does.
@@ -33,7 +40,7 @@ def make_model(
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=64,
+        max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=end,
@@ -47,3 +54,16 @@ def let_others_read(folder: Path) -> None:
     folder.chmod(0o755)
     for file in folder.iterdir():
         file.chmod(0o644)
+
+
+WORD = r"</?[a-z]+>|[A-Za-z]+|[^A-Za-z\s]"
+"""A mark, a word, or a single character that is neither a letter nor space."""
+
+
+def make_word_tokenizer(folder: Path, *, words: Sequence[str]) -> None:
+    """One token per word, as WORD finds them; written out, there is a space between any two. Others are the last."""
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, words[-1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(WORD), behavior="isolated")]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False).save_pretrained(folder)

@@ -8,7 +8,18 @@ from trimtab.cli.lazy import LazyGroup
 
 _COMMANDS = {
     name: f"trimtab.cli.{name}"
-    for name in ("balance", "dev", "evaluation", "gateway", "quarantine", "report", "run", "validate", "weights")
+    for name in (
+        "balance",
+        "data",
+        "dev",
+        "evaluation",
+        "gateway",
+        "quarantine",
+        "report",
+        "run",
+        "validate",
+        "weights",
+    )
 }
 
 

@@ -46,3 +46,25 @@ class Broken:
 class Speechless:
     def reset(self, prompt: Mapping[str, Any], /) -> str:
         return "go."
+
+
+class Closed:
+    """Begins with messages, and counts how often it was closed, or goes wrong then."""
+
+    count = 0
+
+    def __init__(self, *, how: str = "") -> None:
+        self._how = how
+
+    def reset(self, prompt: Mapping[str, Any], /) -> list[dict[str, str]]:
+        return [{"role": "system", "content": "You act."}, {"role": "user", "content": "Go."}]
+
+    def step(self, action: str, /) -> tuple[str, float, bool]:
+        return "on.", 0.5, False
+
+    async def close(self) -> None:
+        if self._how == "raises":
+            raise OSError("gone")
+        if self._how == "hangs":
+            await asyncio.sleep(60)
+        Closed.count += 1

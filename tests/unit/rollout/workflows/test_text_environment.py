@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rollout.environments import Closed
 from tests.support.rollout.speakers import alone, assignment, role
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.spans import Producer, Span, model_span
@@ -56,6 +57,25 @@ async def test_at_the_token_budget_the_episode_ends_by_length() -> None:
 async def test_a_beginning_that_leaves_no_room_is_a_failure_by_name() -> None:
     with pytest.raises(NoRoom, match="role solver, turn 1: 28 tokens"):
         await play(Script(), GUESSING, max_tokens=20)
+
+
+async def test_an_environment_is_closed_however_the_episode_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = Closed.count
+    await play(Script("go", "go"), f"{ENVIRONMENTS}:Closed", max_turns=1)
+    with pytest.raises(WorkflowError, match="no line left"):
+        await play(Script(), f"{ENVIRONMENTS}:Closed")
+    assert Closed.count == closed + 2
+    # What the episode came to is known before.
+    monkeypatch.setattr("trimtab.rollout.workflows.text_environment._CLOSE_TIMEOUT_S", 0.05)
+    for how in ("raises", "hangs"):
+        scored = await play(Script("go"), f"{ENVIRONMENTS}:Closed", max_turns=1, environment_args={"how": how})
+        assert scored.reward == 0.5
+
+
+async def test_messages_of_an_environment_are_read_one_after_the_other_without_a_chat_template() -> None:
+    sampler = Script("go")
+    await play(sampler, f"{ENVIRONMENTS}:Closed", max_turns=1)
+    assert sampler.heard == ["You act.\nGo."]
 
 
 async def test_an_async_environment_is_awaited_and_its_rewards_are_added_up() -> None:

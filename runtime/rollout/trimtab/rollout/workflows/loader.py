@@ -31,5 +31,8 @@ def load_workflow(spec: WorkflowSpec, *, folder: Path, roles: Collection[str]) -
         )
     read_from = getattr(workflow, "read_from", None)
     if source is not None and read_from is not None:
-        read_from(source)
+        try:
+            read_from(source)
+        except ValueError as error:
+            raise JobMisconfigured(f"workflow.args: {error}") from error
     return cast(Workflow, workflow)

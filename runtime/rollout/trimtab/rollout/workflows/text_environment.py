@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+import structlog
 
 from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.fabric.plugins import find_class
 from trimtab.rollout.workflows.chat_settings import ChatSettings
-from trimtab.rollout.workflows.team import Assignment, Episode, ScoredConversation, Team, WorkflowError
+from trimtab.rollout.workflows.team import Assignment, Episode, Message, ScoredConversation, Team, WorkflowError
 
 Step = tuple[str, float, bool]
 """What the environment says, the reward of the action, and whether this was the end."""
 
+Opening = str | Sequence[Message]
+"""What a policy sees first: text, or messages, which a policy without a chat template reads one after the other."""
+
 Result = TypeVar("Result")
+_log = structlog.get_logger(__name__)
+# An episode that is cancelled has two seconds for clean-up.
+_CLOSE_TIMEOUT_S = 1.5
 
 
 class Environment(Protocol):
-    """A class of the user's, made anew for every episode. Its methods may be async; others run in a thread."""
+    """A class of the user's, made anew for every episode. Its methods may be async; others run in a thread.
 
-    def reset(self, prompt: Mapping[str, Any], /) -> str | Awaitable[str]:
+    It may have a method `close`, which is called when the episode ends, however it ends.
+    """
+
+    def reset(self, prompt: Mapping[str, Any], /) -> Opening | Awaitable[Opening]:
         """Begin with one row of the prompts, and say what the policy sees first."""
 
     def step(self, action: str, /) -> Step | Awaitable[Step]: ...
@@ -63,8 +74,17 @@ class TextEnvironment:
 
     async def run(self, task: Assignment, team: Team, /) -> Episode:
         environment = self._make()
+        try:
+            return await self._play(environment, task, team)
+        finally:
+            await self._close(environment)
+
+    async def _play(self, environment: Environment, task: Assignment, team: Team) -> Episode:
         conversation = team.begin(max_turns=self._max_turns, max_tokens=self._max_tokens, settings=self._chat)
-        conversation.hear(await self._call("reset", environment.reset, task.prompt))
+        opening = await self._call("reset", environment.reset, task.prompt)
+        if not conversation.chat and not isinstance(opening, str):
+            opening = "\n".join(str(message["content"]) for message in opening)
+        conversation.hear(opening)
         total, done = 0.0, False
         while not done and not (conversation.turns and conversation.over):
             action = await conversation.speak()
@@ -75,12 +95,23 @@ class TextEnvironment:
                 conversation.hear(text)
         return Episode((ScoredConversation(conversation, reward=total),))
 
-    async def _call(self, what: str, method: Callable[[Any], Any], argument: Any) -> Any:
+    async def _close(self, environment: Environment) -> None:
+        """What the episode came to is known already, and remains what it is."""
+        close = getattr(environment, "close", None)
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._call("close", close)
+        except (WorkflowError, TimeoutError) as error:
+            _log.warning("environment_not_closed", environment=self._name, error=str(error) or type(error).__name__)
+
+    async def _call(self, what: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             async with asyncio.timeout(self._step_timeout_s) as limit:
                 if inspect.iscoroutinefunction(method):
-                    return await method(argument)
-                return await in_daemon_thread(lambda: method(argument), name=f"{self._name} {what}")
+                    return await method(*arguments)
+                return await in_daemon_thread(lambda: method(*arguments), name=f"{self._name} {what}")
         except WorkflowError:
             raise
         except Exception as error:
