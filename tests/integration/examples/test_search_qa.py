@@ -24,6 +24,8 @@ async def test_two_searches_answer_a_question_and_one_does_not(tmp_path: Path) -
     people = draw_people(random.Random(3))
     write_rows([{"text": person.passage} for person in people.values()], tmp_path / "corpus.jsonl")
     manifest = yaml.safe_load((EXAMPLES / "search_qa" / "job.yaml").read_text())
+    # A script's tokens are characters, not words.
+    manifest["spec"]["workflow"]["args"]["max_tokens"] = 4096
     spec = WorkflowSpec.model_validate(manifest["spec"]["workflow"])
     workflow = load_workflow(spec, folder=tmp_path, roles=["searcher"])
     asked = next(person for person in people.values() if person.town != people[person.friend].town)
