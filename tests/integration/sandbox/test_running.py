@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import signal
 
+import psutil
 import pytest
 
+from tests.support.polling import eventually
 from tests.support.sandbox import PATIENT, a_sandbox, python, told
 from trimtab.rollout.sandbox.contract import End, Program, Sandbox, SandboxFailed
 
@@ -108,6 +111,24 @@ async def test_a_program_that_nobody_waits_for_ends(sandbox: Sandbox) -> None:
         # Else there would be no room for this one.
         async with asyncio.timeout(30):
             assert (await narrow.run(python("print(1)"))).succeeded
+
+
+async def test_a_sandbox_that_was_killed_is_started_again(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.run(python("import time; time.sleep(600)")))
+    children = psutil.Process().children
+    await eventually(lambda: any("main.py" in child.cmdline() for child in children(recursive=True)), timeout_s=30)
+    for child in children():
+        child.kill()
+    # Nobody knows what the program would have done.
+    with pytest.raises(SandboxFailed, match="lost"):
+        await running
+
+    async def runs() -> bool:
+        with contextlib.suppress(SandboxFailed):
+            return (await sandbox.run(python("print(1)"))).succeeded
+        return False
+
+    await eventually(runs, timeout_s=30)
 
 
 async def test_a_program_finds_nothing_of_the_one_before(sandbox: Sandbox) -> None:

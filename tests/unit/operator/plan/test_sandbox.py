@@ -17,7 +17,7 @@ from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.pool import plan_pool
 from trimtab.operator.pods.rendering import PodSite, render_pod
 
-COMPLETE = SandboxLayers(holding=("namespaces", "landlock", "seccomp", "cgroup"))
+COMPLETE = SandboxLayers(holding=("namespaces", "landlock", "seccomp"))
 PARTIAL = SandboxLayers(holding=("landlock", "seccomp"), missing={"namespaces": "no\x1b[31m permission"})
 
 

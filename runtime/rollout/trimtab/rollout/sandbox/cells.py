@@ -19,6 +19,8 @@ from trimtab.rollout.sandbox.contract import Ended, Program, SandboxFailed
 
 _START_TIMEOUT_S = 30.0
 _END_S = 5.0
+_ASKED_AT_ONCE = 16
+"""More would fill the socket, and the nursery makes one after the other anyway."""
 _SHOWN = 500
 
 
@@ -83,6 +85,7 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
+        self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
         self._asked: deque[tuple[socket.socket, asyncio.Future[Cell]]] = deque()
 
     @property
@@ -115,6 +118,10 @@ class Nursery:
 
     async def cell(self) -> Cell:
         """A new one. Raises SandboxFailed."""
+        async with self._turns:
+            return await self._asked_for()
+
+    async def _asked_for(self) -> Cell:
         if self._control is None:
             raise SandboxFailed("the sandbox is not running")
         ours, theirs = socket.socketpair()

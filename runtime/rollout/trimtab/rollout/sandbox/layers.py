@@ -17,9 +17,6 @@ class LayerName(StrEnum):
     """What is there cannot be read, written or sent a signal to, unless it is the program's own."""
     SECCOMP = "seccomp"
     """No sockets, no keys, no reaching into other processes, and a permit for each process that it starts."""
-    CGROUP = "cgroup"
-    """Memory and processes of all together, by the kernel's own count. Without it the cell counts, ten times a second.
-    """
 
 
 @dataclass(frozen=True)

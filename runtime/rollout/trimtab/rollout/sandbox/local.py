@@ -93,12 +93,13 @@ class LocalSandbox:
                 self._fill()
 
     async def _take(self) -> Cell:
+        nursery = await self._running()
         while self._ready:
             cell = self._ready.popleft()
             if cell.alive:
                 return cell
             cell.close()
-        return await (await self._running()).cell()
+        return await nursery.cell()
 
     async def _running(self) -> Nursery:
         """The nursery, started again where something has killed it."""
@@ -107,6 +108,9 @@ class LocalSandbox:
                 raise SandboxFailed("the sandbox is closed")
             if not self._nursery.alive:
                 _log.warning("sandbox_restarted", losses=self._losses + 1)
+                # Its cells end with it, some a moment later.
+                while self._ready:
+                    self._ready.popleft().close()
                 await self._nursery.close()
                 await asyncio.sleep(_AGAIN.delay_s(self._losses))
                 self._losses += 1

@@ -38,7 +38,7 @@ async def open_nursery(folder: Path, *, without: frozenset[LayerName]) -> Opened
 
     Raises TooLittleHolds with what is missing, and CellLate.
     """
-    missing = dict.fromkeys((name for name in LayerName if name is not LayerName.CGROUP), "")
+    missing = dict.fromkeys(LayerName, "")
     missing[LayerName.LANDLOCK] = _landlock_missing(without)
     nursery, why = await _tried(folder, namespaces=True) if LayerName.NAMESPACES not in without else (None, _WITHHELD)
     if nursery is None:

@@ -145,7 +145,8 @@ def _unusable(name: str) -> str:
     steps = name.split("/")
     if not name or any(step in ("", ".", "..") for step in steps):
         return "is no path below the working folder"
-    encoded = [step.encode(errors="surrogateescape") for step in steps]
-    if "\0" in name or max(map(len, encoded)) > _MAX_NAME_BYTES or sum(map(len, encoded)) > _MAX_PATH_BYTES:
+    longest = max(len(step.encode(errors="surrogateescape")) for step in steps)
+    whole = len(name.encode(errors="surrogateescape"))
+    if "\0" in name or longest > _MAX_NAME_BYTES or whole > _MAX_PATH_BYTES:
         return "is no name that a file can have"
     return ""
