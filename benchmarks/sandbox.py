@@ -1,7 +1,7 @@
 """`python -m benchmarks.sandbox`: what it costs to run a program in the sandbox, and what attacks cost those beside.
 
 Against a plain subprocess, one with limits as most systems have it, and bubblewrap for each run, in the same rounds.
-The throughput beside attacks is compared with that beside honest programs that are as busy and have the same limits.
+The throughput beside attacks is compared with that beside nothing, and with that beside honest programs that are busy.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def beside(sandbox: Sandbox, sources: Sequence[str]) -> AsyncIterator[None
         while True:
             await sandbox.run(Program(command=("python3", "-c", next(endless)), limits=_ATTACKED))
 
-    attackers = [asyncio.create_task(attack()) for _ in range(_ATTACKERS)]
+    attackers = [asyncio.create_task(attack()) for _ in range(_ATTACKERS if sources else 0)]
     try:
         yield
     finally:
@@ -91,15 +91,16 @@ async def beside(sandbox: Sandbox, sources: Sequence[str]) -> AsyncIterator[None
                 raise one
 
 
-async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> tuple[list[float], list[float]]:
+async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Programs a second, by what runs beside them."""
     runs = in_sandbox(sandbox)
-    attacks, honest = [], []
+    company: dict[str, Sequence[str]] = {"nothing": (), "attacks": tuple(FLOODS.values()), "honest": (_HONEST,)}
+    found: dict[str, list[float]] = {name: [] for name in company}
     for turn in range(rounds):
-        for hostile in (True, False) if turn % 2 == 0 else (False, True):
-            async with beside(sandbox, list(FLOODS.values()) if hostile else [_HONEST]):
-                found = await rate(runs, seconds=seconds)
-            (attacks if hostile else honest).append(found)
-    return attacks, honest
+        for name in list(company) if turn % 2 == 0 else list(reversed(company)):
+            async with beside(sandbox, company[name]):
+                found[name].append(await rate(runs, seconds=seconds))
+    return found
 
 
 async def many(programs: int) -> dict[str, float]:
@@ -163,8 +164,9 @@ async def main(arguments: argparse.Namespace) -> None:
         for name, figures in found.items():
             ms, per_s = statistics.median(figures["ms"]), statistics.median(figures["rate"])
             note(f"{name:>10}: {ms:6.1f} ms, {per_s:6.1f} programs/s")
-        attacks, honest = await attacked(sandbox, rounds=arguments.rounds, seconds=arguments.seconds * 2)
-        note(f"beside attacks {statistics.median(attacks):.1f} programs/s, else {statistics.median(honest):.1f}")
+        company = await attacked(sandbox, rounds=arguments.rounds, seconds=arguments.seconds * 2)
+        for name, rates in company.items():
+            note(f"beside {name}: {statistics.median(rates):.1f} programs/s")
         layers = described(sandbox.layers)
     crowd = await many(arguments.programs)
     note(f"{crowd}")
@@ -178,14 +180,14 @@ async def main(arguments: argparse.Namespace) -> None:
             "ms": {name: round(statistics.median(figures["ms"]), 2) for name, figures in found.items()},
             "programs_per_s": {name: round(statistics.median(figures["rate"]), 1) for name, figures in found.items()},
             "share_of_plain_rate": round(paired_share(found["sandbox"]["rate"], found["plain"]["rate"]), 3),
-            "beside_attacks_per_s": round(statistics.median(attacks), 1),
-            "beside_honest_per_s": round(statistics.median(honest), 1),
+            "beside_per_s": {name: round(statistics.median(rates), 1) for name, rates in company.items()},
+            "beside_attacks_over_beside_honest": round(paired_share(company["attacks"], company["honest"]), 3),
             "crowd": {name: round(value, 2) for name, value in crowd.items()},
         },
         {
             "overhead_ms": Bar(overhead, 20.0, at_most=True),
             "rate_over_bubblewrap": Bar(paired_share(found["sandbox"]["rate"], found["bubblewrap"]["rate"]), 1.0),
-            "rate_beside_attacks": Bar(paired_share(attacks, honest), 0.9),
+            "rate_beside_attacks": Bar(paired_share(company["attacks"], company["nothing"]), 0.9),
             "crowd_alive_at_once": Bar(crowd["alive_at_once"], float(arguments.programs)),
             "crowd_mib_per_program": Bar(crowd["mib_per_program"], 8.0, at_most=True),
         },

@@ -14,8 +14,8 @@ from examples.search_qa.people import PEOPLE, TOWNS, draw_people, question, word
 from examples.taught_model import Said, teach
 from examples.tiny_model import make_model, make_word_tokenizer
 
-_HELD_OUT = 8
-_STEPS = 400
+_HELD_OUT = 24
+_STEPS = 500
 _RIGHT = 0.5
 """How often a search or an answer that it is shown is the right one."""
 
@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = arguments.folder / "model"
     make_word_tokenizer(model, words=words())
-    make_model(model, characters=words(), seed=arguments.seed)
+    make_model(model, characters=words(), seed=arguments.seed, context=128)
     teach(model, words=words(), episode=shown_episode, seed=arguments.seed, steps=_STEPS)
     chance = random.Random(arguments.seed)  # noqa: S311 - no secret
     people = draw_people(chance)

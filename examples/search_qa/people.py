@@ -6,7 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PEOPLE = tuple(a + b for a in ("a", "be", "ca", "do", "e", "fi", "go", "hu") for b in ("da", "la", "ni", "ro"))
+FIRST = ("ada", "bela", "cleo", "doro", "ella", "finn", "gero", "hugo", "ines", "jana", "karl", "lena")
+FAMILY = ("adler", "berg", "cohn", "dahl", "engel", "falk", "gross", "holm", "iser", "jung", "kern", "lang")
+PEOPLE = tuple(f"{first} {family}" for first in FIRST for family in FAMILY)
 TOWNS = ("bern", "oslo", "rome", "york", "lima", "kiev", "bonn", "cork")
 
 
@@ -18,7 +20,8 @@ class Person:
 
     @property
     def passage(self) -> str:
-        return f"{self.name} knows {self.friend} and lives in {self.town}"
+        # Who is told of is named twice, so that a search for a name finds its own passage and not that of a friend.
+        return f"{self.name} knows {self.friend} . {self.name} lives in {self.town}"
 
 
 def draw_people(chance: random.Random) -> dict[str, Person]:
@@ -37,5 +40,5 @@ def question(person: Person) -> str:
 def words() -> Sequence[str]:
     """All that is ever said; the last stands for anything else."""
     marks = ("<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>")
-    told = ("lives", "in", "and", "knows", "where", "the", "friend", "of", "?", "neither", "nothing", "~")
-    return (*marks, *PEOPLE, *TOWNS, *told)
+    told = (".", "lives", "in", "knows", "where", "the", "friend", "of", "?", "neither", "nothing", "~")
+    return (*marks, *FIRST, *FAMILY, *TOWNS, *told)

@@ -22,6 +22,8 @@ from trimtab.rollout.workflows.rehearsal import Script, rehearse
 
 async def test_what_they_were_shown_is_what_they_hear_in_the_job() -> None:
     manifest = yaml.safe_load((EXAMPLES / "planner" / "job.yaml").read_text())
+    # A script's tokens are characters, not words.
+    manifest["spec"]["workflow"]["args"]["max_tokens"] = 4096
     spec = WorkflowSpec.model_validate(manifest["spec"]["workflow"])
     workflow = load_workflow(spec, folder=EXAMPLES / "planner", roles=["planner", "verifier"])
     scripts = {

@@ -132,7 +132,7 @@ class Planner:
                 memory.keep(tool=name, given=given, result=result)
                 planner.hear(filled(self._result_text, result=result))
                 continue
-            score = await self._key.score(step, task)
+            score = (await self._key.score(step, task, team)).value
             verifier, said = await self._judged(problem, step, memory, team)
             verdict = _last_verdict(said)
             verdicts.append((verifier, verdict is not None and verdict == (score == 1.0)))
