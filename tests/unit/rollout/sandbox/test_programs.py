@@ -76,7 +76,8 @@ def test_a_command_that_no_kernel_takes_is_refused(command: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(ProgramLimits)])
 def test_limits_are_numbers_and_never_wider_than_the_sandboxs(limit: str) -> None:
-    for wrong in (0, -1, float("nan"), float("inf")):
+    wrongs: tuple[Any, ...] = (0, -1, float("nan"), float("inf"))
+    for wrong in wrongs:
         with pytest.raises(SandboxFailed, match=f"limits.{limit}"):
             check(Program(command=("x",), limits=dataclasses.replace(ProgramLimits(), **{limit: wrong})))
     wide = dataclasses.replace(ProgramLimits(), **{limit: 10**9})
