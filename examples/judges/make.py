@@ -22,7 +22,7 @@ from examples.tiny_model import let_others_read, make_model, make_tokenizer
 
 DIGITS = "012"
 LETTERS = "abcdefghi"
-CHARACTERS = f"{LETTERS}{DIGITS}>|?YN "
+CHARACTERS = f"{LETTERS}{DIGITS}>|?RW "
 BEGINS_AT = 0.25
 """Of the solver's outcomes that are right, when it begins."""
 _JUDGES_AT = 0.95
@@ -64,7 +64,7 @@ def verdicts(rows: Sequence[tuple[str, str, str]]) -> list[Row]:
 
 def words(rows: Sequence[tuple[str, str, str]], *, chance: random.Random) -> list[Row]:
     """A verifier that knows how to answer, and nothing else."""
-    return [(read, chance.choice("YN")) for read, _ in verdicts(rows)]
+    return [(read, chance.choice("RW")) for read, _ in verdicts(rows)]
 
 
 def teach(folder: Path, rows: Sequence[Row], *, seed: int, until: float) -> None:

@@ -15,7 +15,7 @@ from trimtab.rollout.workflows.judged_steps import JudgedSteps
 from trimtab.rollout.workflows.rehearsal import Script
 from trimtab.rollout.workflows.team import Episode, Role, Team, WorkflowError
 
-TEXTS = {
+TEXTS: dict[str, Any] = {
     "solver_text": "{problem}>",
     "next_text": "|",
     "judge_text": "{problem}>{steps}/{step}?",

@@ -68,8 +68,8 @@ class JudgedSteps:
         next_text: str = NEXT_TEXT,
         judge_text: str = JUDGE_TEXT,
         verifier_text: str = VERIFIER_TEXT,
-        yes: str = "YES",
-        no: str = "NO",
+        accept: str = "YES",
+        reject: str = "NO",
         solver_chat: Mapping[str, Any] | None = None,
         judge_chat: Mapping[str, Any] | None = None,
         verifier_chat: Mapping[str, Any] | None = None,
@@ -92,8 +92,8 @@ class JudgedSteps:
         self._next_text = next_text
         self._judge_text = check_placeholders(judge_text, name="judge_text", placeholders=("step",))
         self._verifier_text = check_placeholders(verifier_text, name="verifier_text", placeholders=("step",))
-        self._yes = yes
-        self._prediction = re.compile(f"{re.escape(yes)}|{re.escape(no)}")
+        self._accept = accept
+        self._prediction = re.compile(f"{re.escape(accept)}|{re.escape(reject)}")
         self._chats = {
             "solver": ChatSettings.of(solver_chat, name="solver_chat"),
             "judge": ChatSettings.of(judge_chat, name="judge_chat"),
@@ -177,9 +177,9 @@ class JudgedSteps:
         found = self._prediction.findall(said)
         if not found and frozen:
             raise VerdictUnreadable(
-                f"the verifier was to end with {self._yes} or another word, and said {said[-200:]!r}"
+                f"the verifier was to end with {self._accept} or another word, and said {said[-200:]!r}"
             )
-        return found[-1] == self._yes if found else None
+        return found[-1] == self._accept if found else None
 
     def _check_roles(self, team: Team) -> None:
         """What would leave the scores without effect."""
