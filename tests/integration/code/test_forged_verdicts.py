@@ -147,7 +147,14 @@ def add(a, b):
 }
 
 
-@pytest.mark.parametrize("tests", [STDIN, CALLS, ASSERTS], ids=["stdin", "calls", "asserts"])
+@pytest.mark.parametrize(
+    "tests",
+    [
+        pytest.param(STDIN, marks=pytest.mark.slow, id="stdin"),
+        pytest.param(CALLS, marks=pytest.mark.slow, id="calls"),
+        pytest.param(ASSERTS, id="asserts"),
+    ],
+)
 @pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_nothing_but_a_right_program_passes(sandbox: Sandbox, code: str, tests: object) -> None:
     judge = Judge(JudgeLimits(case_s=5.0, all_s=8.0), until_failure=False)

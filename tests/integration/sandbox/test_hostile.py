@@ -101,7 +101,8 @@ async def flooded(sandbox: Sandbox, name: str) -> None:
     assert not ended.succeeded, told(ended)
     assert len(ended.stdout) + len(ended.stderr) <= SHORT.output_bytes
     assert ended.usage.wall_s < 60
-    assert ended.usage.peak_memory_bytes < 4 * SHORT.memory_bytes
+    # Each process alone is held by the kernel; all of them together by a look ten times a second.
+    assert ended.usage.peak_memory_bytes <= SHORT.processes * SHORT.memory_bytes
 
 
 @pytest.mark.parametrize("name", QUICK)
