@@ -111,6 +111,29 @@ async def test_an_endpoint_says_what_it_was_worth() -> None:
     assert received == [{"prompt": PROMPT, "output": "It is 42.\n", "errors": ""}]
 
 
+async def test_a_large_answer_of_an_endpoint_is_read_to_its_end_and_a_larger_one_refused() -> None:
+    async def judge(request: web.Request) -> web.Response:
+        return web.json_response({"why": "x" * int(request.query["size"]), "reward": 0.75})
+
+    application = web.Application()
+    application.router.add_post("/judge", judge)
+    async with TestServer(application) as server:
+        url = server.make_url("/judge")
+        (scored,) = (await run(PLAIN + 'print(ask("?"))', reward_url=str(url % {"size": 900_000}))).scored
+        assert scored.reward == 0.75
+        with pytest.raises(RewardFailed, match="over 1048576 bytes"):
+            await run(PLAIN + 'print(ask("?"))', reward_url=str(url % {"size": 2_000_000}))
+
+
+async def test_a_reward_that_takes_too_long_is_a_failed_episode_or_the_score_that_was_asked_for() -> None:
+    late: dict[str, Any] = {"reward": f"{REWARDS}:never", "reward_timeout_s": 0.5}
+    with pytest.raises(RewardFailed, match=r"took over 0\.5 s"):
+        await run(PLAIN + 'print(ask("?"))', **late)
+    (scored,) = (await run(PLAIN + 'print(ask("?"))', **late, on_reward_timeout=-0.5)).scored
+    assert scored.reward == -0.5
+    assert scored.reward_parts == {"check_timeout": 1.0}
+
+
 @pytest.mark.parametrize("reward", ["broken", "not_a_number"])
 async def test_a_reward_that_fails_is_a_failed_episode(reward: str) -> None:
     with pytest.raises(RewardFailed):
@@ -235,6 +258,8 @@ async def test_output_without_end_is_cut_to_its_end() -> None:
         ({"command": []}, "a list of words"),
         ({"reward": None}, "either reward"),
         ({"reward_url": "http://x"}, "either reward"),
+        ({"reward": None, "reward_url": "http://ada:secret@x"}, "a user or a password"),
+        ({"on_reward_timeout": True}, "on_reward_timeout is True"),
         ({"environment": {"OPENAI_API_KEY": "mine"}}, "environment.OPENAI_API_KEY"),
         ({"environment": {"LEVEL": 3}}, "environment.LEVEL"),
         ({"memory_mib": 0}, "memory_mib"),

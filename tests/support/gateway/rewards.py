@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -29,4 +30,9 @@ def not_a_number(work: AgentWork) -> float:
 
 
 def one(work: AgentWork) -> float:
+    return 1.0
+
+
+async def never(work: AgentWork) -> float:
+    await asyncio.Event().wait()
     return 1.0

@@ -15,6 +15,7 @@ import aiohttp
 
 from trimtab.fabric.daemon_thread import in_daemon_thread
 from trimtab.fabric.plugins import find_class
+from trimtab.rollout.user_endpoint import check_url, read_body
 from trimtab.rollout.workflows.errors import WorkflowError
 
 _MAX_ANSWER_BYTES = 1 << 20
@@ -75,9 +76,7 @@ class RewardEndpoint:
     """POST of `{"prompt", "output", "errors"}`; it answers `{"reward": 1.0}` or `{"reward": {"planner": 1.0, ...}}`."""
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"reward_url is {url!r}: it begins with http:// or https://")
-        self._url = url
+        self._url = check_url(url, name="reward_url")
         self._timeout_s = timeout_s
 
     async def of(self, work: AgentWork) -> Rewards:
@@ -87,7 +86,7 @@ class RewardEndpoint:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s)) as client,
                 client.post(self._url, json=body) as response,
             ):
-                text = await response.content.read(_MAX_ANSWER_BYTES)
+                text = await read_body(response, most=_MAX_ANSWER_BYTES)
                 if response.status != 200:
                     raise RewardFailed(f"{self._url} answered {response.status}: {text[:500].decode(errors='replace')}")
                 answer = json.loads(text)

@@ -6,6 +6,7 @@ any depth: whatever is read here after it is opened step by step, and never thro
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import os
@@ -23,7 +24,7 @@ class Full(Exception):
     """The files that the program was given do not fit on its disk."""
 
 
-class Place:
+class Place(abc.ABC):
     """A folder to work in, and one for what is temporary."""
 
     def __init__(self, *, folder: str, temporary: str, writable: Sequence[str]) -> None:
@@ -31,14 +32,15 @@ class Place:
         self._temporary = temporary
         self.writable = writable
 
+    @abc.abstractmethod
     def prepare(self, *, disk_bytes: int) -> None:
         """Called once, before there is a program."""
-        raise NotImplementedError
 
     def used_bytes(self) -> int:
         """Where the kernel does not count it itself."""
         return 0
 
+    @abc.abstractmethod
     def remove(self) -> None:
         """Called when nothing of the program is alive."""
 
@@ -89,6 +91,9 @@ class OwnDisk(Place):
 
     def prepare(self, *, disk_bytes: int) -> None:
         walls.mount_disk(disk_bytes)
+
+    def remove(self) -> None:
+        """It goes with its namespace."""
 
 
 class SharedDisk(Place):

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.rollout.search.passages import MAX_QUERY_CHARS, Passage, SearchFailed
+from trimtab.rollout.user_endpoint import AnswerTooLarge, check_url, read_body
 
 _MAX_ANSWER_BYTES = 4 << 20
 _AT_ONCE = 64
@@ -40,12 +40,7 @@ class SearchEndpoint:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`timeout_s` is for each attempt."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"search.url is {url!r:.200}: an address that begins with http:// or https://")
-        if parts.username or parts.password:
-            raise ValueError("search.url has a user or a password in it, which would get into logs: leave them out")
-        self._url = url
+        self._url = check_url(url, name="search.url")
         self._results = results
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._backoff = backoff
@@ -71,16 +66,16 @@ class SearchEndpoint:
                 aiohttp.ClientSession(timeout=self._timeout) as client,
                 client.post(self._url, json=body, allow_redirects=False) as response,
             ):
-                text = await _bounded(response.content)
+                text = await read_body(response, most=_MAX_ANSWER_BYTES)
                 status = response.status
+        except AnswerTooLarge as error:
+            raise SearchFailed(f"{self._url} answered {error}: see search.results") from None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _TryAgain(f"{type(error).__name__}: {error}") from None
         if status >= _SERVER_TROUBLE or status in _TRY_AGAIN:
             raise _TryAgain(f"it answered {status}: {text[:200].decode(errors='replace')}")
         if status != 200:
             raise SearchFailed(f"{self._url} answered {status}: {text[:500].decode(errors='replace')}")
-        if len(text) > _MAX_ANSWER_BYTES:
-            raise SearchFailed(f"{self._url} answered over {_MAX_ANSWER_BYTES} bytes: see search.results")
         try:
             return json.loads(text)
         except ValueError as error:
@@ -103,13 +98,3 @@ def _passage(found: object) -> Passage:
     if not isinstance(document, dict):
         raise ValueError(f"{document!r:.200} is no object")  # noqa: TRY004
     return Passage.of(document)
-
-
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    """One byte more than is allowed, where there is one."""
-    read = bytearray()
-    async for chunk in content.iter_chunked(1 << 16):
-        read += chunk
-        if len(read) > _MAX_ANSWER_BYTES:
-            break
-    return bytes(read[: _MAX_ANSWER_BYTES + 1])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from trimtab.rollout.workflows.chat_settings import ChatSettings
+from trimtab.rollout.workflows.solver_verifier import filled
 from trimtab.rollout.workflows.team import Assignment, Conversation, PromptUnusable, Team
 
 
@@ -18,6 +20,13 @@ async def drawn(
     async with asyncio.TaskGroup() as speaking:
         said = [speaking.create_task(conversation.speak()) for conversation in conversations]
     return [(conversation, words.result()) for conversation, words in zip(conversations, said, strict=True)]
+
+
+def listed(candidates: Sequence[tuple[Conversation, str]], *, text: str) -> str:
+    """One `text` for each, with its number from 1 and what was said."""
+    return "".join(
+        filled(text, number=str(number), candidate=said) for number, (_, said) in enumerate(candidates, start=1)
+    )
 
 
 def problem_of(task: Assignment, *, column: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.rollout.workflows.answer_checks import AnswerKey
-from trimtab.rollout.workflows.candidates import at_least, drawn, problem_of
+from trimtab.rollout.workflows.candidates import at_least, drawn, listed, problem_of
 from trimtab.rollout.workflows.chat_settings import ChatSettings
 from trimtab.rollout.workflows.score import Score
 from trimtab.rollout.workflows.solver_verifier import check_placeholders, filled
@@ -70,7 +70,8 @@ class SolverSelector:
             settings=self._solver_chat,
         )
         selector = team.begin("selector", max_tokens=self._max_tokens, settings=self._selector_chat)
-        selector.hear(filled(self._selector_text, problem=problem, candidates=self._listed([c for _, c in candidates])))
+        shown = listed(candidates, text=self._candidate_text)
+        selector.hear(filled(self._selector_text, problem=problem, candidates=shown))
         async with asyncio.TaskGroup() as both:
             scoring = [both.create_task(self._key.score(said, task, team)) for _, said in candidates]
             choosing = both.create_task(selector.speak())
@@ -85,12 +86,6 @@ class SolverSelector:
             best = max(score.value for score in scores)
             scored.append(ScoredConversation(selector, reward=selected, reward_parts={"best": best}))
         return Episode(tuple(scored))
-
-    def _listed(self, candidates: Sequence[str]) -> str:
-        return "".join(
-            filled(self._candidate_text, number=str(number), candidate=candidate)
-            for number, candidate in enumerate(candidates, start=1)
-        )
 
     def _chosen(self, said: str, scores: Sequence[Score]) -> Score | None:
         """None if it says no number of a candidate."""

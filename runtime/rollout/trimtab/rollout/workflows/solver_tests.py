@@ -12,7 +12,7 @@ from trimtab.rollout.code.judging import Judged
 from trimtab.rollout.code.program_text import program_in
 from trimtab.rollout.code.tests import Calls, Tests, TestsUnreadable, read_tests
 from trimtab.rollout.workflows.answer_checks import made
-from trimtab.rollout.workflows.candidates import at_least, drawn, problem_of
+from trimtab.rollout.workflows.candidates import at_least, drawn, listed, problem_of
 from trimtab.rollout.workflows.chat_settings import ChatSettings
 from trimtab.rollout.workflows.solver_selector import CANDIDATE_TEXT, SOLVER_TEXT
 from trimtab.rollout.workflows.solver_verifier import check_placeholders, filled
@@ -102,8 +102,8 @@ class SolverTests:
             settings=self._solver_chat,
         )
         writer = team.begin("tester", max_tokens=self._max_tokens, settings=self._writer_chat)
-        listed = self._listed([said for _, said in candidates])
-        writer.hear(filled(self._writer_text, problem=problem, candidates=listed))
+        shown = listed(candidates, text=self._candidate_text)
+        writer.hear(filled(self._writer_text, problem=problem, candidates=shown))
         written = self._tests(await writer.speak(), hidden)
         async with asyncio.TaskGroup() as trying:
             tried = [
@@ -170,12 +170,6 @@ class SolverTests:
         # The share of pairs that are told apart is the product, as each program is accepted or not by itself.
         parts = {"accepts_right": accepts, "rejects_wrong": rejects}
         return [ScoredConversation(writer, reward=accepts * rejects, reward_parts=parts)]
-
-    def _listed(self, candidates: Sequence[str]) -> str:
-        return "".join(
-            filled(self._candidate_text, number=str(number), candidate=candidate)
-            for number, candidate in enumerate(candidates, start=1)
-        )
 
     def _tests(self, said: str, hidden: Tests) -> Tests | None:
         """None if they cannot be read. They call what the hidden ones call."""

@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from trimtab.fabric.backoff import FullJitter
+from trimtab.rollout.user_endpoint import AnswerTooLarge, check_url, read_body
 from trimtab.rollout.workflows.errors import WorkflowError
 
 _MAX_ANSWER_BYTES = 4 << 20
@@ -50,14 +50,9 @@ class WorldServer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`timeout_s` is for each attempt."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url is {url!r:.200}: an address that begins with http:// or https://")
-        if parts.username or parts.password:
-            raise ValueError("url has a user or a password in it, which would get into logs: leave them out")
         if timeout_s <= 0:
             raise ValueError(f"timeout_s is {timeout_s}: more than 0")
-        self._url = url.rstrip("/")
+        self._url = check_url(url, name="url").rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._backoff = backoff
         self._sleep = sleep
@@ -85,11 +80,10 @@ class WorldServer:
             aiohttp.ClientSession(timeout=self._timeout) as client,
             client.post(f"{self._url}{path}", json=body, allow_redirects=False) as response,
         ):
-            text = bytearray()
-            async for chunk in response.content.iter_chunked(1 << 16):
-                text += chunk
-                if len(text) > _MAX_ANSWER_BYTES:
-                    raise WorldServerFailed(f"{self._url}{path} answered over {_MAX_ANSWER_BYTES} bytes")
+            try:
+                text = await read_body(response, most=_MAX_ANSWER_BYTES)
+            except AnswerTooLarge as error:
+                raise WorldServerFailed(f"{self._url}{path} answered {error}") from None
             said = text[:500].decode(errors="replace")
             if response.status in _REFUSED:
                 raise _Refused(f"it answered {response.status}: {said}")
@@ -100,6 +94,6 @@ class WorldServer:
             if response.status != 200:
                 raise WorldServerFailed(f"{self._url}{path} answered {response.status}: {said}")
             try:
-                return json.loads(bytes(text))
+                return json.loads(text)
             except ValueError as error:
                 raise WorldServerFailed(f"{self._url}{path} answered no JSON: {error}") from None
