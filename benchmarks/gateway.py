@@ -15,15 +15,15 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import psutil
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.agents.load import Load, Loaded, in_a_process
+from benchmarks.agents.load import Load, Loaded, Tokens, in_a_process
 from benchmarks.agents.recorded import Trained, compared
 from benchmarks.agents.stand_in import FAMILY, TOKENIZER, TOOLS, AtOnce, direct, gateway, opened
-from benchmarks.engines.served import served, served_rate
-from benchmarks.engines.workload import Request
+from benchmarks.engines.served import served
 from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
 from tests.support.gateway.tokenizers import pretrained
 from trimtab.rollout.engines.client import EngineClient
@@ -37,6 +37,7 @@ _THINK_S = 1.0
 _MANY = 1000
 _MANY_TURNS = 3
 _NEW_TOKENS = 64
+_STEADY_TURNS = 4
 _REQUEST_TIMEOUT_S = 600.0
 
 
@@ -55,38 +56,49 @@ async def latencies() -> tuple[Loaded, Loaded, float]:
     return through, without, cpu_s
 
 
-async def through_gateway(engine_url: str, *, turn: int) -> float:
-    """Tokens a second of the engine."""
+async def through_gateway(engine_url: str, load: Load) -> Loaded:
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(EngineClient(engine_url, request_timeout_s=_REQUEST_TIMEOUT_S))
         running = await stack.enter_async_context(gateway())
         url, keys = await opened(running, PolicySampler(engine, VersionGate()), sessions=_SESSIONS, stack=stack)
-        load = Load(url=url, keys=keys, turns=1, max_tokens=_NEW_TOKENS, question=_question(turn))
-        loaded = await in_a_process(load)
-    return loaded.sampled / max(loaded.seconds)
+        return await in_a_process(msgspec.structs.replace(load, url=url, keys=keys))
 
 
-def _question(turn: int) -> str:
-    """Another one each time: what the engine has seen it has in its cache."""
-    return f"Tell me of the archive, part {turn}. " + "It is old and large, and nobody knows what is in it. " * 4
+async def without_gateway(engine_url: str, load: Load) -> Loaded:
+    """The same turns, by agents that know what tokens their messages are."""
+    render = TOKENIZER.render
+    assert render is not None
+    asked: list[dict[str, object]] = [{"role": "user", "content": load.question}]
+    question = render(asked, {})
+    longer = render([*asked, {"role": "assistant", "content": ""}, {"role": "user", "content": load.answer}], {})
+    tokens = Tokens(question=TOKENIZER.encode(question), heard=TOKENIZER.encode(longer.removeprefix(question)))
+    return await in_a_process(msgspec.structs.replace(load, url=f"{engine_url}/generate", tokens=tokens))
 
 
 def throughput(rounds: int) -> tuple[float, dict[str, list[float]]]:
+    """Tokens a second of one engine under steady load. Each round has another question: what an engine has seen is in
+    its cache."""
     rates: dict[str, list[float]] = {"gateway": [], "direct": []}
+    ways = {"gateway": through_gateway, "direct": without_gateway}
     with tempfile.TemporaryDirectory() as folder:
         model = _model(Path(folder))
         with served(model, threads=1, arguments=(f"--max-running-requests={_SESSIONS}",)) as url:
             for number in range(2 * rounds + 2):
-                if number % 4 in (0, 3):
-                    rate, way = asyncio.run(through_gateway(url, turn=number)), "gateway"
-                else:
-                    render = TOKENIZER.render
-                    assert render is not None
-                    prompt = tuple(TOKENIZER.encode(render([{"role": "user", "content": _question(number)}], {})))
-                    requests = [Request(prompt=prompt, new_tokens=_NEW_TOKENS)] * _SESSIONS
-                    rate, way = served_rate(url, requests, clients=_SESSIONS), "direct"
+                way = "gateway" if number % 4 in (0, 3) else "direct"
+                question = (
+                    f"Tell me of the archive, part {number}. " + "It is old, and nobody knows what is in it. " * 4
+                )
+                load = Load(
+                    url="",
+                    keys=[str(session) for session in range(_SESSIONS)],
+                    turns=_STEADY_TURNS,
+                    max_tokens=_NEW_TOKENS,
+                    question=question,
+                )
+                loaded = asyncio.run(ways[way](url, load))
+                note(f"{way}: {loaded.sampled} tokens in {loaded.took_s:.1f} s")
                 if number >= 2:
-                    rates[way].append(rate)
+                    rates[way].append(loaded.sampled / loaded.took_s)
     return paired_share(rates["gateway"], rates["direct"]), rates
 
 
