@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 
@@ -46,6 +46,8 @@ class Row:
     """Of the weights that sampled each token, where the mask is set."""
     advantages: npt.NDArray[np.float32]
     """Of each token, where the mask is set."""
+    columns: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """By stage, what it computed of each token, where the mask is set."""
 
     @property
     def trained_tokens(self) -> int:
