@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.support.guarded_run",
     "tests.support.tiers",
     "tests.support.heap",
+    "tests.support.failures",
     "tests.support.side_by_side",
     "tests.support.building",
 ]

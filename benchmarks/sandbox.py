@@ -64,7 +64,7 @@ async def compared(contenders: dict[str, Runs], *, rounds: int, seconds: float) 
     for turn in range(rounds):
         order = list(contenders) if turn % 2 == 0 else list(reversed(contenders))
         for name in order:
-            # One at a time leaves the sandbox the time that it needs to have the next cell ready, as others have none.
+            # One at a time leaves the sandbox the time that it needs to have the next jail ready, as others have none.
             found[name]["ms"].append(statistics.median([await latency_ms(contenders[name]) for _ in range(9)]))
             found[name]["rate"].append(await rate(contenders[name], seconds=seconds))
     return found

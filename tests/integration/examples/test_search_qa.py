@@ -58,7 +58,7 @@ def test_it_learns_what_to_search_for(learn: Learn) -> None:
     """Also for questions that it was never asked."""
     curve = learn("search_qa", steps=30).policies["searcher"]
     rewards = [point.reward for point in curve.steps]
-    assert fmean(rewards[:5]) < 0.25
-    assert fmean(rewards[-5:]) > fmean(rewards[:5]) + 0.1
+    assert fmean(rewards[:5]) < 0.45
+    assert fmean(rewards[-5:]) > fmean(rewards[:5]) + 0.15
     (scores,) = curve.scores.values()
     assert scores[-1].score > scores[0].score

@@ -113,7 +113,7 @@ async def test_a_program_that_nobody_waits_for_ends(sandbox: Sandbox) -> None:
             assert (await narrow.run(python("print(1)"))).succeeded
 
 
-def _nursery_of(word: str) -> psutil.Process | None:
+def _zygote_of(word: str) -> psutil.Process | None:
     """The child of ours from which a command with this word was started; other tests have children here too."""
     for child in psutil.Process().children():
         for process in child.children(recursive=True):
@@ -125,10 +125,10 @@ def _nursery_of(word: str) -> psutil.Process | None:
 
 async def test_a_sandbox_that_was_killed_is_started_again(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.run(python("import time; time.sleep(600)")))
-    await eventually(lambda: _nursery_of("main.py") is not None, timeout_s=30)
-    nursery = _nursery_of("main.py")
-    assert nursery is not None
-    nursery.kill()
+    await eventually(lambda: _zygote_of("main.py") is not None, timeout_s=30)
+    zygote = _zygote_of("main.py")
+    assert zygote is not None
+    zygote.kill()
     # Nobody knows what the program would have done.
     with pytest.raises(SandboxFailed, match="lost"):
         await running

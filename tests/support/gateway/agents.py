@@ -33,7 +33,10 @@ def sayings(family: str, chance: random.Random) -> Callable[[int], str]:
             "mistral": f'[TOOL_CALLS] [{{"name": "look", "arguments": {arguments}}}]',
             "deepseek": f"{MARKS['deepseek'][4]}{MARKS['deepseek'][6]}function{MARKS['deepseek'][8]}look\n```json\n"
             f"{arguments}\n```{MARKS['deepseek'][7]}{MARKS['deepseek'][5]}",
+            "glm": f"\n<tool_call>look\n<arg_key>at</arg_key>\n<arg_value>{words}</arg_value>\n</tool_call>",
         }
+        if family == "gpt-oss":
+            return _harmony(words, arguments, number, chance)
         call = calls.get(family, "")
         if family == "llama3" and chance.random() < 0.5:
             return f'{{"name": "look", "parameters": {arguments}}}'
@@ -41,6 +44,18 @@ def sayings(family: str, chance: random.Random) -> Callable[[int], str]:
         return thought + words + (call * kind if kind < 3 else call[: len(call) // 2])
 
     return say
+
+
+def _harmony(words: str, arguments: str, number: int, chance: random.Random) -> str:
+    """Messages with heads, of which the last ends the turn with a mark of its own."""
+    thought = f"<|channel|>analysis<|message|>hm {number}<|end|><|start|>assistant" if chance.random() < 0.5 else ""
+    if chance.random() < 0.5:
+        return f"{thought}<|channel|>final<|message|>{words}<|return|>"
+    head = chance.choice(
+        ("<|channel|>commentary to=functions.look <|constrain|>json", " to=functions.look<|channel|>commentary json")
+    )
+    broken = arguments[:-1] if chance.random() < 0.2 else arguments
+    return f"{thought}{head}<|message|>{broken}<|call|>"
 
 
 def respelt(said: Said, chance: random.Random, *, ids: dict[str, str]) -> Said:

@@ -80,7 +80,8 @@ def talking_role(
     family: str, says: Callable[[int], str], *, name: str = "solver", frozen: bool = False, seed: int = 0
 ) -> tuple[Role, Talker]:
     tokenizer = tokenizer_of(family)
-    talker = Talker(tokenizer, says, end=end_of_turn(family), seed=seed)
+    # What gpt-oss says ends with one of several marks, which say what kind of turn it was.
+    talker = Talker(tokenizer, says, end=None if family == "gpt-oss" else end_of_turn(family), seed=seed)
     sampling = SamplingSettings(max_new_tokens=400)
     return Role(name, name, tokenizer, talker, sampling, frozen=frozen), talker
 

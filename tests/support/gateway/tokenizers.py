@@ -36,7 +36,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "gemma": ("<end_of_turn>", "<bos>", "<start_of_turn>"),
     "phi": ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|endoftext|>"),
     "glm": ("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
-    "gpt-oss": ("<|return|>", "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>"),
+    "gpt-oss": ("<|return|>", "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>", "<|constrain|>"),
 }
 """Special tokens by family. The first is what the model ends its turn with."""
 

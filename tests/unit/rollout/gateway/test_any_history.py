@@ -16,7 +16,8 @@ from tests.support.gateway.trained import check_prompts, check_trained
 from trimtab.rollout.gateway.parsing.families import HERMES
 from trimtab.rollout.gateway.tally import Counted
 
-FAMILIES = ("qwen2.5", "qwen3", "llama3", "mistral", "deepseek", "smollm2")
+FAMILIES = ("qwen2.5", "qwen3", "llama3", "mistral", "deepseek", "smollm2", "gemma", "phi", "glm", "gpt-oss")
+WITHOUT_TOOLS = ("smollm2", "gemma", "phi")
 APPENDING = ("qwen2.5", "smollm2", "llama3")
 """Templates that never show an earlier turn otherwise than before; those of the others do."""
 
@@ -28,7 +29,7 @@ async def test_every_sampled_token_is_trained_once_as_it_was_sampled(
 ) -> None:
     solver, talker = talking_role(family, sayings(family, random.Random(seed)), seed=seed)
     session = session_of(solver, keep_thoughts=keep_thoughts)
-    agent = Agent(session, "solver", seed=seed, faithful=False, tools=family != "smollm2")
+    agent = Agent(session, "solver", seed=seed, faithful=False, tools=family not in WITHOUT_TOOLS)
     await agent.run(steps)
     check_trained(session, talker)
     if family in APPENDING:
@@ -40,7 +41,7 @@ async def test_every_sampled_token_is_trained_once_as_it_was_sampled(
 async def test_an_agent_that_only_sends_back_has_one_row(family: str, seed: int, steps: int) -> None:
     solver, talker = talking_role(family, sayings(family, random.Random(seed)), seed=seed)
     session = session_of(solver, keep_thoughts=True)
-    agent = Agent(session, "solver", seed=seed, faithful=True, tools=family != "smollm2")
+    agent = Agent(session, "solver", seed=seed, faithful=True, tools=family not in WITHOUT_TOOLS)
     await agent.run(steps)
     check_trained(session, talker)
     assert session.counts[Counted.LINEAGES] == 1
@@ -57,5 +58,5 @@ async def test_every_sampled_token_is_trained_once_in_many_histories(
 ) -> None:
     solver, talker = talking_role(family, sayings(family, random.Random(seed)), seed=seed)
     session = session_of(solver, keep_thoughts=keep_thoughts)
-    await Agent(session, "solver", seed=seed, faithful=False, tools=family != "smollm2").run(steps)
+    await Agent(session, "solver", seed=seed, faithful=False, tools=family not in WITHOUT_TOOLS).run(steps)
     check_trained(session, talker)

@@ -12,16 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.gateway.tokenizers import tokenizer_of
-from trimtab.rollout.gateway.exchange import Piece, Said
-from trimtab.rollout.gateway.parsing.families import DEEPSEEK, HERMES, LLAMA, MISTRAL, PLAIN, Family, family_of
-from trimtab.rollout.gateway.parsing.reader import Reader
+from trimtab.rollout.gateway.exchange import Piece, Said, Tool
+from trimtab.rollout.gateway.parsing.families import (
+    DEEPSEEK,
+    GLM,
+    HARMONY,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    PLAIN,
+    Family,
+    family_of,
+)
 
-BY_NAME = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "deepseek": DEEPSEEK, "plain": PLAIN}
+FAMILIES = (HERMES, LLAMA, MISTRAL, DEEPSEEK, GLM, HARMONY, PLAIN)
+BY_NAME = {family.name: family for family in FAMILIES}
+ADD = Tool(name="add", description="", parameters={"properties": {"a": {"type": "number"}, "as": {"type": "string"}}})
 
 
 def read(family: Family, parts: Sequence[str], *, thinking: bool = False) -> tuple[Said, list[Piece]]:
     numbers = itertools.count(1)
-    reader = Reader(family.calls, new_id=lambda: f"id{next(numbers)}", thinking=thinking)
+    reader = family.reader((ADD,), new_id=lambda: f"id{next(numbers)}", thinking=thinking)
     pieces = [piece for part in parts for piece in reader.feed(part)] + reader.close()
     return reader.said, pieces
 
@@ -53,6 +64,11 @@ WRITTEN = [
         'Let me see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{"at": "sky"}<｜tool▁call▁end｜>'
         '<｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     ),
+    (
+        GLM,
+        "Let me see.\n<tool_call>look\n<arg_key>at</arg_key>\n<arg_value>sky</arg_value>\n</tool_call>\n"
+        "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    ),
 ]
 
 
@@ -71,9 +87,35 @@ def test_llama_calls_are_whole_answers() -> None:
     assert (said.text, said.calls) == ('It is {"name": "look", "parameters": {}}', ())
 
 
+def test_a_tools_description_tells_texts_from_numbers() -> None:
+    written = "<arg_key>a</arg_key><arg_value>1</arg_value>\n<arg_key>as</arg_key><arg_value>1</arg_value>"
+    assert calls_of(read(GLM, [f"<tool_call>add\n{written}</tool_call>"])[0]) == [("add", {"a": 1, "as": "1"})]
+    assert calls_of(read(GLM, ["<tool_call>now</tool_call>"])[0]) == [("now", {})]
+
+
+def test_messages_of_an_answer_are_told_apart_by_their_heads() -> None:
+    thought = "<|channel|>analysis<|message|>so <|end|><|start|>assistant"
+    spoken = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"
+    call = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
+    said, _ = read(HARMONY, [f"{thought}{spoken}{call}"])
+    assert (said.reasoning, said.text, calls_of(said)) == ("so ", "Let me see.", [("add", {"a": 1})])
+    said, _ = read(HARMONY, [f'{thought} to=functions.add<|channel|>commentary json<|message|>{{"a": 1}}<|call|>'])
+    assert (said.reasoning, said.text, calls_of(said)) == ("so ", "", [("add", {"a": 1})])
+    said, _ = read(HARMONY, [f"{thought}<|channel|>final<|message|>4<|return|>"])
+    assert (said.reasoning, said.text, said.calls) == ("so ", "4", ())
+    said, _ = read(HARMONY, [f"{spoken}<|channel|>final<|message|>4"])
+    assert said.text == "Let me see.\n4"
+
+
 @pytest.mark.parametrize(
     ("family", "written"),
     [
+        (GLM, "<tool_call>look at this</tool_call>"),
+        (GLM, "<tool_call>look\n<arg_key>at</arg_key></tool_call>"),
+        (GLM, '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'),
+        (HARMONY, "<|channel|>final"),
+        (HARMONY, "to=functions.add<|message|>{broken<|call|>"),
+        (HARMONY, "to be, or not: a < b"),
         (HERMES, "<tool_call>\n{broken\n</tool_call>"),
         (HERMES, '<tool_call>\n{"name": "cut'),
         (HERMES, "a <tool_ca"),
@@ -109,6 +151,14 @@ SNIPPETS = st.sampled_from(
         "[ARGS]",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
+        "<arg_key>at</arg_key>",
+        "<arg_value>sky</arg_value>",
+        "<|start|>assistant",
+        "<|channel|>analysis",
+        " to=functions.f",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
         "<",
         "\n",
         " ",
@@ -156,8 +206,8 @@ def test_however_it_comes_it_is_read_alike(name: str, written: str, sizes: list[
         ("smollm2", PLAIN),
         ("gemma", PLAIN),
         ("phi", PLAIN),
-        ("glm", PLAIN),
-        ("gpt-oss", PLAIN),
+        ("glm", GLM),
+        ("gpt-oss", HARMONY),
     ],
 )
 def test_the_template_shows_the_family(template: str, family: Family) -> None:

@@ -69,10 +69,10 @@ class Rendering:
     def _after_calls(self, alone: Sequence[int], now: Sequence[int]) -> int | None:
         """Where behind the calls of a turn its end is: in what stays the same, whatever comes next."""
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(alone, now, strict=False)))
-        mark = _end_mark(self.tokenizer, self.family)
-        if mark is None:
+        marks = {_end_mark(self.tokenizer, self.family), _call_end_mark(self.tokenizer, self.family)} - {None}
+        if not marks:
             return same
-        return max((at for at in range(same) if now[at] == mark), default=None)
+        return max((at for at in range(same) if now[at] in marks), default=None)
 
     def _behind_mark(self, token_ids: list[int], said: Completion) -> list[int]:
         if said.finish != "stop" or not said.token_ids or not token_ids:
@@ -106,6 +106,13 @@ def _end_mark(tokenizer: Tokenizer, family: Family) -> int | None:
     ]
     first = {end[0] if end else None for end in ends}
     return first.pop() if len(first) == 1 else None
+
+
+def _call_end_mark(tokenizer: Tokenizer, family: Family) -> int | None:
+    if family.call_end is None:
+        return None
+    token_ids = tokenizer.encode(family.call_end)
+    return token_ids[0] if len(token_ids) == 1 else None
 
 
 def template_messages(messages: Sequence[Said], family: Family) -> list[Message]:

@@ -131,7 +131,8 @@ class RoleLineages:
         self._tally.count(Counted.UNMATCHED, found.unmatched)
         self._tally.count(Counted.REWRITTEN, going_on.rewritten)
         self._tally.count(Counted.PARTED, int(found.parted))
-        return _ChatPlace(found, ask, going_on, self._family if ask.tools else PLAIN)
+        read_by_marks = bool(ask.tools) or self._family.marks_without_tools
+        return _ChatPlace(found, ask, going_on, self._family if read_by_marks else PLAIN)
 
     def _text_place(self, prompt: str) -> Place:
         found = text_agreement(self._texts, prompt)

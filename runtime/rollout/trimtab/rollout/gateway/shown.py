@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trimtab.rollout.gateway.exchange import Ask, Piece, Said
-from trimtab.rollout.gateway.parsing.reader import Reader
 from trimtab.rollout.gateway.role_lineages import Place
 from trimtab.rollout.live_text import LiveText, StopGuard
 from trimtab.rollout.tokenizer import Tokenizer
@@ -23,13 +22,13 @@ class Shown:
         self._index = index
         self._tokenizer = tokenizer
         # Families that mark their calls with special tokens: those are part of what is read.
-        marks = tokenizer.decode_marks if ask.tools and place.family.marks_are_special else None
+        marks = tokenizer.decode_marks if place.family.marks_are_special else None
         self._reads_marks = marks is not None
         self._text = LiveText(marks or tokenizer.decode)
         self._stop = StopGuard(ask.stop)
         self._plain: list[str] | None = [] if isinstance(ask.messages, str) else None
         """What is no chat is text and nothing else."""
-        self._reader = Reader(place.family.calls, new_id=new_call_id, index=index, thinking=place.thinking)
+        self._reader = place.family.reader(ask.tools, new_id=new_call_id, index=index, thinking=place.thinking)
         self._written: list[str] = []
         self._last_mark: list[int] = []
         """The latest token, where it is one that may be the end of the turn: that is not shown."""

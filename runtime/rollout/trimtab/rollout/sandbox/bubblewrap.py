@@ -1,8 +1,8 @@
-"""Bubblewrap around the nursery: what of this machine a program can see at all, and namespaces for the rest.
+"""Bubblewrap around the zygote: what of this machine a program can see at all, and namespaces for the rest.
 
 That is the system's programs and libraries, the Python that runs here without what is installed for it, and a few
-devices. The host's /proc is there for the nursery alone: the kernel lets it mount one for each cell only then, and the
-cell takes the host's away.
+devices. The host's /proc is there for the zygote alone: the kernel lets it mount one for each jail only then, and the
+jail takes the host's away.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODE = ("__init__.py", "agents", "sandbox")
 _PACKAGES = ("site-packages", "dist-packages")
 _SYSTEM = ("/usr", *(f"/{name}" for name in _LINKED))
 _START = (
-    "import sys; sys.path.insert(0, {code!r}); from trimtab.rollout.sandbox import nursery; nursery.main(sys.argv[1:])"
+    "import sys; sys.path.insert(0, {code!r}); from trimtab.rollout.sandbox import zygote; zygote.main(sys.argv[1:])"
 )
 
 
@@ -67,16 +67,16 @@ def search_path(interpreter: Interpreter) -> str:
     return f"{interpreter.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
-def nursery(interpreter: Interpreter, arguments: Sequence[str], *, code: str) -> list[str]:
+def zygote(interpreter: Interpreter, arguments: Sequence[str], *, code: str) -> list[str]:
     """`code` is the folder that `trimtab` lies in."""
     return [str(interpreter.executable), "-I", "-S", "-c", _START.format(code=code), *arguments]
 
 
 def walled(bwrap: Path, interpreter: Interpreter, arguments: Sequence[str]) -> list[str]:
-    """The nursery behind its walls."""
+    """The zygote behind its walls."""
     wall = [str(bwrap), "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
     wall += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox", "--cap-add", "CAP_SYS_ADMIN"]
-    started = nursery(interpreter, arguments, code=walls.CODE)
+    started = zygote(interpreter, arguments, code=walls.CODE)
     return [*wall, *_view(interpreter), "--remount-ro", "/", "--chdir", "/", "--", *started]
 
 

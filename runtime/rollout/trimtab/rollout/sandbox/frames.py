@@ -1,4 +1,4 @@
-"""What the two ends of a cell's socket say: a header in JSON, and then bytes whose lengths the header tells.
+"""What the two ends of a jail's socket say: a header in JSON, and then bytes whose lengths the header tells.
 
 It is executed inside the walls too, with the standard library alone. Whoever reads says how much it takes.
 """

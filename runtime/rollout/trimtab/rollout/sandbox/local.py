@@ -1,7 +1,7 @@
-"""Runs programs on this machine, each in a cell of its own that nothing leaves.
+"""Runs programs on this machine, each in a jail of its own that nothing leaves.
 
-Cells are kept ready, so that a program waits for its own start alone; there are never more than the sandbox has room
-for. What a cell says is as little to be trusted as the program that ran in it.
+Jails are kept ready, so that a program waits for its own start alone; there are never more than the sandbox has room
+for. What a jail says is as little to be trusted as the program that ran in it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Self
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.rollout.sandbox.cells import Cell, Nursery
 from trimtab.rollout.sandbox.contract import Ended, Program, ProgramLimits, SandboxFailed
+from trimtab.rollout.sandbox.jails import Jail, Zygote
 from trimtab.rollout.sandbox.layers import Layer, LayerName
-from trimtab.rollout.sandbox.opening import open_nursery
+from trimtab.rollout.sandbox.opening import open_zygote
 from trimtab.rollout.sandbox.programs import bounded, check
 
 _log = structlog.get_logger(__name__)
 _LIMITS = ProgramLimits()
 _GRACE_S = 10.0
-"""For a cell to tell how the program ended, once its time is over."""
+"""For a jail to tell how the program ended, once its time is over."""
 _AGAIN = FullJitter(base_s=0.1, cap_s=5.0)
 
 
 class LocalSandbox:
-    """At most `concurrency` programs at once, each within `limits` at most; `spare` cells are kept ready.
+    """At most `concurrency` programs at once, each within `limits` at most; `spare` jails are kept ready.
 
     `without` are layers that are not to be used, as where the kernel does not have them.
     """
@@ -50,17 +50,17 @@ class LocalSandbox:
         self._spare = min(spare, concurrency)
         self._without = without
         self._folder = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
-        self._nursery: Nursery | None = None
+        self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self._losses = 0
-        self._ready: deque[Cell] = deque()
+        self._ready: deque[Jail] = deque()
         self._filling: asyncio.Task[None] | None = None
         self.layers: Sequence[Layer] = ()
 
     async def __aenter__(self) -> Self:
         """Raises SandboxFailed where too little would hold programs."""
-        opened = await open_nursery(Path(self._folder.name), without=self._without)
-        self._nursery, self.layers = opened.nursery, opened.layers
+        opened = await open_zygote(Path(self._folder.name), without=self._without)
+        self._zygote, self.layers = opened.zygote, opened.layers
         self._fill()
         return self
 
@@ -70,59 +70,59 @@ class LocalSandbox:
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.wait({self._filling})
-        for cell in self._ready:
-            cell.close()
+        for jail in self._ready:
+            jail.close()
         self._ready.clear()
-        if self._nursery is not None:
-            await self._nursery.close()
-            self._nursery = None
+        if self._zygote is not None:
+            await self._zygote.close()
+            self._zygote = None
         await asyncio.to_thread(self._folder.cleanup)
 
     async def run(self, program: Program, /) -> Ended:
         program = bounded(program, within=self._limits)
         check(program)
         async with self._room:
-            cell = await self._take()
+            jail = await self._take()
             try:
                 async with asyncio.timeout(program.limits.wall_s + _GRACE_S):
-                    return await cell.run(program)
+                    return await jail.run(program)
             except TimeoutError:
-                raise SandboxFailed("the cell of a program did not tell how it ended") from None
+                raise SandboxFailed("the jail of a program did not tell how it ended") from None
             finally:
-                cell.close()
+                jail.close()
                 self._fill()
 
-    async def _take(self) -> Cell:
-        nursery = await self._running()
+    async def _take(self) -> Jail:
+        zygote = await self._running()
         while self._ready:
-            cell = self._ready.popleft()
-            if cell.alive:
-                return cell
-            cell.close()
-        return await nursery.cell()
+            jail = self._ready.popleft()
+            if jail.alive:
+                return jail
+            jail.close()
+        return await zygote.jail()
 
-    async def _running(self) -> Nursery:
-        """The nursery, started again where something has killed it."""
+    async def _running(self) -> Zygote:
+        """The zygote, started again where something has killed it."""
         async with self._starting:
-            if self._nursery is None:
+            if self._zygote is None:
                 raise SandboxFailed("the sandbox is closed")
-            if not self._nursery.alive:
+            if not self._zygote.alive:
                 _log.warning("sandbox_restarted", losses=self._losses + 1)
-                # Its cells end with it, some a moment later.
+                # Its jails end with it, some a moment later.
                 while self._ready:
                     self._ready.popleft().close()
-                await self._nursery.close()
+                await self._zygote.close()
                 await asyncio.sleep(_AGAIN.delay_s(self._losses))
                 self._losses += 1
-                self._nursery.start()
-            return self._nursery
+                self._zygote.start()
+            return self._zygote
 
     def _fill(self) -> None:
         if self._filling is None or self._filling.done():
             self._filling = asyncio.create_task(self._keep_ready())
 
     async def _keep_ready(self) -> None:
-        # Whoever needs a cell asks for one itself then, and hears why there is none.
+        # Whoever needs a jail asks for one itself then, and hears why there is none.
         with contextlib.suppress(SandboxFailed):
             while len(self._ready) < self._spare:
-                self._ready.append(await (await self._running()).cell())
+                self._ready.append(await (await self._running()).jail())

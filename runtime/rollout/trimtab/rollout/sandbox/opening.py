@@ -13,8 +13,8 @@ from pathlib import Path
 from trimtab.rollout.agents import landlock
 from trimtab.rollout.agents.files import readable
 from trimtab.rollout.sandbox import bubblewrap
-from trimtab.rollout.sandbox.cells import CellLate, Nursery
 from trimtab.rollout.sandbox.contract import Program, SandboxFailed
+from trimtab.rollout.sandbox.jails import JailLate, Zygote
 from trimtab.rollout.sandbox.layers import Layer, LayerName, too_little
 
 _MAX_PROGRAM_BYTES = 512 << 20
@@ -29,59 +29,59 @@ class TooLittleHolds(SandboxFailed):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    nursery: Nursery
+    zygote: Zygote
     layers: Sequence[Layer]
 
 
-async def open_nursery(folder: Path, *, without: frozenset[LayerName]) -> Opened:
+async def open_zygote(folder: Path, *, without: frozenset[LayerName]) -> Opened:
     """With programs' folders in `folder` where there are no namespaces.
 
-    Raises TooLittleHolds with what is missing, and CellLate.
+    Raises TooLittleHolds with what is missing, and JailLate.
     """
     missing = dict.fromkeys(LayerName, "")
     missing[LayerName.LANDLOCK] = _landlock_missing(without)
-    nursery, why = await _tried(folder, namespaces=True) if LayerName.NAMESPACES not in without else (None, _WITHHELD)
-    if nursery is None:
+    zygote, why = await _tried(folder, namespaces=True) if LayerName.NAMESPACES not in without else (None, _WITHHELD)
+    if zygote is None:
         missing[LayerName.NAMESPACES] = why
-        nursery, why = await _tried(folder, namespaces=False)
-    if nursery is None:
+        zygote, why = await _tried(folder, namespaces=False)
+    if zygote is None:
         missing[LayerName.SECCOMP] = why
     layers = [Layer(name, why) for name, why in missing.items()]
     refused = too_little(layers)
-    if nursery is None or refused:
-        if nursery is not None:
-            await nursery.close()
+    if zygote is None or refused:
+        if zygote is not None:
+            await zygote.close()
         raise TooLittleHolds(refused)
-    return Opened(nursery=nursery, layers=layers)
+    return Opened(zygote=zygote, layers=layers)
 
 
-async def _tried(folder: Path, *, namespaces: bool) -> tuple[Nursery | None, str]:
+async def _tried(folder: Path, *, namespaces: bool) -> tuple[Zygote | None, str]:
     """One that has run a first program; or why there is none."""
     try:
-        nursery = _nursery(folder, namespaces=namespaces)
-        await _try(nursery)
-    except CellLate:
+        zygote = _zygote(folder, namespaces=namespaces)
+        await _try(zygote)
+    except JailLate:
         raise
     except SandboxFailed as error:
         return None, str(error)
-    return nursery, ""
+    return zygote, ""
 
 
-async def _try(nursery: Nursery) -> None:
-    nursery.start()
+async def _try(zygote: Zygote) -> None:
+    zygote.start()
     try:
         async with asyncio.timeout(_TRY_S):
-            cell = await nursery.cell()
-            with contextlib.closing(cell):
-                ended = await cell.run(_TRY)
+            jail = await zygote.jail()
+            with contextlib.closing(jail):
+                ended = await jail.run(_TRY)
     except TimeoutError:
-        await nursery.close()
-        raise CellLate(f"a first program did not end within {_TRY_S:g} s") from None
+        await zygote.close()
+        raise JailLate(f"a first program did not end within {_TRY_S:g} s") from None
     except SandboxFailed:
-        await nursery.close()
+        await zygote.close()
         raise
     if not ended.succeeded:
-        await nursery.close()
+        await zygote.close()
         raise SandboxFailed(f"python3 does not run there: {ended.stderr[-300:].decode(errors='replace').strip()}")
 
 
@@ -91,7 +91,7 @@ def _landlock_missing(without: frozenset[LayerName]) -> str:
     return f"with version {version} of it a program could {', '.join(able)}" if able else ""
 
 
-def _nursery(folder: Path, *, namespaces: bool) -> Nursery:
+def _zygote(folder: Path, *, namespaces: bool) -> Zygote:
     interpreter = bubblewrap.own_interpreter()
     path = bubblewrap.search_path(interpreter)
     around = {"most_bytes": _MAX_PROGRAM_BYTES, "path": path}
@@ -102,16 +102,14 @@ def _nursery(folder: Path, *, namespaces: bool) -> Nursery:
         whole = [place for place in found.whole if place != "/proc"]
         settings = {**around, "folder": str(folder), "read": whole, "listed": list(found.listed)}
         code = str(Path(__file__).parents[3])
-        return Nursery(
-            _with_settings(settings, lambda words: bubblewrap.nursery(interpreter, words, code=code)), namespaces=False
+        return Zygote(
+            _with_settings(settings, lambda words: bubblewrap.zygote(interpreter, words, code=code)), namespaces=False
         )
     bwrap = bubblewrap.find_bubblewrap()
     if bwrap is None:
         raise SandboxFailed("bubblewrap is not installed: install trimtab with its extra `rollout`")
     settings = {**around, "folder": None, "read": list(bubblewrap.readable(interpreter)), "listed": ["/"]}
-    return Nursery(
-        _with_settings(settings, lambda words: bubblewrap.walled(bwrap, interpreter, words)), namespaces=True
-    )
+    return Zygote(_with_settings(settings, lambda words: bubblewrap.walled(bwrap, interpreter, words)), namespaces=True)
 
 
 def _with_settings(

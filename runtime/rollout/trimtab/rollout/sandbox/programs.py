@@ -1,4 +1,4 @@
-"""What a program must be to be run, and what its cell may say about it."""
+"""What a program must be to be run, and what its jail may say about it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(program: Program) -> None:
 
 
 def request(program: Program) -> bytes:
-    """What its cell is told."""
+    """What its jail is told."""
     about = {
         "command": program.command,
         "files": list(program.files),
@@ -86,7 +86,7 @@ def parsed(about: Mapping[str, Any], blobs: Sequence[bytes]) -> Program:
 
 
 def report(program: Program, outcome: Ended) -> bytes:
-    """As a cell tells it."""
+    """As a jail tells it."""
     about = {
         "end": outcome.end,
         "code": outcome.exit_code,
@@ -104,7 +104,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def ended(program: Program, told: Mapping[str, Any], blobs: Sequence[bytes]) -> Ended:
-    """What its cell told, if that can be. Raises SandboxFailed."""
+    """What its jail told, if that can be. Raises SandboxFailed."""
     if isinstance(told.get("failed"), str):
         raise SandboxFailed(f"the program was not run: {told['failed'][:500]}")
     try:
@@ -113,7 +113,7 @@ def ended(program: Program, told: Mapping[str, Any], blobs: Sequence[bytes]) -> 
         wall_s, cpu_s = float(told["wall_s"]), float(told["cpu_s"])
         names = [program.collect[_place(place)] for place in collected]
     except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
-        raise SandboxFailed(f"a cell told what cannot be: {type(error).__name__}") from None
+        raise SandboxFailed(f"a jail told what cannot be: {type(error).__name__}") from None
     numbers = (wall_s, cpu_s)
     if (
         type(code) is not int
@@ -122,7 +122,7 @@ def ended(program: Program, told: Mapping[str, Any], blobs: Sequence[bytes]) -> 
         or len(blobs) != len(names) + 2
         or len(blobs[0]) + len(blobs[1]) > program.limits.output_bytes
     ):
-        raise SandboxFailed("a cell told what cannot be")
+        raise SandboxFailed("a jail told what cannot be")
     if end is End.EXITED and code < 0:
         end = End.SIGNALLED
     return Ended(

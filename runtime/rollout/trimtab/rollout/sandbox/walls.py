@@ -1,6 +1,6 @@
-"""Puts a cell into namespaces of its own, and gives it a disk that ends with it.
+"""Puts a jail into namespaces of its own, and gives it a disk that ends with it.
 
-It is executed inside the walls, with the standard library alone. The cell is the first process of its own process
+It is executed inside the walls, with the standard library alone. The jail is the first process of its own process
 namespace: when it ends, the kernel ends all that came from it, and nothing within can send it a signal.
 """
 
@@ -21,7 +21,7 @@ _MOST_FILES = 8192
 
 BOX = "/box"
 CODE = "/trimtab"
-FOLDERS = {"program": "/program", "tmp": "/tmp", "shm": "/dev/shm"}  # noqa: S108 - of the cell
+FOLDERS = {"program": "/program", "tmp": "/tmp", "shm": "/dev/shm"}  # noqa: S108 - of the jail
 """What a program can write in: all of one disk."""
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -1,4 +1,4 @@
-"""Forks a cell for every program: a process that has imported all it needs, so that a program waits for no interpreter
+"""Forks a jail for every program: a process that has imported all it needs, so that a program waits for no interpreter
 but its own.
 
 It is executed inside the walls, with the standard library alone, and ends with whoever holds the other end of its
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.rollout.agents import fork_permits, landlock
-from trimtab.rollout.sandbox import cell, folders, frames, walls
+from trimtab.rollout.sandbox import folders, frames, jail, walls
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,11 +32,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """With the descriptor of the socket, and what holds for all cells, as JSON."""
+    """With the descriptor of the socket, and what holds for all jails, as JSON."""
     control = socket.socket(fileno=int(arguments[0]))
     settings: dict[str, Any] = json.loads(arguments[1])
     folder: str | None = settings.pop("folder")
-    around = cell.Surroundings(**settings)
+    around = jail.Surroundings(**settings)
     # An interrupt is a signal like any other, and the first of a namespace hears none from within that it does not
     # ask for.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str]) -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     gc.collect()
     gc.freeze()
-    cells: set[int] = set()
+    jails: set[int] = set()
     while True:
         if folder is not None and not select.select([control], [], [], _ORPHANS_S)[0]:
-            _end_orphans(cells)
+            _end_orphans(jails)
             continue
         asked, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not asked:
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> None:
             continue
         if pid == 0:
             control.close()
-            _be_a_cell(connection, around, folder)
+            _be_a_jail(connection, around, folder)
         connection.close()
-        cells.add(pid)
+        jails.add(pid)
         _tell(control, pid)
 
 
@@ -82,7 +82,7 @@ def _tell(control: socket.socket, pid: int) -> None:
     os.close(held)
 
 
-def _be_a_cell(connection: socket.socket, around: cell.Surroundings, folder: str | None) -> None:
+def _be_a_jail(connection: socket.socket, around: jail.Surroundings, folder: str | None) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         place: folders.Place
@@ -93,7 +93,7 @@ def _be_a_cell(connection: socket.socket, around: cell.Surroundings, folder: str
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             place = folders.SharedDisk(folder)
-        cell.serve(connection, place, around)
+        jail.serve(connection, place, around)
     except OSError as error:
         with contextlib.suppress(OSError):
             connection.sendall(frames.packed({"failed": str(error)}, []))
@@ -101,11 +101,11 @@ def _be_a_cell(connection: socket.socket, around: cell.Surroundings, folder: str
         os._exit(0)
 
 
-def _end_orphans(cells: set[int]) -> None:
-    """What a cell has left that something killed. Where there are namespaces the kernel does it."""
+def _end_orphans(jails: set[int]) -> None:
+    """What a jail has left that something killed. Where there are namespaces the kernel does it."""
     told = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     alive = {int(pid) for pid in told.split()}
-    cells &= alive
-    for pid in alive - cells:
+    jails &= alive
+    for pid in alive - jails:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

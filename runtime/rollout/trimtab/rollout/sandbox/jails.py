@@ -1,4 +1,4 @@
-"""The outside of the walls: the process that forks cells, and what is known of each of them."""
+"""The outside of the walls: the process that forks jails, and what is known of each of them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from trimtab.rollout.sandbox.contract import Ended, Program, SandboxFailed
 _START_TIMEOUT_S = 30.0
 _END_S = 5.0
 _ASKED_AT_ONCE = 16
-"""More would fill the socket, and the nursery makes one after the other anyway."""
+"""More would fill the socket, and the zygote makes one after the other anyway."""
 _SHOWN = 500
 
 
-class CellLate(SandboxFailed):
+class JailLate(SandboxFailed):
     """The machine has no time for it just now."""
 
 
-class Cell:
-    """Takes one program. Closing it ends the program, with all that it started: by the kernel where the cell is the
+class Jail:
+    """Takes one program. Closing it ends the program, with all that it started: by the kernel where the jail is the
     first of its namespace, else by itself.
     """
 
@@ -53,9 +53,9 @@ class Cell:
                 await writer.drain()
             report, blobs = await frames.read(reader, most_header=frames.MAX_REPORT_HEADER_BYTES, most=most)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise SandboxFailed("the cell of a program was lost: something outside killed it") from None
+            raise SandboxFailed("the jail of a program was lost: something outside killed it") from None
         except frames.FrameUnreadable as error:
-            raise SandboxFailed(f"a cell told what cannot be: {error}") from None
+            raise SandboxFailed(f"a jail told what cannot be: {error}") from None
         finally:
             writer.close()
         return programs.ended(program, report, blobs)
@@ -76,8 +76,8 @@ class Cell:
         os.close(self._process)
 
 
-class Nursery:
-    """The process of which cells are forked. `command` is how it is started, with the descriptor of its socket."""
+class Zygote:
+    """The process of which jails are forked. `command` is how it is started, with the descriptor of its socket."""
 
     def __init__(self, command: Callable[[int], Sequence[str]], *, namespaces: bool) -> None:
         self._command = command
@@ -86,7 +86,7 @@ class Nursery:
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
         self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
-        self._asked: deque[tuple[socket.socket, asyncio.Future[Cell]]] = deque()
+        self._asked: deque[tuple[socket.socket, asyncio.Future[Jail]]] = deque()
 
     @property
     def alive(self) -> bool:
@@ -95,7 +95,7 @@ class Nursery:
     def start(self) -> None:
         """Raises SandboxFailed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the nursery
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the zygote
         try:
             # By this thread, which lives as long as the event loop: bubblewrap ends with the thread that started it.
             self._process = subprocess.Popen(
@@ -116,16 +116,16 @@ class Nursery:
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
 
-    async def cell(self) -> Cell:
+    async def jail(self) -> Jail:
         """A new one. Raises SandboxFailed."""
         async with self._turns:
             return await self._asked_for()
 
-    async def _asked_for(self) -> Cell:
+    async def _asked_for(self) -> Jail:
         if self._control is None:
             raise SandboxFailed("the sandbox is not running")
         ours, theirs = socket.socketpair()
-        answered: asyncio.Future[Cell] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Jail] = asyncio.get_running_loop().create_future()
         with theirs:
             try:
                 socket.send_fds(self._control, [b"."], [theirs.fileno()])
@@ -138,7 +138,7 @@ class Nursery:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await answered
         except TimeoutError:
-            raise CellLate(f"no cell was made within {_START_TIMEOUT_S:g} s") from None
+            raise JailLate(f"no jail was made within {_START_TIMEOUT_S:g} s") from None
 
     async def close(self) -> None:
         self._end()
@@ -165,13 +165,13 @@ class Nursery:
         if not descriptors:
             connection.close()
             if not answered.done():
-                answered.set_exception(SandboxFailed("a cell was lost before it had a program"))
+                answered.set_exception(SandboxFailed("a jail was lost before it had a program"))
             return
-        cell = Cell(connection, descriptors[0], namespaces=self._namespaces)
+        jail = Jail(connection, descriptors[0], namespaces=self._namespaces)
         if answered.done():
-            cell.close()  # nobody waits for it any more
+            jail.close()  # nobody waits for it any more
         else:
-            answered.set_result(cell)
+            answered.set_result(jail)
 
     def _end(self) -> None:
         if self._control is None:

@@ -1,6 +1,6 @@
 """Runs one program and tells how it ended. It is thrown away then, with all that the program left.
 
-It is executed inside the walls, with the standard library alone, as a process that nursery.py forked. The program is
+It is executed inside the walls, with the standard library alone, as a process that zygote.py forked. The program is
 started by the guard of agents: by Landlock it reads what programs need and writes in its folders alone, by seccomp it
 has no sockets and asks for every process that it starts.
 """
@@ -34,7 +34,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What all cells have in common."""
+    """What all jails have in common."""
 
     most_bytes: int
     """Of a program with its files."""
