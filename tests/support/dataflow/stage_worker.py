@@ -10,7 +10,7 @@ import random
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,13 +61,13 @@ def gives_up(stage: str, group_id: str) -> bool:
 class Faults:
     """How often, of a hundred tasks."""
 
-    dies_before: int = 0
+    dies_before: float = 0.0
     """The worker hands its task back, as one that died would leave it."""
-    dies_after: int = 0
+    dies_after: float = 0.0
     """It does so when its column is stored."""
-    repeats: int = 0
+    repeats: float = 0.0
     """It stores a second column of another run, with other numbers."""
-    lies: int = 0
+    lies: float = 0.0
     """It stores a column of other rows first."""
     fails_groups: bool = False
     """Whether groups that the stage gives up on are told so."""
@@ -84,13 +84,16 @@ class StageWorker:
         *,
         chance: random.Random,
         faults: Faults = Faults(),
+        dies: Callable[[Delivery], Awaitable[None]] = Delivery.nak,
         on_stored: Callable[[str, str, int], None] = lambda group_id, run, sequence: None,
     ) -> None:
+        """`dies` is told of the task that it had: by default it leaves it as a worker that died would."""
         self._bus = bus
         self._topology = topology
         self._stage = stage
         self._chance = chance
         self._faults = faults
+        self._dies = dies
         self._on_stored = on_stored
 
     async def run(self) -> None:
@@ -107,7 +110,7 @@ class StageWorker:
     async def _serve(self, delivery: Delivery) -> None:
         task = decode(delivery.payload, StageTask)
         if self._happens(self._faults.dies_before):
-            await delivery.nak()
+            await self._dies(delivery)
             return
         rows = await self._rows(task)
         await self._check_columns(task)
@@ -117,11 +120,11 @@ class StageWorker:
         if self._happens(self._faults.repeats):
             await self._store(task, rows, shift=0.5)
         if self._happens(self._faults.dies_after):
-            await delivery.nak()
+            await self._dies(delivery)
             return
         await delivery.ack_confirmed(deadline_s=_DEADLINE_S)
 
-    def _happens(self, percent: int) -> bool:
+    def _happens(self, percent: float) -> bool:
         return self._chance.random() * 100 < percent
 
     async def _rows(self, task: StageTask) -> list[Trajectory]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, StageLoad, Volume
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -313,6 +313,8 @@ instances = st.builds(
     capacity=counts,
 )
 
+stage_loads = st.builds(StageLoad, stage=names, waiting=counts, done=counts, failed=counts)
+
 
 @st.composite
 def balance_reports(draw: st.DrawFn) -> BalanceReport:
@@ -330,6 +332,7 @@ def balance_reports(draw: st.DrawFn) -> BalanceReport:
         buffered=draw(st.none() | counts),
         room=draw(st.none() | counts),
         instances=tuple(draw(st.lists(instances, max_size=3))),
+        stages=tuple(draw(st.lists(stage_loads, max_size=3))),
         branch=draw(st.sampled_from(Branch)),
         current=draw(counts),
         maintainer=draw(names),

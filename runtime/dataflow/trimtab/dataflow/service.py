@@ -247,10 +247,13 @@ class PolicyWithoutRole(ValueError):
 
 
 def groups_per_task(job: RLJob) -> dict[str, int]:
-    """By policy that learns, how many groups each task gives: one for each role it speaks in."""
+    """By policy that learns, how many groups each task gives: one for each role it speaks in. One that learns from
+    others' trajectories alone, as a critic does, needs none.
+    """
     policies = [policy.name for policy in job.spec.learning]
+    of_others = {mix.policy for mix in job.spec.data.mix if all(stream.policy != mix.policy for stream in mix.streams)}
     roles = [role.policy for role in job.spec.workflow.roles] or policies
     for policy in policies:
-        if policy not in roles:
+        if policy not in roles and policy not in of_others:
             raise PolicyWithoutRole(f"workflow.roles: no role has the policy {policy!r}; add one or remove the policy")
     return {policy: roles.count(policy) for policy in policies}

@@ -93,8 +93,10 @@ class LeasedRows:
 
     def _columns(self, sample: SampleReference, trajectory: Trajectory) -> Mapping[str, npt.NDArray[np.float32]]:
         group = self.lease.groups[sample.group]
-        if self.columns is None or not group.columns:
+        if not group.columns:
             return {}
+        if self.columns is None:
+            raise RowUnusable("it has columns, and none were read")
         return self.columns.of(sample, group, mask=model_mask(trajectory.spans), turns=trajectory.turn_rewards)
 
     def blank(self, sample: SampleReference) -> Row:
