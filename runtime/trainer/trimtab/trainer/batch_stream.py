@@ -33,6 +33,7 @@ from trimtab.fabric.wire.lease import (
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import RowLimits, StepPortion
+from trimtab.trainer.leased_columns import LeasedColumns
 from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
 _log = structlog.get_logger(__name__)
@@ -98,10 +99,12 @@ class BatchStream:
         clock: Callable[[], float],
         claims: RowClaims | None = None,
         limits: RowLimits | None = None,
+        columns_by_rows: frozenset[str] = frozenset(),
         on_set_aside: Callable[[], None] = lambda: None,
     ) -> None:
-        """Rows beyond the limits, or that cannot be read, are set aside: nothing is trained on them. Without `claims`
-        rows that were too large for a message are among these."""
+        """Rows beyond the limits, or that cannot be read, or whose columns cannot be, are set aside: nothing is trained
+        on them. Without `claims` rows that were too large for a message are among these. `columns_by_rows` are the
+        stages that may say one thing of a whole row or turn."""
         self._bus = bus
         self._subject = subject
         self._identity = identity
@@ -109,6 +112,7 @@ class BatchStream:
         self._clock = clock
         self._claims = claims
         self._limits = limits
+        self._columns_by_rows = columns_by_rows
         self._on_set_aside = on_set_aside
 
     async def portion(
@@ -179,7 +183,9 @@ class BatchStream:
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
-        leased = LeasedRows(lease=lease, advantages=self._advantages, limits=self._limits)
+        leased = LeasedRows(
+            lease=lease, advantages=self._advantages, limits=self._limits, columns=await self._columns(lease)
+        )
         redeemed = await self._redeemed({sequence: message.payload for sequence, message in stored.items()})
         rows = []
         for sample in lease.samples:
@@ -193,6 +199,16 @@ class BatchStream:
                 self._on_set_aside()
                 rows.append(leased.blank(sample))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+
+    async def _columns(self, lease: BatchLease) -> LeasedColumns | None:
+        sequences = sorted({column.sequence for group in lease.groups for column in group.columns})
+        if lease.columns_stream is None or not sequences:
+            return None
+        stored = (
+            await get_messages(self._bus, lease.columns_stream, sequences, deadline_s=_ROWS_DEADLINE_S)
+        ).complete()
+        payloads = {sequence: message.payload for sequence, message in stored.items()}
+        return LeasedColumns(payloads=payloads | await self._redeemed(payloads), by_rows=self._columns_by_rows)
 
     async def _redeemed(self, payloads: Mapping[int, bytes]) -> dict[int, bytes | WireError | ClaimUnusable]:
         """By sequence, what lies in object storage in the place of a payload, or why it cannot be had."""
