@@ -136,7 +136,10 @@ def manifest(job: str, *, batch_size: int, stages: Stages = ()) -> dict[str, obj
         "kind": "RLJob",
         "metadata": {"name": job},
         "spec": {
-            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+            "workflow": {
+                "entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn",
+                "roles": [{"name": POLICY, "policy": POLICY}],
+            },
             "data": {
                 "prompts": [{"name": "train", "jsonl": {"uri": "prompts.jsonl"}}],
                 "groupSize": GROUP_SIZE,
