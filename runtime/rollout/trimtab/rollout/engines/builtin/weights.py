@@ -198,7 +198,7 @@ def _check_fits(
     absent: Set[str] = frozenset(),
     unused: Set[str] = frozenset(),
 ) -> None:
-    """All names and shapes. Of those that are `tied` one is enough, `absent` ones may be, and `unused` ones be there."""
+    """All names and shapes. Of `tied` ones one is enough, `absent` ones may be so, and `unused` ones may be there."""
     seen = set(absent)
     for name, shape, _ in _stored(folder, with_content=False):
         if name in unused and name not in expected:
