@@ -31,6 +31,14 @@ _ALGORITHM = {
     },
     "schedule": {"type": "Cosine", "warmupSteps": 10, "decaySteps": 500, "finalFraction": 0.1},
 }
+_CRITIC = {"stage": "values", "discount": 0.99, "lambda": 0.9}
+_WITH_COLUMNS = (
+    {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "reference"}},
+    {"name": "distill", "distill": {"stage": "teacher", "rewardWeight": 0.5}, "credit": {"type": "Turn"}},
+    {"name": "ppo", "critic": _CRITIC, "credit": {"type": "Turn", "outcomeWeight": 0.5}},
+    {"name": "critic", "critic": _CRITIC, "clip": {"low": 0.5, "high": 0.5}},
+    {"name": "custom", "custom": _PLUGIN, "clip": {"low": 0.1}},
+)
 _TRAINER = {
     "replicas": 8,
     "devicesPerReplica": 8,
@@ -245,4 +253,5 @@ def variants() -> list[Manifest]:
         ),
         changed(pool("empty"), {"spec.replicas": 0}),
         changed(trainer("ppo"), {"spec.algorithm": {"name": "ppo", "clip": {}}}),
+        *(changed(trainer(f"own-{number}"), {"spec.algorithm": one}) for number, one in enumerate(_WITH_COLUMNS)),
     ]

@@ -15,6 +15,7 @@ from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory, TurnRewar
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
 from trimtab.trainer.leased_rows import LeasedRows
+from trimtab.trainer.recipes import policy_recipe
 
 GROUPS = 3
 GROUP_SIZE = 4
@@ -43,6 +44,8 @@ class Told:
     token_ids: np.ndarray[tuple[int], np.dtype[np.int32]]
     logprobs: np.ndarray[tuple[int], np.dtype[np.float32]]
     """Of what was said, one after the other."""
+    scored: np.ndarray[tuple[int], np.dtype[np.float32]]
+    """What a stage says of it: the log-probabilities under another model."""
 
     def rows(self, ends: Sequence[int], *, by_turn: bool) -> list[Trajectory]:
         """A row for each of `ends`, counts of turns in ascending order up to all: it trains the turns after those of
@@ -115,6 +118,7 @@ def told_step(seed: int) -> list[list[Told]]:
                     truncated=bool(chance.random() < 0.2),
                     token_ids=chance.integers(0, _VOCABULARY, tokens).astype(np.int32),
                     logprobs=-chance.exponential(2.5, said).astype(np.float32),
+                    scored=-np.random.default_rng([seed, group, index]).exponential(2.5, said).astype(np.float32),
                 )
             )
         groups.append(episodes)
@@ -144,14 +148,19 @@ def leased_step(
     chance = np.random.default_rng(cut_seed)
     taken: list[list[Row]] = [[] for _ in range(portions)]
     samples = tokens = trained = dealt = 0
+    rule = AdvantageRule.of(of, policy_recipe(of, folder=None))
     for number, told in enumerate(told_step(step)):
         episodes = [
             one.rows([len(one.turns)] if cut_seed is None else cut(one, chance), by_turn=by_turn) for one in told
         ]
         lease, payloads = group_lease(told, episodes, first_sequence=1 + samples)
-        leased = LeasedRows(lease=lease, advantages=AdvantageRule.of(of))
+        leased = LeasedRows(lease=lease, advantages=rule)
+        before = dict.fromkeys(range(len(told)), 0)
         for sample in lease.samples:
-            row = leased.row(sample, payloads[sample.sequence])
+            first = before[sample.episode]
+            before[sample.episode] += sample.trained_tokens
+            scored = told[sample.episode].scored[first : before[sample.episode]]
+            row = leased.row(sample, payloads[sample.sequence], {"logprobs": scored})
             if dealt % world_size == rank:
                 taken[number % portions].append(row)
             dealt += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +13,11 @@ from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchLease, Episode, SampleReference
 from trimtab.fabric.wire.spans import model_mask, token_versions
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.trainer.advantages import AdvantageRule, GroupAdvantages, RowRewards, TurnsUnknown
+from trimtab.trainer.advantages import AdvantageRule, AdvantagesUnusable, GroupAdvantages, TurnsUnknown
 from trimtab.trainer.batch import Row, RowEpisode, RowLimits, blank_row
+from trimtab.trainer.row_rewards import RowRewards
+
+_NO_COLUMNS: Mapping[str, npt.NDArray[np.float32]] = {}
 
 
 class RowUnusable(ValueError):
@@ -21,12 +25,23 @@ class RowUnusable(ValueError):
 
 
 def row_of(
-    trajectory: Trajectory, *, key: int, episode: RowEpisode, advantages: npt.NDArray[np.float32], masked: bool = False
+    trajectory: Trajectory,
+    *,
+    key: int,
+    episode: RowEpisode,
+    advantages: npt.NDArray[np.float32],
+    columns: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    masked: bool = False,
 ) -> Row:
-    """`key` is the position in the stream, `advantages` are of its trained tokens. A row that is masked has none."""
+    """`key` is the position in the stream, `advantages` and `columns` are of its trained tokens. A row that is masked
+    has none."""
     mask = model_mask(trajectory.spans)
-    aligned = np.zeros(len(mask), dtype=np.float32)
-    aligned[mask] = advantages
+
+    def aligned(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        everywhere = np.zeros(len(mask), dtype=np.float32)
+        everywhere[mask] = values
+        return everywhere
+
     return Row(
         key=key,
         episode=episode,
@@ -34,7 +49,8 @@ def row_of(
         logprobs=trajectory.token_logprobs(),
         mask=np.zeros_like(mask) if masked else mask,
         versions=token_versions(trajectory.spans),
-        advantages=aligned,
+        advantages=aligned(advantages),
+        columns={stage: aligned(values) for stage, values in (columns or {}).items()},
     )
 
 
@@ -50,27 +66,38 @@ class LeasedRows:
     def _groups(self) -> list[GroupAdvantages]:
         return [self.advantages.group(group) for group in self.lease.groups]
 
-    def row(self, sample: SampleReference, payload: bytes) -> Row:
-        """Raises WireError and RowUnusable for what would be the same on every attempt."""
+    def row(
+        self,
+        sample: SampleReference,
+        payload: bytes,
+        columns: Mapping[str, npt.NDArray[np.float32]] = _NO_COLUMNS,
+    ) -> Row:
+        """`columns` are, by stage, of its trained tokens. Raises WireError and RowUnusable for what would be the same
+        on every attempt.
+        """
         trajectory = decode(payload, Trajectory)
         assert isinstance(trajectory, Trajectory)
         self._check(trajectory, sample)
+        self._check_columns(columns, sample)
         episode = self._came_to(sample)
         rewards = RowRewards(
             reward=sample.reward,
             episode=episode,
             trained_tokens=sample.trained_tokens,
             turns=trajectory.turn_rewards,
+            logprobs=trajectory.logprobs,
+            columns=columns,
         )
         try:
             advantages = self._groups[sample.group].of(rewards)
-        except TurnsUnknown as error:
+        except (TurnsUnknown, AdvantagesUnusable) as error:
             raise RowUnusable(str(error)) from None
         return row_of(
             trajectory,
             key=sample.sequence,
             episode=self._episode(sample),
             advantages=advantages,
+            columns=columns,
             # All of an episode or nothing of it, whichever of its rows was cut short.
             masked=self.advantages.masks_truncated and episode.truncated,
         )
@@ -90,6 +117,17 @@ class LeasedRows:
             rows=came_to.rows,
             trained_tokens=came_to.trained_tokens,
         )
+
+    def _check_columns(self, columns: Mapping[str, npt.NDArray[np.float32]], sample: SampleReference) -> None:
+        missing = [stage for stage in self.advantages.columns if stage not in columns]
+        if missing:
+            raise RowUnusable(f"it has no column of {', '.join(missing)}, which its algorithm needs")
+        for stage, values in columns.items():
+            if values.shape != (sample.trained_tokens,):
+                raise RowUnusable(
+                    f"the column of {stage} has the shape {list(values.shape)}, for {sample.trained_tokens} trained"
+                    " tokens"
+                )
 
     def _check(self, trajectory: Trajectory, sample: SampleReference) -> None:
         if trajectory.trajectory_id != sample.trajectory_id:
