@@ -20,6 +20,7 @@ import numpy as np
 from tests.support.dataflow.jobs import job
 from tests.support.polling import patiently
 from trimtab.api.job import RLJob
+from trimtab.api.stage import Stage
 from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
@@ -68,10 +69,11 @@ class Simulation:
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
     make_journal: JournalMaker = Journal
+    stages: tuple[Stage, ...] = ()
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology("default", self.job.metadata.name)
+        return JobTopology("default", self.job.metadata.name, stages=tuple(stage.name for stage in self.stages))
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -92,6 +94,7 @@ class Simulation:
                 clock=time.time,
                 metrics=self.metrics,
                 make_journal=self.make_journal,
+                stages=self.stages,
             )
         )
         try:
@@ -298,13 +301,21 @@ def trajectory(
 
 @asynccontextmanager
 async def simulation(
-    settings: NatsSettings, folder: Path, *, prompts: int = 50, make_journal: JournalMaker = Journal, **fields: Any
+    settings: NatsSettings,
+    folder: Path,
+    *,
+    prompts: int = 50,
+    make_journal: JournalMaker = Journal,
+    stages: tuple[Stage, ...] = (),
+    **fields: Any,
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
-        yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)
+        yield Simulation(
+            settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal, stages=stages
+        )
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.dataflow.books import GROUP, Feed, header, ledger
 from tests.support.dataflow.jobs import job
+from tests.support.dataflow.stages import column, stage
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
@@ -14,7 +15,7 @@ from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.metrics import Metrics
-from trimtab.fabric.wire.balance import Branch
+from trimtab.fabric.wire.balance import Branch, StageLoad
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
@@ -169,3 +170,26 @@ def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
     feed.ledger.apply(granted)
     groups = feed.ledger.trainers["solver"].allotments(1)
     assert step_progress(feed.ledger, JOB, policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0
+
+
+def test_a_report_has_a_line_for_each_stage_that_its_rows_go_through() -> None:
+    stages = (stage("reference"), stage("grade", "Reward", needs=["reference"]), stage("other", rows=["judge"]))
+    feed = Feed(ledger(policies={"solver": 1, "judge": 1}, stages=stages))
+    feed.issue(4)
+    for task in range(4):
+        feed.complete(task)
+    ids = [tuple(f"t{task}.solver.{index}.0" for index in range(GROUP)) for task in range(4)]
+    feed.ledger.column_arrived(1, column("reference", "t0.solver", ids[0]))
+    mark = Mark.of(feed.ledger, "solver", now=10.0)
+    feed.ledger.column_arrived(2, column("reference", "t1.solver", ids[1]))
+    feed.ledger.column_arrived(3, column("reference", "t2.solver", ids[2], error="engine.dead"))
+    feed.ledger.column_arrived(4, column("grade", "t0.solver", ids[0], rewards=[0.0, 1.0]))
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    report = balance_report(
+        feed.ledger, job(policies=2), policy="solver", since=mark, until=until, members=[], ready_s={}
+    )
+    assert report.stages == (
+        StageLoad(stage="reference", waiting=1, done=1, failed=1),
+        StageLoad(stage="grade", waiting=1, done=1, failed=0),
+    )
+    assert decode(encode(report), type(report)) == report

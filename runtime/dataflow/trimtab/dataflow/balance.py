@@ -10,7 +10,7 @@ from trimtab.api.job import RLJob
 from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward, mean_reward_parts
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.fabric.three_zones import three_zones
-from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
+from trimtab.fabric.wire.balance import BalanceReport, Instance, StageLoad, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 from trimtab.fabric.wire.progress import MAX_PART_NAMES, StepProgress
 
@@ -30,6 +30,8 @@ class Mark:
     replayed_samples: int
     consumed_tokens: int
     dropped_groups: int
+    stages_done: Mapping[str, int]
+    stages_failed: Mapping[str, int]
     at: float
 
     @classmethod
@@ -45,6 +47,8 @@ class Mark:
             replayed_samples=books.replayed_samples,
             consumed_tokens=books.consumed_tokens,
             dropped_groups=books.dropped_groups,
+            stages_done=dict(ledger.stages.done),
+            stages_failed=dict(ledger.stages.failed),
             at=now,
         )
 
@@ -154,11 +158,26 @@ def balance_report(
         buffered=buffered_samples(ledger, job, policy),
         room=room_samples(job, policy),
         instances=instances,
+        stages=_stage_loads(ledger, policy, since=since, until=until),
         branch=branch,
         current=len(instances),
         maintainer=maintainer,
         target=target if maintainer == "ThreeZone" else None,
         at=until.at,
+    )
+
+
+def _stage_loads(ledger: Ledger, policy: str, *, since: Mark, until: Mark) -> tuple[StageLoad, ...]:
+    taken = ledger.trainers[policy].buffers
+    return tuple(
+        StageLoad(
+            stage=name,
+            waiting=ledger.stages.waiting(name),
+            done=until.stages_done.get(name, 0) - since.stages_done.get(name, 0),
+            failed=until.stages_failed.get(name, 0) - since.stages_failed.get(name, 0),
+        )
+        for name in ledger.stages.graph.stages
+        if any(ledger.stages.graph.applies(name, stream) for stream in taken)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import structlog
 from trimtab.api.data import Data, Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
+from trimtab.api.stage import Stage
 from trimtab.dataflow.batches import BatchServer
 from trimtab.dataflow.curators.registry import CuratorState, make_curator
 from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
@@ -31,6 +32,9 @@ from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.registry import make_selection
+from trimtab.dataflow.stage_intake import ColumnIntake
+from trimtab.dataflow.stage_issuer import StageIssuer
+from trimtab.dataflow.stage_metrics import StageMetrics
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
@@ -67,6 +71,7 @@ async def run_dataflow(
     metrics: Metrics,
     object_store: ObjectStoreSettings | None = None,
     scratch: Path | None = None,
+    stages: Sequence[Stage] = (),
     make_journal: JournalMaker = Journal,
 ) -> None:
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
@@ -102,9 +107,10 @@ async def run_dataflow(
         seed=data.seed,
         has_filters=data.filter != Filter(),
         witness=curator,
+        stages=stages,
     )
     set_aside = SetAsideRecords(metrics)
-    set_aside.watch("ledger", "trajectories")
+    set_aside.watch("ledger", "trajectories", *(("columns",) if stages else ()))
     journal = make_journal(
         bus, topology, incarnation=incarnation, key=journal_key, on_foreign=partial(set_aside.note, "ledger")
     )
@@ -121,6 +127,7 @@ async def run_dataflow(
     batches = BatchServer(
         books,
         stream=topology.trajectories.name,
+        columns_stream=topology.columns.name if stages else None,
         clock=clock,
         max_steps=job.spec.max_steps,
         finish=Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic),
@@ -156,11 +163,24 @@ async def run_dataflow(
                 bus,
                 books,
                 stream=topology.trajectories.name,
-                after_sequence=seen,
+                after_sequence=seen.trajectories,
                 on_unreadable=partial(set_aside.note, "trajectories"),
             )
             loops.create_task(intake.run())
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
+            if stages:
+                stage_metrics = StageMetrics(metrics)
+                stage_metrics.watch(ledger.stages)
+                columns = ColumnIntake(
+                    bus,
+                    books,
+                    stage_metrics,
+                    stream=topology.columns.name,
+                    after_sequence=seen.columns,
+                    on_unreadable=partial(set_aside.note, "columns"),
+                )
+                loops.create_task(columns.run())
+                loops.create_task(StageIssuer(bus, topology, job, prompts, books, clock=clock).run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())
             loops.create_task(_compact(books, curator_state))
@@ -227,10 +247,13 @@ class PolicyWithoutRole(ValueError):
 
 
 def groups_per_task(job: RLJob) -> dict[str, int]:
-    """By policy that learns, how many groups each task gives: one for each role it speaks in."""
+    """By policy that learns, how many groups each task gives: one for each role it speaks in. One that learns from
+    others' trajectories alone, as a critic does, needs none.
+    """
     policies = [policy.name for policy in job.spec.learning]
+    of_others = {mix.policy for mix in job.spec.data.mix if all(stream.policy != mix.policy for stream in mix.streams)}
     roles = [role.policy for role in job.spec.workflow.roles] or policies
     for policy in policies:
-        if policy not in roles:
+        if policy not in roles and policy not in of_others:
             raise PolicyWithoutRole(f"workflow.roles: no role has the policy {policy!r}; add one or remove the policy")
     return {policy: roles.count(policy) for policy in policies}

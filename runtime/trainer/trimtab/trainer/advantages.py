@@ -111,8 +111,10 @@ class TurnAdvantages:
 
     def of(self, row: RowRewards) -> npt.NDArray[np.float32]:
         """Of each trained token of the row. Raises TurnsUnknown."""
-        places = {turn: place for place, turn in enumerate(row.episode.turns)}
-        if any(turn not in places for turn in row.turns):
+        # What a turn earned is the lease's word: a stage may have replaced what the row says of it.
+        places = {(turn.number, turn.tokens): place for place, turn in enumerate(row.episode.turns)}
+        own = [(turn.number, turn.tokens) for turn in row.turns]
+        if any(turn not in places for turn in own):
             raise TurnsUnknown("it has turns that its episode does not have")
         tokens = [turn.tokens for turn in row.turns]
         if sum(tokens) != row.trained_tokens:
@@ -122,7 +124,7 @@ class TurnAdvantages:
             )
         outcome = self.rule.shaped(row.reward, row.episode)
         values = returns(row.episode.turns, outcome=outcome, credit=self.rule.credit)
-        advantages = [self.baselines.advantage(values[places[turn]], place=places[turn]) for turn in row.turns]
+        advantages = [self.baselines.advantage(values[places[turn]], place=places[turn]) for turn in own]
         return np.repeat(np.array(advantages, dtype=np.float32), tokens)
 
 

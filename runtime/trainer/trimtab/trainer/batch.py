@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -74,8 +74,8 @@ def sole_row(index: int, mask: npt.NDArray[np.bool_], *, group: str = "") -> Row
     return RowEpisode(group=group, index=index, rows=1, trained_tokens=int(mask.sum()))
 
 
-def blank_row(key: int, episode: RowEpisode) -> Row:
-    """One token that is read and not trained."""
+def blank_row(key: int, episode: RowEpisode, *, stages: Iterable[str] = ()) -> Row:
+    """One token that is read and not trained, with columns of these stages."""
     return Row(
         key=key,
         episode=episode,
@@ -84,6 +84,7 @@ def blank_row(key: int, episode: RowEpisode) -> Row:
         mask=np.zeros(1, dtype=np.bool_),
         versions=np.zeros(1, dtype=np.int64),
         advantages=np.zeros(1, dtype=np.float32),
+        columns={stage: np.zeros(1, dtype=np.float32) for stage in stages},
     )
 
 

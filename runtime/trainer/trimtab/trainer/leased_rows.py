@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,8 @@ from trimtab.fabric.wire.spans import model_mask, token_versions
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.trainer.advantages import AdvantageRule, AdvantagesUnusable, GroupAdvantages, TurnsUnknown
 from trimtab.trainer.batch import Row, RowEpisode, RowLimits, blank_row
+from trimtab.trainer.leased_columns import ColumnUnusable, LeasedColumns
 from trimtab.trainer.row_rewards import RowRewards
-
-_NO_COLUMNS: Mapping[str, npt.NDArray[np.float32]] = {}
 
 
 class RowUnusable(ValueError):
@@ -30,18 +30,16 @@ def row_of(
     key: int,
     episode: RowEpisode,
     advantages: npt.NDArray[np.float32],
-    columns: Mapping[str, npt.NDArray[np.float32]] | None = None,
     masked: bool = False,
+    columns: Mapping[str, npt.NDArray[np.float32]] = MappingProxyType({}),
+    column_versions: Mapping[str, int] = MappingProxyType({}),
 ) -> Row:
-    """`key` is the position in the stream, `advantages` and `columns` are of its trained tokens. A row that is masked
-    has none."""
+    """`key` is the position in the stream, `advantages` are of its trained tokens, `columns` of all its tokens. A row
+    that is masked has none that are trained.
+    """
     mask = model_mask(trajectory.spans)
-
-    def aligned(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        everywhere = np.zeros(len(mask), dtype=np.float32)
-        everywhere[mask] = values
-        return everywhere
-
+    aligned = np.zeros(len(mask), dtype=np.float32)
+    aligned[mask] = advantages
     return Row(
         key=key,
         episode=episode,
@@ -49,8 +47,9 @@ def row_of(
         logprobs=trajectory.token_logprobs(),
         mask=np.zeros_like(mask) if masked else mask,
         versions=token_versions(trajectory.spans),
-        advantages=aligned(advantages),
-        columns={stage: aligned(values) for stage, values in (columns or {}).items()},
+        advantages=aligned,
+        columns={stage: np.zeros_like(values) for stage, values in columns.items()} if masked else columns,
+        column_versions=column_versions,
     )
 
 
@@ -61,32 +60,27 @@ class LeasedRows:
     lease: BatchLease
     advantages: AdvantageRule
     limits: RowLimits | None = None
+    columns: LeasedColumns | None = None
+    """Absent where the lease has none."""
 
     @cached_property
     def _groups(self) -> list[GroupAdvantages]:
         return [self.advantages.group(group) for group in self.lease.groups]
 
-    def row(
-        self,
-        sample: SampleReference,
-        payload: bytes,
-        columns: Mapping[str, npt.NDArray[np.float32]] = _NO_COLUMNS,
-    ) -> Row:
-        """`columns` are, by stage, of its trained tokens. Raises WireError and RowUnusable for what would be the same
-        on every attempt.
-        """
+    def row(self, sample: SampleReference, payload: bytes) -> Row:
+        """Raises WireError and RowUnusable for what would be the same on every attempt."""
         trajectory = decode(payload, Trajectory)
         assert isinstance(trajectory, Trajectory)
         self._check(trajectory, sample)
-        self._check_columns(columns, sample)
-        episode = self._came_to(sample)
+        episode, mask = self._came_to(sample), model_mask(trajectory.spans)
+        columns = self._columns(sample, trajectory)
         rewards = RowRewards(
             reward=sample.reward,
             episode=episode,
             trained_tokens=sample.trained_tokens,
             turns=trajectory.turn_rewards,
             logprobs=trajectory.logprobs,
-            columns=columns,
+            columns={stage: values[mask] for stage, values in columns.items()},
         )
         try:
             advantages = self._groups[sample.group].of(rewards)
@@ -97,14 +91,30 @@ class LeasedRows:
             key=sample.sequence,
             episode=self._episode(sample),
             advantages=advantages,
-            columns=columns,
             # All of an episode or nothing of it, whichever of its rows was cut short.
             masked=self.advantages.masks_truncated and episode.truncated,
+            columns=columns,
+            column_versions={} if self.columns is None else self.columns.versions(self.lease.groups[sample.group]),
         )
+
+    def _columns(self, sample: SampleReference, trajectory: Trajectory) -> Mapping[str, npt.NDArray[np.float32]]:
+        group = self.lease.groups[sample.group]
+        there = {column.stage for column in group.columns}
+        if missing := [stage for stage in self.advantages.columns if stage not in there]:
+            raise RowUnusable(f"it has no column of {', '.join(missing)}, which its algorithm needs")
+        if not group.columns:
+            return {}
+        if self.columns is None:
+            raise RowUnusable("it has columns, and none were read")
+        try:
+            return self.columns.of(sample, group, mask=model_mask(trajectory.spans), turns=trajectory.turn_rewards)
+        except ColumnUnusable as error:
+            raise RowUnusable(str(error)) from None
 
     def blank(self, sample: SampleReference) -> Row:
         """In place of a row that cannot be used: nothing of it is trained, and the step has what was granted."""
-        return blank_row(sample.sequence, self._episode(sample))
+        stages = [column.stage for column in self.lease.groups[sample.group].columns]
+        return blank_row(sample.sequence, self._episode(sample), stages=stages)
 
     def _came_to(self, sample: SampleReference) -> Episode:
         return self.lease.groups[sample.group].episodes[sample.episode]
@@ -117,17 +127,6 @@ class LeasedRows:
             rows=came_to.rows,
             trained_tokens=came_to.trained_tokens,
         )
-
-    def _check_columns(self, columns: Mapping[str, npt.NDArray[np.float32]], sample: SampleReference) -> None:
-        missing = [stage for stage in self.advantages.columns if stage not in columns]
-        if missing:
-            raise RowUnusable(f"it has no column of {', '.join(missing)}, which its algorithm needs")
-        for stage, values in columns.items():
-            if values.shape != (sample.trained_tokens,):
-                raise RowUnusable(
-                    f"the column of {stage} has the shape {list(values.shape)}, for {sample.trained_tokens} trained"
-                    " tokens"
-                )
 
     def _check(self, trajectory: Trajectory, sample: SampleReference) -> None:
         if trajectory.trajectory_id != sample.trajectory_id:
