@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, trainer
+from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, staged_job, trainer
 
 _SECRET = {"name": "keys", "key": "token"}
 _TEMPLATE = {"metadata": {"labels": {"team": "rl"}}, "spec": {"nodeSelector": {"gpu": "h200"}, "anything": ["goes", 1]}}
@@ -88,6 +88,7 @@ _POOL = {
         "startupTimeoutSeconds": 600,
         "requestTimeoutSeconds": 120,
     },
+    "rollouts": True,
     "maxConcurrency": 128,
     "gracePeriodSeconds": 120,
     "resources": _RESOURCES,
@@ -183,6 +184,19 @@ def complete_job() -> Manifest:
             "spec.pools.1": {"name": "spot", **_POOL},
             "spec.pools.0.engines": [{"policy": "solver"}, {"policy": "verifier"}, _ASKED],
             "spec.pools.0.engine": {"name": "openai", "url": "https://llm/v1", "model": "m", "apiKeySecret": _SECRET},
+            "spec.stages": [
+                {
+                    "name": "own",
+                    "computes": "Custom",
+                    "needs": [],
+                    "rows": ["solver"],
+                    "policy": "judge",
+                    "plugin": _PLUGIN,
+                    "per": "Row",
+                    "pool": "spot",
+                    "timeoutSeconds": 60,
+                }
+            ],
             "spec.autoscaling": {
                 "mode": "Auto",
                 "maintainer": {
@@ -245,6 +259,7 @@ def variants() -> list[Manifest]:
             job("curriculum"), {"spec.data.curator.curriculum": {"start": 0.1, "steps": 10, "difficultyColumn": "d"}}
         ),
         changed(job("own-curator"), {"spec.data.curator.custom": _PLUGIN, "spec.workflow.source.path": "code"}),
+        staged_job(),
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),

@@ -10,6 +10,7 @@ from typing import Any
 Manifest = dict[str, Any]
 
 REMOVED = object()
+_AFTER = {"needs": ["reference"]}
 
 
 def job(name: str = "arithmetic") -> Manifest:
@@ -25,6 +26,25 @@ def job(name: str = "arithmetic") -> Manifest:
                 {"name": "verifier", "model": {"uri": "/models/verifier"}},
             ],
             "pools": [{"name": "home", "replicas": 2}, {"name": "spot"}],
+        },
+    )
+
+
+def staged_job(name: str = "staged") -> Manifest:
+    """A reference of its own pool, a critic that learns from the solver's rows, and a judge that needs the first."""
+    return changed(
+        job(name),
+        {
+            "spec.workflow.roles": [{"name": "solver", "policy": "solver"}],
+            "spec.policies.1": {"name": "critic", "model": {"uri": "/models/critic"}},
+            "spec.policies.2": {"name": "reference", "model": {"uri": "/models/solver"}, "frozen": True},
+            "spec.data.mix": [{"policy": "critic", "streams": [{"policy": "solver"}]}],
+            "spec.pools.1": {"name": "spot", "rollouts": False},
+            "spec.stages": [
+                {"name": "reference", "computes": "Logprobs", "policy": "reference", "pool": "spot"},
+                {"name": "values", "computes": "Values", "policy": "critic"},
+                {"name": "judge", "computes": "Reward", "plugin": {"entrypoint": "team.judges:Own"}, **_AFTER},
+            ],
         },
     )
 
@@ -47,6 +67,8 @@ def changed(manifest: Manifest, changes: dict[str, Any]) -> Manifest:
             target = target[step] if isinstance(step, int) else target.setdefault(step, {})
         if value is REMOVED:
             del target[last]
+        elif isinstance(target, list) and last == len(target):
+            target.append(value)
         else:
             target[last] = value
     return out
@@ -67,6 +89,10 @@ def _object(kind: str, name: str, spec: dict[str, Any]) -> Manifest:
 
 def _job(case: str, field: str, changes: dict[str, Any]) -> Bad:
     return Bad(case, field, changed(job(), changes))
+
+
+def _staged(case: str, field: str, changes: dict[str, Any]) -> Bad:
+    return Bad(case, field, changed(staged_job(), changes))
 
 
 def _pool(case: str, field: str, changes: dict[str, Any]) -> Bad:
@@ -242,6 +268,32 @@ BAD_MANIFESTS = [
         "spec.data.mix",
         {"spec.data.mix": [{"policy": "solver", "streams": [{"policy": "critic"}]}]},
     ),
+    _staged("stage-twice", "spec.stages[1]", {"spec.stages.1.name": "reference"}),
+    _staged("stage-needs-a-later-one", "spec.stages", {"spec.stages.0.needs": ["judge"]}),
+    _staged("stage-needs-itself", "spec.stages", {"spec.stages.0.needs": ["reference"]}),
+    _staged("stage-needs-nobody", "spec.stages", {"spec.stages.2.needs": ["verdict"]}),
+    _staged("stage-needs-twice", "spec.stages[2].needs[1]", {"spec.stages.2.needs": ["reference", "reference"]}),
+    _staged("stage-of-no-policy", "spec.stages", {"spec.stages.0.policy": "teacher"}),
+    _staged("stage-in-no-pool", "spec.stages", {"spec.stages.0.pool": "far"}),
+    _staged("stage-of-nothing", "spec.stages[0].computes", {"spec.stages.0.computes": "Entropy"}),
+    _staged("stage-without-policy", "spec.stages[0].policy", {"spec.stages.0.policy": REMOVED}),
+    _staged("stage-without-plugin", "spec.stages[2].plugin", {"spec.stages.2.plugin": REMOVED}),
+    _staged("stage-of-frozen-rows", "spec.stages", {"spec.stages.0.rows": ["reference"]}),
+    _staged("stage-of-rows-of-no-role", "spec.stages", {"spec.stages.0.rows": ["critic"]}),
+    _staged("stage-asks-a-policy-without-engine", "spec.pools", {"spec.pools.0.engines": [{"policy": "solver"}]}),
+    _staged("stage-pool-without-engine", "spec.pools", {"spec.pools.1.engines": [{"policy": "solver"}]}),
+    _staged("values-of-sglang", "spec.stages", {"spec.pools.0.engine.name": "sglang"}),
+    _staged(
+        "logprobs-of-an-endpoint",
+        "spec.stages",
+        {"spec.pools.1.engines": [{**_ASKED, "policy": "reference"}]},
+    ),
+    _staged("stage-of-a-bare-policy", "spec.policies", {"spec.policies.2.model": REMOVED}),
+    _staged("no-rollouts", "spec.pools", {"spec.pools.0.rollouts": False}),
+    _staged("idle-stage-pool", "spec.pools", {"spec.stages.0.pool": "home"}),
+    _staged("stages-without-roles", "spec.workflow.roles", {"spec.workflow.roles": []}),
+    _staged("learner-without-samples", "spec.workflow.roles", {"spec.data.mix": []}),
+    _staged("stream-without-role", "spec.data.mix", {"spec.data.mix.0.streams.1": {"policy": "critic"}}),
     _job("dotted-name", "metadata.name", {"metadata.name": "my.job"}),
     _job("digit-first-name", "metadata.name", {"metadata.name": "7b-run"}),
     _job("upper-case-name", "metadata.name", {"metadata.name": "MyJob"}),
