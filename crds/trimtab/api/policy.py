@@ -51,6 +51,13 @@ class Policy(ApiModel):
             ".lora",
         ),
         Rule(
+            "!(has(self.algorithm.kl.stage) || has(self.algorithm.distill)) || "
+            "(self.sampling.topP == 1.0 && self.sampling.topK <= 0 && self.sampling.minP == 0.0)",
+            "topP, topK and minP do not apply with algorithm.kl.stage and distill: a stage's log-probabilities are of "
+            "all tokens",
+            ".sampling",
+        ),
+        Rule(
             "has(self.lora) == has(oldSelf.lora)",
             "lora is immutable: its checkpoints are of adapters, or of the model; create a new RLJob",
             ".lora",

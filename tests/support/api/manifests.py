@@ -143,6 +143,39 @@ _BAD_ALGORITHMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("custom-form", ".custom.entrypoint", {"name": "custom", "custom": {"entrypoint": "a.b"}}),
 )
 
+_KL = {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "reference"}}
+_TO_CRITIC = {"name": "critic", "critic": _CRITIC}
+_BAD_COLUMNS: tuple[tuple[str, str, int, dict[str, Any], dict[str, Any]], ...] = (
+    ("of-nobody", "spec.policies", 0, {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "other"}}, {}),
+    ("of-another-kind", "spec.policies", 0, {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "values"}}, {}),
+    ("teacher-of-another-kind", "spec.policies", 0, {"name": "distill", "distill": {"stage": "judge"}}, {}),
+    ("values-of-another-kind", "spec.policies", 0, {"name": "ppo", "critic": {"stage": "reference"}}, {}),
+    (
+        "of-other-rows",
+        "spec.stages",
+        0,
+        _KL,
+        {
+            "spec.workflow.roles.1": {"name": "helper", "policy": "critic"},
+            "spec.stages.0.rows": ["critic"],
+        },
+    ),
+    (
+        "of-other-mixed-rows",
+        "spec.stages",
+        1,
+        _TO_CRITIC,
+        {
+            "spec.policies.3": {"name": "helper", "model": {"uri": "/m"}},
+            "spec.workflow.roles.1": {"name": "helper", "policy": "helper"},
+            "spec.stages.1.rows": ["helper"],
+        },
+    ),
+    ("critic-speaks", "spec.workflow.roles", 1, _TO_CRITIC, {"spec.workflow.roles.0.policy": "critic"}),
+    ("critic-has-no-logprobs", "spec.stages", 1, _TO_CRITIC, {"spec.stages.0.policy": "critic"}),
+    ("of-some-tokens", "spec.policies[0].sampling", 0, _KL, {"spec.policies.0.sampling": {"topK": 20}}),
+)
+
 BAD_MANIFESTS = [
     # What must be there.
     _job("no-spec", "spec", {"spec": REMOVED}),
@@ -267,6 +300,10 @@ BAD_MANIFESTS = [
         "unknown-mix-stream",
         "spec.data.mix",
         {"spec.data.mix": [{"policy": "solver", "streams": [{"policy": "critic"}]}]},
+    ),
+    *(
+        _staged(f"column-{case}", field, {f"spec.policies.{policy}.algorithm": algorithm, **more})
+        for case, field, policy, algorithm, more in _BAD_COLUMNS
     ),
     _staged("stage-twice", "spec.stages[1]", {"spec.stages.1.name": "reference"}),
     _staged("stage-needs-a-later-one", "spec.stages", {"spec.stages.0.needs": ["judge"]}),
