@@ -170,6 +170,7 @@ def _train(
         clock=time.time,
         claims=RowClaims(connections.store),
         limits=learner.row_limits,
+        columns_by_rows=frozenset(stage.name for stage in pod.job.spec.stages if stage.computes == "Custom"),
         on_set_aside=partial(set_aside.note, "trajectories"),
     )
     background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
