@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
+from trimtab.api.column_rules import COLUMN_RULES
 from trimtab.api.conditions import Conditions, LastError
 from trimtab.api.data import Data
 from trimtab.api.evaluation import Evaluation, EvaluationResult
@@ -44,6 +45,7 @@ class RLJobSpec(ApiModel):
 
     rules = (
         *STAGE_RULES,
+        *COLUMN_RULES,
         Rule(
             "self.policies.exists(policy, !policy.frozen)",
             "at least one policy must learn: not all of them may be frozen",

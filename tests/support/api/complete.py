@@ -31,6 +31,15 @@ _ALGORITHM = {
     },
     "schedule": {"type": "Cosine", "warmupSteps": 10, "decaySteps": 500, "finalFraction": 0.1},
 }
+_CRITIC = {"stage": "values", "discount": 0.99, "lambda": 0.9}
+_STAGED_KL = {"coefficient": 0.1, "stage": "reference"}
+_WITH_COLUMNS = (
+    {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "reference"}},
+    {"name": "distill", "distill": {"stage": "teacher", "rewardWeight": 0.5}, "credit": {"type": "Turn"}},
+    {"name": "ppo", "critic": _CRITIC, "credit": {"type": "Turn", "outcomeWeight": 0.5}},
+    {"name": "critic", "critic": _CRITIC, "clip": {"low": 0.5, "high": 0.5}},
+    {"name": "custom", "custom": _PLUGIN, "clip": {"low": 0.1}},
+)
 _TRAINER = {
     "replicas": 8,
     "devicesPerReplica": 8,
@@ -252,6 +261,14 @@ def variants() -> list[Manifest]:
         ),
         changed(job("own-curator"), {"spec.data.curator.custom": _PLUGIN, "spec.workflow.source.path": "code"}),
         staged_job(),
+        changed(
+            staged_job("two-models"),
+            {
+                "spec.policies.0.algorithm": {"name": "ppo", "critic": _CRITIC, "kl": _STAGED_KL},
+                "spec.policies.1.algorithm": {"name": "critic", "critic": _CRITIC},
+                "spec.stages.1.rows": ["solver"],
+            },
+        ),
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
@@ -260,4 +277,5 @@ def variants() -> list[Manifest]:
         ),
         changed(pool("empty"), {"spec.replicas": 0}),
         changed(trainer("ppo"), {"spec.algorithm": {"name": "ppo", "clip": {}}}),
+        *(changed(trainer(f"own-{number}"), {"spec.algorithm": one}) for number, one in enumerate(_WITH_COLUMNS)),
     ]

@@ -32,7 +32,8 @@ def policy(**trainer: Any) -> Policy:
 
 
 def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
-    generator = np.random.default_rng(seed)
+    """With a column of log-probabilities and one of values, for algorithms that ask for them."""
+    generator, stages = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     made = []
     for number in range(count):
         length = int(generator.integers(3, 20))
@@ -47,6 +48,10 @@ def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
                 mask=mask,
                 versions=np.where(mask, version, -1),
                 advantages=np.full(length, generator.normal(), dtype=np.float32),
+                columns={
+                    "logprobs": np.where(mask, -stages.exponential(2.5, length), 0.0).astype(np.float32),
+                    "values": np.where(mask, stages.normal(0.0, 1.0, length), 0.0).astype(np.float32),
+                },
             )
         )
     return made

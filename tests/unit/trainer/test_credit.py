@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group
 from trimtab.fabric.wire.trajectory import TurnReward
-from trimtab.trainer.advantages import AdvantageRule, RowRewards, TurnsUnknown
+from trimtab.trainer.advantages import AdvantageRule, TurnsUnknown
+from trimtab.trainer.row_rewards import RowRewards
 
 rewards = st.floats(-10, 10, allow_nan=False).map(lambda value: round(value, 3))
 told_turns = st.lists(st.tuples(st.integers(1, 5), rewards), min_size=1, max_size=5)

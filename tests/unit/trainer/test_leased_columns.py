@@ -50,6 +50,7 @@ class Joined:
             {"name": "solver", "model": {"uri": "m"}, "algorithm": {"name": "drgrpo", **algorithm}}
         )
         columns = LeasedColumns(
+            computed_with={AT: 4},
             payloads={AT: payload if payload is not None else encode(self.column())},
             by_rows=frozenset({"reference"}) if by_rows else frozenset(),
         )
@@ -161,3 +162,23 @@ def test_rows_of_a_lease_without_columns_have_none() -> None:
     sample = plain.samples[0]
     row = LeasedRows(lease=plain, advantages=joined.leased.advantages).row(sample, joined.payloads[sample.sequence])
     assert dict(row.columns) == {}
+
+
+def test_a_row_knows_which_version_computed_its_column() -> None:
+    joined = Joined()
+    sample = joined.lease.samples[0]
+    assert joined.leased.row(sample, joined.payloads[sample.sequence]).column_versions == {"reference": 4}
+
+
+def test_a_row_without_the_column_that_its_algorithm_needs_is_set_aside() -> None:
+    joined = Joined(kl={"coefficient": 0.1, "stage": "another"})
+    sample = joined.lease.samples[0]
+    with pytest.raises(RowUnusable, match="it has no column of another, which its algorithm needs"):
+        joined.leased.row(sample, joined.payloads[sample.sequence])
+
+
+def test_advantages_are_made_of_the_column_of_the_row() -> None:
+    joined = Joined(name="distill", distill={"stage": "reference"})
+    sample = joined.lease.samples[1]
+    row = joined.leased.row(sample, joined.payloads[sample.sequence])
+    np.testing.assert_allclose(row.advantages[row.mask], [2.0 + 0.2, 3.0 + 0.3], rtol=1e-6)

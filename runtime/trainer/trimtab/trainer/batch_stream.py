@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -12,12 +12,13 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.direct_get import StoredMessage, get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.column import parse_column_headers
 from trimtab.fabric.wire.envelope import decode, encode, kind_of
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
@@ -208,7 +209,11 @@ class BatchStream:
             await get_messages(self._bus, lease.columns_stream, sequences, deadline_s=_ROWS_DEADLINE_S)
         ).complete()
         payloads = {sequence: message.payload for sequence, message in stored.items()}
-        return LeasedColumns(payloads=payloads | await self._redeemed(payloads), by_rows=self._columns_by_rows)
+        return LeasedColumns(
+            payloads=payloads | await self._redeemed(payloads),
+            computed_with=_versions(stored.values()),
+            by_rows=self._columns_by_rows,
+        )
 
     async def _redeemed(self, payloads: Mapping[int, bytes]) -> dict[int, bytes | WireError | ClaimUnusable]:
         """By sequence, what lies in object storage in the place of a payload, or why it cannot be had."""
@@ -259,6 +264,21 @@ class BatchStream:
         answer = decode(reply.payload, LeaseAcked, LeaseRefused)
         if isinstance(answer, LeaseRefused):
             raise StepRefused(answer)
+
+
+def _versions(columns: Iterable[StoredMessage]) -> dict[int, int]:
+    """By sequence, of the weights that computed a column. They are measured and decide nothing: what has a header that
+    cannot be read is left out.
+    """
+    found: dict[int, int] = {}
+    for column in columns:
+        try:
+            oldest = parse_column_headers(column.headers).oldest_version
+        except WireError:
+            continue
+        if oldest is not None:
+            found[column.sequence] = oldest
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

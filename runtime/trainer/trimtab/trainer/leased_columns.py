@@ -30,6 +30,8 @@ class LeasedColumns:
 
     payloads: Mapping[int, bytes | Exception]
     """By sequence, or why there is none."""
+    computed_with: Mapping[int, int] = field(default_factory=dict)
+    """By sequence, the oldest version of the weights that computed it, where they are of a policy that learns."""
     by_rows: frozenset[str] = frozenset()
     """Stages whose columns may have one number for a row, or for a turn, in place of one for each trained token."""
     _read: dict[int, tuple[Column, Mapping[str, Numbers]] | ColumnUnusable] = field(
@@ -56,6 +58,14 @@ class LeasedColumns:
             aligned[mask] = self._per_token(reference, rows[sample.trajectory_id], int(mask.sum()), turns)
             found[reference.stage] = aligned
         return found
+
+    def versions(self, group: Group) -> dict[str, int]:
+        """By stage, of the weights that computed its column."""
+        return {
+            column.stage: self.computed_with[column.sequence]
+            for column in group.columns
+            if column.sequence in self.computed_with
+        }
 
     def _column(self, reference: ColumnReference) -> tuple[Column, Mapping[str, Numbers]]:
         if reference.sequence not in self._read:
