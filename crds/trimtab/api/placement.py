@@ -1,4 +1,4 @@
-"""What the pods of a pool have to do: whether they run episodes, which stages they run, and which policies these ask."""
+"""What the pods of a pool have to do: which stages they run, and which policies these and their episodes ask."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ STAGE_RULES = (
     ),
     Rule(
         f"{_COMMON}.all(common, self.pools.all(pool, {_COVERED}))",
-        "pools[].engines must have every policy that the pool's roles and stages ask: an episode has all its roles, and "
-        "a stage its policy, in one pod",
+        "pools[].engines must have every policy that the pool's roles and stages ask: an episode has all its roles, "
+        "and a stage its policy, in one pod",
         ".pools",
         told=_UNCOVERED,
     ),
@@ -131,6 +131,22 @@ STAGE_RULES = (
         "(stage.computes == 'Logprobs')",
         engine="pool.engine.name != 'openai'",
         message=LOGPROBS_ENGINE,
+    ),
+    Rule(
+        f"[self.stages.filter(stage, has(stage.policy) && {_ASKS_VALUES}).map(stage, stage.policy)].all(valued, "
+        "self.workflow.roles.all(role, !(role.policy in valued)) && self.stages.all(stage, "
+        f"!has(stage.policy) || !(stage.policy in valued) || {_ASKS_VALUES}))",
+        "a policy that stages ask for values has a value head in place of its words: it can have no role in "
+        "workflow.roles, and no other stage can ask it",
+        ".stages",
+    ),
+    Rule(
+        f"{_FROZEN}.all(frozen, [self.policies.filter(policy, policy.algorithm.credit.type == 'Turn')"
+        f".map(policy, policy.name)].all(by_turns, [{_PLAYED}].all(played, self.stages.all(stage, "
+        "stage.computes != 'TurnRewards' || (size(stage.rows) > 0 ? stage.rows : played)"
+        ".all(row, row in by_turns || row in frozen)))))",
+        "stages that compute TurnRewards need rows of policies with algorithm.credit.type Turn: others have no turns",
+        ".stages",
     ),
     Rule(
         f"[{_PLAYED}].all(played, self.data.mix.all(mix, mix.streams.all(stream, stream.policy in played)))",

@@ -11,13 +11,13 @@ from pydantic.alias_generators import to_camel
 
 from trimtab.api.engine import EngineName
 from trimtab.api.job import RLJobSpec
-from trimtab.api.placement import policies_of
+from trimtab.api.placement import policies_of, stages_of
 from trimtab.api.pod_template import only_commands
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 
 # Field names with dots; lists are looked into element by element. What is at its default is not asked for.
-_JOB = ("data.shards", "stages", "pools.rollouts")
+_JOB = ("data.shards",)
 SGLANG_TOP_K = 64
 """From so many likeliest tokens the logprobs of what was drawn from can be had of SGLang."""
 # What only Kubernetes has: pods of one machine are processes that share all of it.
@@ -83,11 +83,18 @@ def _inexact_sampling(policy: Policy, engines: set[EngineName]) -> list[str]:
 
 def _unlike_scores(spec: RLJobSpec, policy: Policy) -> list[str]:
     """Settings with which the logprobs of given tokens are not those of sampled ones: with no temperature there are
-    none, and what leaves tokens out would leave out given ones."""
-    if not any(stage.computes == "Logprobs" and stage.policy == policy.name for stage in spec.stages):
+    none, SGLang tells them without one, and what leaves tokens out would leave out given ones."""
+    asking = [stage for stage in spec.stages if stage.computes == "Logprobs" and stage.policy == policy.name]
+    if not asking:
         return []
+    engines = {
+        pool.engine.name
+        for pool in spec.pools
+        if any(stage in stages_of(spec, pool, name=pool.name) for stage in asking)
+    }
     fields = [field for field in ("top_p", "top_k", "min_p") if _is_set(policy.sampling, field)]
-    if policy.sampling.temperature == 0 and policy.frozen:
+    temperature = policy.sampling.temperature
+    if (temperature == 0 and policy.frozen) or (temperature not in (0, 1) and "sglang" in engines):
         fields.insert(0, "temperature")
     return [f"sampling.{to_camel(field)}" for field in fields]
 

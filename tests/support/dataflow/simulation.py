@@ -69,7 +69,10 @@ class Simulation:
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
     make_journal: JournalMaker = Journal
-    stages: tuple[Stage, ...] = ()
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.job.spec.stages
 
     @property
     def topology(self) -> JobTopology:
@@ -94,7 +97,6 @@ class Simulation:
                 clock=time.time,
                 metrics=self.metrics,
                 make_journal=self.make_journal,
-                stages=self.stages,
             )
         )
         try:
@@ -311,11 +313,12 @@ async def simulation(
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)
+    if stages:
+        fields["stages"] = [stage.model_dump(mode="json", by_alias=True, exclude_none=True) for stage in stages]
+        fields["workflow"] = {"roles": [{"name": name, "policy": name} for name in ["solver", "judge"][:policies]]}
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
-        yield Simulation(
-            settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal, stages=stages
-        )
+        yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)
 
 
 @asynccontextmanager

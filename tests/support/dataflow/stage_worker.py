@@ -115,7 +115,7 @@ class StageWorker:
         rows = await self._rows(task)
         await self._check_columns(task)
         if self._happens(self._faults.lies):
-            await self._store(task, rows[::-1] if len(rows) > 1 else [*rows, *rows], shift=1.0, lies=True)
+            await self._store(task, rows[::-1], shift=1.0, lies=True)
         await self._store(task, rows)
         if self._happens(self._faults.repeats):
             await self._store(task, rows, shift=0.5)
@@ -139,8 +139,8 @@ class StageWorker:
         return found
 
     async def _check_columns(self, task: StageTask) -> None:
-        """What it needs is there, and of this group."""
-        if {column.stage for column in task.columns} != set(self._stage.needs):
+        """What it needs is there, and of this group. A stage that gets no rows of the policy has no column of them."""
+        if not {column.stage for column in task.columns} <= set(self._stage.needs):
             raise WrongTask(f"{task.task_id} has columns of {[column.stage for column in task.columns]}")
         sequences = [column.sequence for column in task.columns]
         stored = (
@@ -156,9 +156,9 @@ class StageWorker:
     ) -> None:
         stage = self._stage.name
         run = uuid.uuid4().hex[:12]
-        ids = tuple(dict.fromkeys(row.trajectory_id for row in rows))
+        ids = tuple(row.trajectory_id for row in rows)
         by_token = self._stage.computes in ("Logprobs", "Values", "Custom")
-        lengths = tuple(row.trained_tokens if by_token else 1 for row in rows[: len(ids)])
+        lengths = tuple(row.trained_tokens if by_token else 1 for row in rows)
         values = [numbers(stage, row, count) + np.float32(shift) for row, count in zip(ids, lengths, strict=True)]
         column = Column(
             job=task.job,
@@ -178,7 +178,7 @@ class StageWorker:
             stage=stage,
             group_id=task.group_id,
             run=run,
-            rows_digest=rows_digest([*ids, "another"] if lies and len(rows) < 2 else ids),
+            rows_digest=rows_digest([*ids, "another"] if lies and len(ids) < 2 else ids),
             rewards=self._said("Reward", [reward(stage, row) + shift for row in ids], failed=failed),
             turn_rewards=None,
             keep=self._said("Filter", [keeps(stage, row) for row in ids], failed=failed),

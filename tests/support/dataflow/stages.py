@@ -12,7 +12,7 @@ from trimtab.fabric.wire.column import ColumnHeader, rows_digest
 
 def stage(name: str, computes: str = "Logprobs", **fields: Any) -> Stage:
     needs_policy = computes in ("Logprobs", "Values")
-    whose = {"policy": "reference"} if needs_policy else {"plugin": {"entrypoint": "own:Code"}}
+    whose = {"policy": "solver"} if needs_policy else {"plugin": {"entrypoint": "own:Code"}}
     return Stage.model_validate({"name": name, "computes": computes, **whose, **fields})
 
 

@@ -19,9 +19,6 @@ def _unsupported(changes: dict[str, Any]) -> list[str]:
     return unsupported(parsed.spec)
 
 
-_OWN = {"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}}
-
-
 def test_a_plain_job_is_supported() -> None:
     assert _unsupported({}) == []
 
@@ -40,7 +37,6 @@ def test_pools_in_other_clusters_are_supported() -> None:
             "spec.pools[1].engine.url",
         ),
         ({"spec.data.shards": 2}, "spec.data.shards"),
-        ({"spec.stages": [_OWN]}, "spec.stages"),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from tests.support.dataflow.stages import column, stage
 from trimtab.dataflow.audit.columns import staged_histories
 from trimtab.dataflow.audit.report import AuditReport, judged
 from trimtab.dataflow.audit.streams import Streams
-from trimtab.dataflow.ledger.records import Record, StepGranted, TasksIssued
+from trimtab.dataflow.ledger.records import Record, StepGranted, TasksIssued, TrainerAttempt
 from trimtab.fabric.wire.column import ColumnHeader
 
 REFERENCE = stage("reference")
@@ -107,6 +107,6 @@ def test_groups_that_stages_gave_up_make_room_for_others() -> None:
     data = spec().data
     bound = (data.max_staleness + 1) * data.batch_size // data.group_size
     failed = [said("reference", task, error="engine.dead") for task in range(2)]
-    more: list[Record] = [TasksIssued(first=4, count=bound - 2)]
+    more: list[Record] = [TrainerAttempt(policy="solver", attempt=0), TasksIssued(first=4, count=bound - 2)]
     assert report(streams(more, *failed)).violations == []
     assert any("episodes asked for" in one for one in report(streams(more)).violations)

@@ -12,6 +12,7 @@ from trimtab.dataflow.leases import DealtPortion, LeaseTerms, deal, step_totals
 from trimtab.dataflow.ledger.groups import Allotment, Group
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, StepTotals
+from trimtab.fabric.wire.stage import ColumnReference
 
 sizes = st.lists(st.integers(1, 3000), min_size=1, max_size=60)
 
@@ -65,6 +66,19 @@ def test_leases_carry_whole_groups_and_the_same_totals(lengths: list[int], world
     assert leases[0].totals.samples == len(samples)
     assert leases[0].totals.trained_tokens == sum(lengths)
     assert leases == leased(groups, world_size=world_size)
+
+
+def test_every_rank_is_told_where_the_columns_of_its_groups_lie() -> None:
+    columns = (ColumnReference(stage="reference", sequence=7), ColumnReference(stage="values", sequence=9))
+    first, second = (group(task, [sample(task, index) for index in range(4)]) for task in range(2))
+    portion = allotments([msgspec.structs.replace(first, columns=columns), second])
+    terms = LeaseTerms(totals=step_totals(portion), stream="S", issued_at=1.0, expires_at=6.0, columns_stream="COLUMNS")
+    dealt = DealtPortion(portion, terms, world_size=2)
+    for rank in range(2):
+        lease = decode(dealt.lease(asking(rank=rank, world_size=2)), BatchLease)
+        assert lease.columns_stream == "COLUMNS"
+        assert {one.group_id: one.columns for one in lease.groups} == {"t0.solver": columns, "t1.solver": ()}
+        assert encode(lease)
 
 
 class Desk:

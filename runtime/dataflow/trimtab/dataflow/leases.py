@@ -25,9 +25,9 @@ class LeaseTerms:
     totals: StepTotals | None
     """Of the whole step, on its last portion."""
     stream: str
-    columns_stream: str | None
     issued_at: float
     expires_at: float
+    columns_stream: str | None = None
 
 
 class _Dealt(msgspec.Struct, frozen=True, gc=False):

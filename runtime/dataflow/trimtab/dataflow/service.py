@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ import structlog
 from trimtab.api.data import Data, Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
-from trimtab.api.stage import Stage
 from trimtab.dataflow.batches import BatchServer
 from trimtab.dataflow.curators.registry import CuratorState, make_curator
 from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
@@ -71,7 +70,6 @@ async def run_dataflow(
     metrics: Metrics,
     object_store: ObjectStoreSettings | None = None,
     scratch: Path | None = None,
-    stages: Sequence[Stage] = (),
     make_journal: JournalMaker = Journal,
 ) -> None:
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
@@ -79,7 +77,7 @@ async def run_dataflow(
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
-    data = job.spec.data
+    data, stages = job.spec.data, job.spec.stages
 
     def loader(field: str) -> Callable[[Plugin], object]:
         return lambda plugin: load_class(plugin.entrypoint, plugin.args, field=field, folder=folder)

@@ -47,7 +47,10 @@ def manifest(*, stages: bool = False) -> dict[str, Any]:
         "kind": "RLJob",
         "metadata": {"name": JOB},
         "spec": {
-            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+            "workflow": {
+                "entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn",
+                "roles": [{"name": policy, "policy": policy} for policy in STEP_S],
+            },
             "data": {
                 "prompts": [{"name": "train", "jsonl": {"uri": "prompts.jsonl"}}],
                 "groupSize": GROUP,

@@ -97,22 +97,22 @@ class Bookkeeper:
         if news or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
             self._notify()
         if arrival is Arrival.STAGED:
-            self._tell_of_stages(header.policy)
+            self._tell_stages()
+            if header.group_id not in self.ledger.stages.staged[header.policy]:
+                self._notify()  # its columns were here before it
         return arrival
 
     def column_arrived(self, sequence: int, header: ColumnHeader) -> ColumnArrival:
         arrival = self.ledger.column_arrived(sequence, header)
-        if arrival in (ColumnArrival.FAILED, ColumnArrival.LEFT_OUT):
+        self._tell_stages()
+        news = arrival in (ColumnArrival.FAILED, ColumnArrival.LEFT_OUT)
+        if news or (arrival is ColumnArrival.DONE and self._is_news(header.policy)):
             self._notify()
-        self._tell_of_stages(header.policy)
         return arrival
 
-    def _tell_of_stages(self, stream: str) -> None:
-        """A column may have been there before its group, so that both can bring a group to the end of its stages."""
+    def _tell_stages(self) -> None:
         if self.ledger.stages.is_due:
             self._stage_due.set()
-        if stream in self.ledger.streams and self._is_news(stream):
-            self._notify()
 
     async def stages_due(self, *, timeout_s: float) -> None:
         """Return when a stage is to be asked something, or when the time is over."""
