@@ -210,7 +210,7 @@ class BatchStream:
         ).complete()
         payloads = {sequence: message.payload for sequence, message in stored.items()}
         return LeasedColumns(
-            payloads=payloads | await self._redeemed(payloads),
+            payloads={**payloads, **await self._redeemed(payloads)},
             computed_with=_versions(stored.values()),
             by_rows=self._columns_by_rows,
         )
