@@ -100,7 +100,8 @@ def test_it_learns_the_returns_of_its_rows(model: Path) -> None:
     given = rows(SAMPLES, seed=0)
     measures = [train_on(learner, expecting(learner, given), of=SAMPLES).measures for _ in range(60)]
     assert measures[0].value_error == pytest.approx(1.0)
-    assert measures[0].explained_variance == pytest.approx(0.0, abs=0.2)
+    assert measures[0].explained_variance is not None
+    assert measures[0].explained_variance <= 0.0, "one value for all explains nothing"
     assert measures[-1].value_error is not None
     assert measures[-1].value_error < 0.1
     assert measures[-1].explained_variance is not None

@@ -221,7 +221,7 @@ class Learner:
         for part, said in zip(packed, self._logprobs([self._pack(rows) for rows in packed]), strict=True):
             ordered = in_order(part)
             counts = [row.trained_tokens for row in ordered]
-            self._begun |= dict(zip((row.key for row in ordered), said.split(counts), strict=True))
+            self._begun |= dict(zip((row.key for row in ordered), torch.split(said, counts), strict=True))
 
     def _remembered(self, rows: Sequence[Row]) -> torch.Tensor:
         nothing = torch.zeros(0, device=self._device)

@@ -114,10 +114,10 @@ def _objection(recipe: Recipe, columns: tuple[str, ...]) -> str | None:
     parts = 0.0
     for number in range(len(_ANSWERS)):
         part = _made_up([number], columns)
-        parts += float(recipe.averaging.total(part, recipe.token_losses(part, recipe.clip)))
-    if abs(parts - float(total)) > _TOLERANCE * max(1.0, abs(parts)):
+        parts += recipe.averaging.total(part, recipe.token_losses(part, recipe.clip)).item()
+    if abs(parts - total.item()) > _TOLERANCE * max(1.0, abs(parts)):
         return (
-            f"losses of micro-batches must add up to that of the step, and {parts:.6g} is not {float(total):.6g}: make"
+            f"losses of micro-batches must add up to that of the step, and {parts:.6g} is not {total.item():.6g}: make"
             " no statistics over the tokens at hand"
         )
     return _advantages_objection(recipe.advantages, columns) if recipe.advantages is not None else None

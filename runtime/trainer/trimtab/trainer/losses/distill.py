@@ -29,7 +29,7 @@ class TeacherAdvantages:
 
     def __call__(self, row: RowRewards, compared: Numbers) -> npt.NDArray[np.float64]:
         likelier = row.columns[self.stage].astype(np.float64) - row.logprobs.astype(np.float64)
-        return likelier.clip(-_MAX_LOG_RATIO, _MAX_LOG_RATIO) + self.reward_weight * compared
+        return np.clip(likelier, -_MAX_LOG_RATIO, _MAX_LOG_RATIO) + self.reward_weight * compared.astype(np.float64)
 
 
 def distill(*, stage: str, reward_weight: float) -> Recipe:

@@ -45,8 +45,8 @@ class ValueNetwork(PackedNetwork):
         return cls(blank.causal_lm).filled(blank, files, placement)
 
     def forward(self, batch: PackedBatch) -> TokenScores:
-        head = cast(torch.Tensor, self.causal_lm.score.weight)
-        values = linear(self.hidden(batch), head)[:, 0].float()
+        head = cast(nn.Linear, self.causal_lm.score)
+        values = linear(self.hidden(batch), head.weight)[:, 0].float()
         return TokenScores(logprobs=batch.sampled_logprobs, entropies=None, values=values)
 
     @classmethod
