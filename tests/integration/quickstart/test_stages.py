@@ -43,7 +43,9 @@ def test_columns_of_stages_arrive_at_the_trainer(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(manifest))
     steps = trained_steps(file)
     assert len(steps) == _STEPS
-    rows = [json.loads(line) for line in seen.read_text().splitlines()]
+    # Before the first step the recipe is tried on numbers that are made up, the same for each stage.
+    noted = [json.loads(line) for line in seen.read_text().splitlines()]
+    rows = [row for row in noted if row["doubled"] != row["reference"]]
     assert len(rows) >= _STEPS * _BATCH
     for row in rows:
         assert len(row["reference"]) == len(row["sampled"])
@@ -51,5 +53,6 @@ def test_columns_of_stages_arrive_at_the_trainer(tmp_path: Path) -> None:
     # A row of the first weights has the reference's own logprobs: both models are the same then.
     same = [row for row in rows if row["reference"] == pytest.approx(row["sampled"], abs=1e-4)]
     assert len(same) >= _BATCH
-    assert {row["reward"] for row in rows} <= {-1.0, 0.0, 1.0}
-    assert any(row["reward"] == -1.0 for row in rows), "random weights do not only say digits"
+    rewards = {row["reward"] for row in rows}
+    assert min(rewards) == -1.0, "random weights do not only say digits"
+    assert max(rewards) >= 0.0
