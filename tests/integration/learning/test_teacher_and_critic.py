@@ -78,9 +78,9 @@ def with_critic(
 
 
 def test_a_policy_with_a_critic_begins_to_learn(word_task: KnownTask, word_model: Path) -> None:
-    run, critic = with_critic(word_task, word_model, steps=30)
-    assert run.last_reward > 2 * run.rewards[0]
-    assert critic.measures[-1].value_error is not None
+    run, critic = with_critic(word_task, word_model, steps=20)
+    assert run.last_reward > 1.5 * run.rewards[0]
+    assert critic.measures[-1].values_staleness == 0.0
 
 
 @pytest.mark.slow
@@ -95,5 +95,5 @@ def test_a_policy_with_a_critic_reaches_the_best_reward(word_task: KnownTask, wo
 
 @pytest.mark.slow
 def test_with_the_advantages_of_others_nothing_is_learned(word_task: KnownTask, word_model: Path) -> None:
-    run, _ = with_critic(word_task, word_model, steps=150, spoilt=True)
+    run, _ = with_critic(word_task, word_model, steps=60, spoilt=True)
     assert max(run.rewards.values()) < 0.25
