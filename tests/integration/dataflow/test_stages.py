@@ -33,7 +33,7 @@ from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, T
 REFERENCE = stage("reference")
 GRADE = stage("grade", "Reward", needs=["reference"])
 SIFT = stage("sift", "Filter", needs=["grade"])
-VALUES = stage("values", "Values", needs=["sift"])
+VALUES = stage("values", "Custom", needs=["sift"])
 GRAPH = (REFERENCE, GRADE, SIFT, VALUES)
 UNRELIABLE = Faults(dies_before=10, dies_after=10, repeats=15, lies=10, fails_groups=True)
 

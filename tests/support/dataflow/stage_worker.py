@@ -84,7 +84,7 @@ class StageWorker:
         *,
         chance: random.Random,
         faults: Faults = Faults(),
-        dies: Callable[[Delivery], Awaitable[None]] = Delivery.nak,
+        dies: Callable[[Delivery], Awaitable[object]] = Delivery.nak,
         on_stored: Callable[[str, str, int], None] = lambda group_id, run, sequence: None,
     ) -> None:
         """`dies` is told of the task that it had: by default it leaves it as a worker that died would."""
@@ -179,9 +179,9 @@ class StageWorker:
             group_id=task.group_id,
             run=run,
             rows_digest=rows_digest([*ids, "another"] if lies and len(ids) < 2 else ids),
-            rewards=self._said("Reward", [reward(stage, row) + shift for row in ids], failed=failed),
+            rewards=tuple(reward(stage, row) + shift for row in ids) if self._says("Reward", failed) else None,
             turn_rewards=None,
-            keep=self._said("Filter", [keeps(stage, row) for row in ids], failed=failed),
+            keep=tuple(keeps(stage, row) for row in ids) if self._says("Filter", failed) else None,
             error="stage.gave-up" if failed else None,
             message="",
             oldest_version=None,
@@ -201,8 +201,8 @@ class StageWorker:
         )
         self._on_stored(task.group_id, run, stored.sequence)
 
-    def _said(self, computes: str, values: Sequence[float], *, failed: bool) -> tuple[float, ...] | None:
-        return tuple(values) if self._stage.computes == computes and not failed else None
+    def _says(self, computes: str, failed: bool) -> bool:
+        return self._stage.computes == computes and not failed
 
 
 async def serve_stages(

@@ -36,7 +36,13 @@ STAGES: list[dict[str, Any]] = [
         "needs": ["reference"],
         "rows": ["solver"],
     },
-    {"name": "values", "computes": "Values", "policy": "critic", "needs": ["grade"], "rows": ["solver", "judge"]},
+    {
+        "name": "values",
+        "computes": "Custom",
+        "plugin": {"entrypoint": "own:Values"},
+        "needs": ["grade"],
+        "rows": ["solver", "judge"],
+    },
 ]
 """Of every policy's rows one stage is asked at least; of the solver's three in a line."""
 

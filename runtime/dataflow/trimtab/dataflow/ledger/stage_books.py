@@ -15,7 +15,7 @@ from trimtab.fabric.wire.column import ColumnHeader
 
 MAX_ROWS = 1 << 14
 """Of a group that stages are asked about: what is said of each must fit a message."""
-_MAX_EARLY = 4096
+_MAX_EARLY = 256
 
 Key = tuple[str, str]
 """Policy and group."""

@@ -102,10 +102,8 @@ class EngineClient(EngineSession):
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        answer = await self._post(
-            "/generate", body | self._weights_field(weight_version), timeout_s=self._request_timeout_s
-        )
-        return responses.scored(answer, token_ids)
+        body |= self._weights_field(weight_version)
+        return responses.scored(await self._post("/generate", body, timeout_s=self._request_timeout_s), token_ids)
 
     async def values(self, token_ids: Sequence[int], *, request_id: str, weight_version: str) -> Scored:
         body = {"rid": request_id, "input_ids": list(token_ids)}

@@ -31,6 +31,7 @@ from trimtab.rollout.workflows.errors import first_cause
 from trimtab.rollout.workflows.source_location import WorkflowSource
 
 _log = structlog.get_logger(__name__)
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,8 @@ class StageServer:
         timeout_s = float(self._work.stage.timeout_seconds)
         group = await self._reader.read(task)
         try:
-            async with asyncio.timeout(timeout_s):
+            # Those that are asked keep to the time, and say what they waited for; this is for what does not.
+            async with asyncio.timeout(timeout_s + _PATIENCE_S):
                 return await self._work.computation.compute(group, deadline_s=timeout_s)
         except TimeoutError:
             raise EpisodeFailed("stage-timeout", f"not done within timeoutSeconds, {timeout_s:g} s") from None
