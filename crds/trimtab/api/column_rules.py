@@ -13,11 +13,16 @@ _FIELDS = {
     "distill.stage": ("has(policy.algorithm.distill)", "Logprobs"),
     "critic.stage": ("has(policy.algorithm.critic)", "Values"),
 }
-# Of each policy and each stage that it names, both in one text.
-_USES = (
+_USED = (
+    "("
+    + " || ".join(f"({asked} && policy.algorithm.{field} == stage.name)" for field, (asked, _) in _FIELDS.items())
+    + ")"
+)
+# By the policy that a mix is for.
+_USED_BY_MIXED = (
     "["
     + " + ".join(
-        f"self.policies.filter(policy, {asked}).map(policy, policy.name + '/' + policy.algorithm.{field})"
+        f"self.policies.filter(policy, policy.name == mix.policy && {asked}).map(policy, policy.algorithm.{field})"
         for field, (asked, _) in _FIELDS.items()
     )
     + "]"
@@ -42,15 +47,14 @@ def _computed(field: str, *, asked: str, computes: str) -> Rule:
 COLUMN_RULES = (
     *(_computed(field, asked=asked, computes=computes) for field, (asked, computes) in _FIELDS.items()),
     Rule(
-        f"{_USES}.all(uses, {_MIXED}.all(mixed, self.policies.all(policy, policy.name in mixed || "
-        "self.stages.all(stage, size(stage.rows) == 0 || policy.name in stage.rows || "
-        "!((policy.name + '/' + stage.name) in uses)))))",
+        f"{_MIXED}.all(mixed, self.policies.all(policy, policy.name in mixed || "
+        f"self.stages.all(stage, size(stage.rows) == 0 || !{_USED} || policy.name in stage.rows)))",
         _ROWS,
         ".stages",
     ),
     Rule(
-        f"{_USES}.all(uses, self.data.mix.all(mix, self.stages.all(stage, size(stage.rows) == 0 || "
-        "!((mix.policy + '/' + stage.name) in uses) || mix.streams.all(stream, stream.policy in stage.rows))))",
+        f"self.data.mix.all(mix, {_USED_BY_MIXED}.all(used, self.stages.all(stage, size(stage.rows) == 0 || "
+        "!(stage.name in used) || mix.streams.all(stream, stream.policy in stage.rows))))",
         _ROWS,
         ".stages",
     ),
