@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +86,7 @@ def test_every_rank_is_told_where_the_columns_of_its_groups_lie() -> None:
 class Desk:
     """Dealt leases with a clock, and a count of how often something was dealt."""
 
-    def __init__(self, **bounds: int) -> None:
+    def __init__(self, **bounds: Any) -> None:
         self.now = 1000.0
         self.deals = 0
         self._leases = DealtLeases(stream="S", clock=lambda: self.now, **bounds)

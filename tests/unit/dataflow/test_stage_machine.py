@@ -40,7 +40,7 @@ STAGES = (
     stage("sift", "Filter", needs=["grade"], rows=["solver"]),
     stage("own", "Custom", rows=["solver"]),
 )
-NEEDS = {
+NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "solver": {"reference": (), "grade": ("reference",), "sift": ("grade",), "own": ()},
     "judge": {"reference": ()},
 }

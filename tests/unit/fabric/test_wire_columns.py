@@ -32,7 +32,7 @@ VERSIONS = st.none() | st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)).m
 @st.composite
 def headers_of_columns(draw: st.DrawFn) -> ColumnHeader:
     rows = draw(st.lists(tokens, min_size=1, max_size=4, unique=True))
-    many = {"min_size": len(rows), "max_size": len(rows)}
+    many: dict[str, Any] = {"min_size": len(rows), "max_size": len(rows)}
     failed = draw(st.booleans())
     results: dict[str, Any] = {
         "rewards": st.none() | st.lists(finite, **many).map(tuple),

@@ -28,6 +28,7 @@ class Attempt:
     """Whether the server answers every account, of that account alone."""
 
 
+_STAGE_CONSUMER = JobTopology.stage_consumer_name(STAGE)
 # By what they would mean; {0} is the stream, {1} a subject of it.
 _READS = ("DIRECT.GET.{0}", "DIRECT.GET.{0}.{1}", "STREAM.MSG.GET.{0}")
 _FOLLOWS = (
@@ -35,8 +36,8 @@ _FOLLOWS = (
     "CONSUMER.MSG.NEXT.{0}.scan-reader",
     "CONSUMER.DELETE.{0}.scan-reader",
     f"CONSUMER.CREATE.{{0}}.{TASK_CONSUMER}",
+    f"CONSUMER.DELETE.{{0}}.{_STAGE_CONSUMER}",
 )
-_STAGE_CONSUMER = JobTopology.stage_consumer_name(STAGE)
 _TAKES = tuple(
     f"CONSUMER.{operation}.{{0}}.{consumer}"
     for operation in ("INFO", "MSG.NEXT")
@@ -59,7 +60,6 @@ _OTHERS = (
     "CONSUMER.LIST.{0}",
     "CONSUMER.NAMES.{0}",
     f"CONSUMER.CREATE.{{0}}.{_STAGE_CONSUMER}.{{1}}",
-    f"CONSUMER.DELETE.{{0}}.{_STAGE_CONSUMER}",
     "CONSUMER.PAUSE.{0}.rollout",
     "CONSUMER.UNPIN.{0}.rollout",
     "CONSUMER.RESET.{0}.rollout",
