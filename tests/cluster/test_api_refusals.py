@@ -87,7 +87,14 @@ def test_the_largest_job_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     largest = changed(
         job("largest"),
         {
-            "spec.policies": [{"name": name, "model": {"uri": "/models/base"}} for name in names],
+            "spec.policies": [
+                {
+                    "name": name,
+                    "model": {"uri": "/models/base"},
+                    "algorithm": {"kl": {"coefficient": 0.1, "stage": f"stage-{number}"}},
+                }
+                for number, name in enumerate(names)
+            ],
             "spec.pools": [{"name": f"pool-{number}", "engines": engines} for number in range(128)],
             "spec.workflow.roles": [{"name": name, "policy": name} for name in names],
             "spec.data.mix": [{"policy": name, "streams": [{"policy": other} for other in names]} for name in names],

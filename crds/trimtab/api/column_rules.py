@@ -1,7 +1,7 @@
 """Which stages the algorithms of a job may name, as rules of the RLJob: ones that compute what is asked for, about the
 rows that the policy is trained on.
 
-Names are listed once, in a list of one list, and then looked up, as in the rules of stages.
+Names are listed once, in a list of one list, and then looked up, as in the rules of stages, where that is cheaper.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ _FIELDS = {
     "distill.stage": ("has(policy.algorithm.distill)", "Logprobs"),
     "critic.stage": ("has(policy.algorithm.critic)", "Values"),
 }
-# Of each policy and each stage that it names, both in one text.
+# Whether `policy` learns from the column of `stage`. By names alone: the server prices texts that are put together at
+# all that a request may hold.
 _USES = (
-    "["
-    + " + ".join(
-        f"self.policies.filter(policy, {asked}).map(policy, policy.name + '/' + policy.algorithm.{field})"
-        for field, (asked, _) in _FIELDS.items()
-    )
-    + "]"
+    "("
+    + " || ".join(f"({asked} && policy.algorithm.{field} == stage.name)" for field, (asked, _) in _FIELDS.items())
+    + ")"
 )
 _CRITICS = "[self.policies.filter(policy, policy.algorithm.name == 'critic').map(policy, policy.name)]"
 _MIXED = "[self.data.mix.map(mix, mix.policy)]"
@@ -42,15 +40,15 @@ def _computed(field: str, *, asked: str, computes: str) -> Rule:
 COLUMN_RULES = (
     *(_computed(field, asked=asked, computes=computes) for field, (asked, computes) in _FIELDS.items()),
     Rule(
-        f"{_USES}.all(uses, {_MIXED}.all(mixed, self.policies.all(policy, policy.name in mixed || "
-        "self.stages.all(stage, size(stage.rows) == 0 || policy.name in stage.rows || "
-        "!((policy.name + '/' + stage.name) in uses)))))",
+        f"{_MIXED}.all(mixed, self.policies.all(policy, policy.name in mixed || "
+        f"self.stages.all(stage, size(stage.rows) == 0 || policy.name in stage.rows || !{_USES})))",
         _ROWS,
         ".stages",
     ),
     Rule(
-        f"{_USES}.all(uses, self.data.mix.all(mix, self.stages.all(stage, size(stage.rows) == 0 || "
-        "!((mix.policy + '/' + stage.name) in uses) || mix.streams.all(stream, stream.policy in stage.rows))))",
+        "self.data.mix.all(mix, self.stages.all(stage, size(stage.rows) == 0 || "
+        f"!self.policies.exists(policy, policy.name == mix.policy && {_USES}) || "
+        "mix.streams.all(stream, stream.policy in stage.rows)))",
         _ROWS,
         ".stages",
     ),

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load
 from transformers import LlamaConfig, LlamaForSequenceClassification, Qwen2Config, Qwen2ForSequenceClassification
 
-from tests.support.trainer.same_update import policy_with
-from tests.support.trainer.samples import rows, train_on
+from tests.support.trainer.samples import critic_policy, rows, train_on
 from tests.support.trainer.shelf import Shelf
 from tests.support.trainer.storages import same, state_of
 from trimtab.trainer.batch import Row, pack
@@ -37,8 +36,7 @@ SHAPE: dict[str, Any] = {
 
 
 def critic(model: Path, **trainer: Any) -> Learner:
-    policy = policy_with({"name": "critic", "critic": {"stage": "values", "lambda": 1.0}}, **trainer)
-    return Learner(policy, model_path=model)
+    return Learner(critic_policy(**trainer), model_path=model)
 
 
 def train(learner: Learner, *, steps: range) -> None:

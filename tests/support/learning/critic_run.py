@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from tests.support.learning.known_optimum import KnownTask
-from tests.support.learning.learning_run import Setting, Stage
+from tests.support.learning.learning_run import Reshape, Run, Setting, Stage, learn, word_setting
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
@@ -49,6 +49,34 @@ class CriticBeside:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self._learner.model.state_dict().items()}
+
+
+def learn_with_critic(
+    task: KnownTask,
+    *,
+    model_path: Path,
+    seed: int,
+    steps: int = 150,
+    staleness: int = 0,
+    reshape: Reshape = lambda rows: rows,
+) -> tuple[Run, CriticBeside]:
+    """PPO on the words, in groups of one: there is nothing to compare a sample with but what the critic expects.
+    Samples and values are both so many versions old. `reshape` is of what the policy gets, not the critic.
+    """
+    expected = {"critic": {"stage": STAGE, "lambda": 0.95}}
+    actor = replace(word_setting("ppo", staleness=staleness), steps=steps, group_size=1, groups=32)
+    actor = replace(actor, algorithm={**actor.algorithm, **expected})
+    valuing = {"name": "critic", **expected, "clip": {"low": 0.5, "high": 0.5}}
+    critic = CriticBeside(replace(actor, algorithm=valuing, learning_rate=5e-3), task, model_path=model_path)
+    run = learn(
+        actor,
+        task,
+        model_path=model_path,
+        seed=seed,
+        reshape=lambda rows: reshape(critic.train(rows)),
+        stages={STAGE: critic.values},
+    )
+    return run, critic
 
 
 def teacher(folder: Path) -> Stage:

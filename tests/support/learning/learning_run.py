@@ -91,7 +91,7 @@ class Run:
         return self.rewards[max(self.rewards)]
 
 
-def word_setting(name: AlgorithmName, *, staleness: int = 0) -> Setting:
+def word_setting(name: str, *, staleness: int = 0) -> Setting:
     """The one in which all algorithms are compared: everything but the loss is the same."""
     algorithm = {"name": name, **_EXPLORING}
     return Setting(algorithm=algorithm, steps=150, learning_rate=2.5e-3, staleness=staleness)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,7 +55,12 @@ from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.source_location import WorkflowSource
 
 STAGE = "own"
-_KINDS = {"Custom": OwnColumn, "Reward": OwnReward, "TurnRewards": OwnTurnRewards, "Filter": OwnFilter}
+_KINDS: Mapping[str, Callable[[PluginCalls], Computation]] = {
+    "Custom": OwnColumn,
+    "Reward": OwnReward,
+    "TurnRewards": OwnTurnRewards,
+    "Filter": OwnFilter,
+}
 _LETTERS = Tokenizer(encode=lambda text: [ord(one) for one in text], decode=lambda ids: "".join(map(chr, ids)))
 
 
@@ -161,7 +166,7 @@ class StagedJob:
             }
         )
         calls = PluginCalls(plugin, Containment(), per=per, tokenizers={"solver": _LETTERS}, role=None, seed=0)
-        computation: Computation = _KINDS[computes](calls)
+        computation = _KINDS[computes](calls)
         origin = Origin(worker="w0", pool="p", engine="builtin")
         self.metrics = Metrics()
         metrics = StageWorkMetrics(self.metrics)

@@ -31,6 +31,15 @@ def policy(**trainer: Any) -> Policy:
     )
 
 
+def critic_policy(**trainer: Any) -> Policy:
+    """The same with a value head, which learns from the column `values`."""
+    plain = policy(**trainer).model_dump(by_alias=True, exclude_none=True)
+    kept = {name: plain["algorithm"][name] for name in ("optimizer", "schedule")}
+    return Policy.model_validate(
+        plain | {"algorithm": {"name": "critic", "critic": {"stage": "values", "lambda": 1.0}, **kept}}
+    )
+
+
 def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
     """With a column of log-probabilities and one of values, for algorithms that ask for them."""
     generator, stages = np.random.default_rng(seed), np.random.default_rng([seed, 1])

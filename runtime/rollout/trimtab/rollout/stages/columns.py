@@ -76,6 +76,7 @@ class ColumnStore:
         *,
         started_at: float,
     ) -> ColumnHeader:
+        versions = None if computed is None else computed.versions
         return ColumnHeader(
             header_version=1,
             job=task.job,
@@ -89,8 +90,8 @@ class ColumnStore:
             keep=None if computed is None else computed.keep,
             error=None if failure is None else failure.kind,
             message="" if failure is None else failure.text,
-            oldest_version=None if computed is None else computed.oldest_version,
-            newest_version=None if computed is None else computed.newest_version,
+            oldest_version=None if versions is None else versions[0],
+            newest_version=None if versions is None else versions[1],
             worker=self._origin.worker,
             pool=self._origin.pool,
             started_at=started_at,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.rollout.policy.scorer import ScoredTokens
 from trimtab.rollout.stages.group import StageGroup
 from trimtab.rollout.workflows.errors import WorkflowError
 
@@ -29,9 +30,8 @@ class Computed:
     rewards: tuple[float, ...] | None = None
     turn_rewards: tuple[tuple[float, ...], ...] | None = None
     keep: tuple[bool, ...] | None = None
-    oldest_version: int | None = None
-    newest_version: int | None = None
-    """Of the weights that computed it, where they are of a policy that learns."""
+    versions: tuple[int, int] | None = None
+    """The oldest and the newest weights that computed it, where they are of a policy that learns."""
 
 
 class Computation(Protocol):
@@ -64,11 +64,9 @@ def finite_numbers(said: Any, *, count: int, what: str) -> Numbers:
     return numbers
 
 
-def versions(found: Sequence[tuple[int, int]], *, learns: bool) -> dict[str, int | None]:
-    """Oldest and newest of what rows were computed with."""
+def versions_of(scored: Iterable[ScoredTokens], *, learns: bool) -> tuple[int, int] | None:
+    """The oldest and the newest that rows were computed with."""
+    found = list(scored)
     if not learns or not found:
-        return {"oldest_version": None, "newest_version": None}
-    return {
-        "oldest_version": min(oldest for oldest, _ in found),
-        "newest_version": max(newest for _, newest in found),
-    }
+        return None
+    return min(one.oldest_version for one in found), max(one.newest_version for one in found)

@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 
-from trimtab.rollout.policy.scorer import PolicyScorer
-from trimtab.rollout.stages.computed import Computed, Numbers, versions
+from trimtab.rollout.policy.scorer import PolicyScorer, ScoredTokens
+from trimtab.rollout.stages.computed import Computed, versions_of
 from trimtab.rollout.stages.group import GroupRow, StageGroup
 from trimtab.rollout.worker.failures import TaskRefused
 
@@ -23,19 +23,18 @@ class Logprobs:
     async def compute(self, group: StageGroup, *, deadline_s: float) -> Computed:
         async with asyncio.TaskGroup() as asked:
             answers = [asked.create_task(self._row(row, group, deadline_s=deadline_s)) for row in group.rows]
-        results = [answer.result() for answer in answers]
-        found = [span for _, span in results]
-        return Computed(numbers=tuple(numbers for numbers, _ in results), **versions(found, learns=self._learns))
+        scored = [answer.result() for answer in answers]
+        numbers = tuple(
+            np.asarray(one.numbers, dtype=np.float32)[row.mask[1:]] for row, one in zip(group.rows, scored, strict=True)
+        )
+        return Computed(numbers=numbers, versions=versions_of(scored, learns=self._learns))
 
-    async def _row(self, row: GroupRow, group: StageGroup, *, deadline_s: float) -> tuple[Numbers, tuple[int, int]]:
-        mask = row.mask
-        if mask[0]:
+    async def _row(self, row: GroupRow, group: StageGroup, *, deadline_s: float) -> ScoredTokens:
+        if row.mask[0]:
             raise TaskRefused(f"the first token of {row.trajectory_id} is trained: nothing stands before it")
-        scored = await self._scorer.logprobs(
+        return await self._scorer.logprobs(
             row.trajectory.token_ids.tolist(),
             temperature=self._temperature,
             request_id=f"{group.task.stage}.{row.trajectory_id}",
             deadline_s=deadline_s,
         )
-        numbers = np.asarray(scored.numbers, dtype=np.float32)[mask[1:]]
-        return numbers, (scored.oldest_version, scored.newest_version)

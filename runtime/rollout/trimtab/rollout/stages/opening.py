@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +38,12 @@ from trimtab.rollout.worker.served_policy import read_tokenizer
 from trimtab.rollout.workflows.containment import Containment
 from trimtab.rollout.workflows.source_location import WorkflowSource
 
-_OWN = {"Reward": OwnReward, "TurnRewards": OwnTurnRewards, "Filter": OwnFilter, "Custom": OwnColumn}
-_MODELS = {"Values": Values, "Reward": ModelReward, "TurnRewards": ModelTurnRewards}
+_OWN: Mapping[str, Callable[[PluginCalls], Computation]] = {
+    "Reward": OwnReward,
+    "TurnRewards": OwnTurnRewards,
+    "Filter": OwnFilter,
+    "Custom": OwnColumn,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,4 +133,7 @@ def _computation(
     learns = not asked.policy.frozen
     if stage.computes == "Logprobs":
         return Logprobs(asked.scorer, temperature=asked.policy.sampling.temperature, learns=learns)
-    return _MODELS[stage.computes](asked.scorer, learns=learns)
+    if stage.computes == "Values":
+        return Values(asked.scorer, learns=learns)
+    by_model = ModelReward if stage.computes == "Reward" else ModelTurnRewards
+    return by_model(asked.scorer, learns=learns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.rollout.policy.scorer import PolicyScorer
-from trimtab.rollout.stages.computed import Computed, finite_number, versions
+from trimtab.rollout.stages.computed import Computed, finite_number, versions_of
 from trimtab.rollout.stages.group import StageGroup
 from trimtab.rollout.stages.plugin import PluginCalls
 from trimtab.rollout.stages.values import said_of_rows
@@ -20,8 +20,7 @@ class ModelReward:
 
     async def compute(self, group: StageGroup, *, deadline_s: float) -> Computed:
         said = await said_of_rows(self._scorer, group, deadline_s=deadline_s)
-        found = [(one.oldest_version, one.newest_version) for one in said]
-        return _rewards([one.numbers[-1] for one in said], **versions(found, learns=self._learns))
+        return _rewards([one.numbers[-1] for one in said], versions=versions_of(said, learns=self._learns))
 
 
 class OwnReward:
@@ -36,7 +35,6 @@ class OwnReward:
         return _rewards([finite_number(one, what=f"the reward of {row}") for row, one in zip(ids, said, strict=True)])
 
 
-def _rewards(rewards: list[float], **weights: int | None) -> Computed:
-    return Computed(
-        numbers=tuple(np.array([reward], dtype=np.float32) for reward in rewards), rewards=tuple(rewards), **weights
-    )
+def _rewards(rewards: list[float], *, versions: tuple[int, int] | None = None) -> Computed:
+    numbers = tuple(np.array([reward], dtype=np.float32) for reward in rewards)
+    return Computed(numbers=numbers, rewards=tuple(rewards), versions=versions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.rollout.policy.scorer import PolicyScorer
-from trimtab.rollout.stages.computed import Computed, Numbers, finite_numbers, versions
+from trimtab.rollout.stages.computed import Computed, Numbers, finite_numbers, versions_of
 from trimtab.rollout.stages.group import StageGroup
 from trimtab.rollout.stages.plugin import PluginCalls
 from trimtab.rollout.stages.values import said_of_rows
@@ -23,8 +23,7 @@ class ModelTurnRewards:
         numbers = [
             np.asarray(one.numbers, dtype=np.float32)[row.turn_ends] for row, one in zip(group.rows, said, strict=True)
         ]
-        found = [(one.oldest_version, one.newest_version) for one in said]
-        return _turn_rewards(numbers, **versions(found, learns=self._learns))
+        return _turn_rewards(numbers, versions=versions_of(said, learns=self._learns))
 
 
 class OwnTurnRewards:
@@ -45,5 +44,6 @@ class OwnTurnRewards:
         )
 
 
-def _turn_rewards(numbers: list[Numbers], **weights: int | None) -> Computed:
-    return Computed(numbers=tuple(numbers), turn_rewards=tuple(tuple(map(float, own)) for own in numbers), **weights)
+def _turn_rewards(numbers: list[Numbers], *, versions: tuple[int, int] | None = None) -> Computed:
+    told = tuple(tuple(map(float, own)) for own in numbers)
+    return Computed(numbers=tuple(numbers), turn_rewards=told, versions=versions)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trimtab.rollout.policy.scorer import PolicyScorer, ScoredTokens
-from trimtab.rollout.stages.computed import Computed, versions
+from trimtab.rollout.stages.computed import Computed, versions_of
 from trimtab.rollout.stages.group import StageGroup
 from trimtab.rollout.worker.failures import TaskRefused
 
@@ -45,5 +45,4 @@ class Values:
             np.asarray(one.numbers, dtype=np.float32)[:-1][row.mask[1:]]
             for row, one in zip(group.rows, said, strict=True)
         )
-        found = [(one.oldest_version, one.newest_version) for one in said]
-        return Computed(numbers=numbers, **versions(found, learns=self._learns))
+        return Computed(numbers=numbers, versions=versions_of(said, learns=self._learns))

@@ -206,7 +206,7 @@ class Scheduler:
                 item.done.set_exception(self._death)
             else:
                 self._queue(item)
-        for generation in (*self._batch.end(lambda _: True), *self._scorings.end(lambda _: True)):
+        for generation in self._ended(lambda _: True):
             if self._stopping:
                 self._answer(generation)
             else:
@@ -253,8 +253,12 @@ class Scheduler:
         self._paused = False
 
     def _abort(self, chosen: Callable[[Generation | Scoring], bool]) -> None:
-        for generation in (*self._batch.end(chosen), *self._scorings.end(chosen)):
+        for generation in self._ended(chosen):
             self._answer(generation)
+
+    def _ended(self, chosen: Callable[[Generation | Scoring], bool]) -> list[Generation | Scoring]:
+        """Requests that are taken out, wherever they are."""
+        return [*self._batch.end(chosen), *self._scorings.end(chosen)]
 
     def _flush(self) -> None:
         if self._busy:

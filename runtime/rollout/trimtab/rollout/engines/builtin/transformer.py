@@ -96,7 +96,7 @@ class Transformer:
         """What the value head says at each token of each piece."""
         hidden = self._norm(self._extended(weights, pieces), weights.norm)
         said = functional.linear(hidden.float(), weights.head.float())[:, 0]
-        return [part.tolist() for part in said.split([piece.tokens.numel() for piece in pieces])]
+        return [part.tolist() for part in torch.split(said, [piece.tokens.numel() for piece in pieces])]
 
     def _extended(self, weights: ServedWeights, pieces: Sequence[Piece]) -> torch.Tensor:
         positions = [
