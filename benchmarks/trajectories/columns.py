@@ -18,6 +18,7 @@ from benchmarks.trajectories.rounds import (
     our_rounds,
     pass_through,
     peer_rounds,
+    raw_rounds,
 )
 from benchmarks.trajectories.spawned import Spawned
 from benchmarks.trajectories.stage_side import STAGE, Compute
@@ -65,7 +66,11 @@ def measure_columns(scene: Scene, stage: StageProcess, size: Size, peer: Transfe
         stages=STAGES,
         warm=lambda pod, steps: with_columns(scene, pod, steps),
     ) as (pod, _):
-        contenders = {"trimtab": our_rounds(scene, pod, size, costs, passes=with_columns)}
+        contenders = {
+            "trimtab": our_rounds(scene, pod, size, costs, passes=with_columns),
+            # What the stream itself can do with the rows alone, before anybody adds to them.
+            "raw_jetstream_rows_alone": raw_rounds(scene, size, decoded=True),
+        }
         contenders |= peer_rounds(peer, size, failures, staged=True)
         rates = interleaved(contenders, rounds=ROUNDS)
     result = ColumnResult(

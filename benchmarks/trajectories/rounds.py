@@ -135,9 +135,9 @@ def measure_size(scene: Scene, size: Size, peer: TransferQueue) -> SizeResult:
     with opened_job(scene, size, name=f"size-{size.payload_bytes}") as (pod, payload_bytes):
         contenders = {
             "trimtab": our_rounds(scene, pod, size, costs),
-            "raw_jetstream": _raw_rounds(scene, size, decoded=True),
+            "raw_jetstream": raw_rounds(scene, size, decoded=True),
         }
-        contenders["raw_jetstream_bytes"] = _raw_rounds(scene, size, decoded=False)
+        contenders["raw_jetstream_bytes"] = raw_rounds(scene, size, decoded=False)
         contenders |= peer_rounds(peer, size, failures)
         rates = interleaved(contenders, rounds=ROUNDS)
         load = statistics.median(rates["trimtab"]) * _PACED_LOAD
@@ -237,7 +237,7 @@ def our_rounds(
     return play
 
 
-def _raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], float]:
+def raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], float]:
     """The same frames from the same publisher, in a stream of its own each time."""
 
     def play() -> float:
