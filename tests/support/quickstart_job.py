@@ -61,5 +61,5 @@ def logged_steps(file: Path, *, policy: str = "") -> list[dict[str, Any]]:
 
 def trainer_log(file: Path, *, policy: str = "") -> list[dict[str, Any]]:
     name = yaml.safe_load(file.read_text())["metadata"]["name"]
-    (log,) = (file.parent / ".trimtab" / name / "logs").glob(f"*{policy}*.trainer.log")
+    (log,) = (file.parent / ".trimtab" / name / "logs").glob(f"*-{policy}*.trainer.log")
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]

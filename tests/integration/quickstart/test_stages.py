@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.quickstart_job import make_quickstart, trained_steps
+from tests.support.quickstart_job import logged_steps, make_quickstart, run_to_its_end, trained_steps
 from tests.support.rollout import staged_code
 
 pytestmark = pytest.mark.slow
@@ -74,15 +72,9 @@ def test_a_critic_values_the_rows_that_it_learns_from(tmp_path: Path) -> None:
     spec["data"]["mix"] = [{"policy": "critic", "streams": [{"policy": "actor"}]}]
     spec["stages"] = [{"name": "values", "computes": "Values", "policy": "critic"}]
     file.write_text(yaml.safe_dump(manifest))
-    command = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=600.0)
-    assert completed.returncode == 0, completed.stderr
-    logs = tmp_path / ".trimtab" / "valued" / "logs"
-    for policy in ("actor", "critic"):
-        (log,) = logs.glob(f"*{policy}*.trainer.log")
-        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        assert sum(line["event"] == "step" for line in lines) == _STEPS
-    (worker,) = logs.glob("*.worker.log")
+    run_to_its_end(file)
+    assert [len(logged_steps(file, policy=policy)) for policy in ("actor", "critic")] == [_STEPS, _STEPS]
+    (worker,) = (tmp_path / ".trimtab" / "valued" / "logs").glob("*.worker.log")
     told = [json.loads(line) for line in worker.read_text().splitlines() if line.startswith("{")]
     swapped = [line for line in told if line["event"] == "weights_swapped" and line["policy"] == "critic"]
     assert max(line["version"] for line in swapped) >= 1, "no values but those of a head that is zero"

@@ -20,12 +20,12 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
 
-def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> MemberHeartbeat:
+def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT, pool: str = "local") -> MemberHeartbeat:
     return MemberHeartbeat(
         member_id=name,
         job="job",
         role=role,
-        pool="local" if role is Role.ROLLOUT else None,
+        pool=pool if role is Role.ROLLOUT else None,
         state=State.READY,
         versions={} if version is None else {"solver": version},
         started_at=1.0,
@@ -170,6 +170,17 @@ def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
     feed.ledger.apply(granted)
     groups = feed.ledger.trainers["solver"].allotments(1)
     assert step_progress(feed.ledger, JOB, policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0
+
+
+def test_pods_of_stages_alone_are_no_rollout_instances() -> None:
+    own = {"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}, "pool": "scorers"}
+    of = job(pools=[{"name": "local"}, {"name": "scorers", "rollouts": False}], stages=[own])
+    feed, mark = trained(2, wait_s=1.0)
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    members = [member("pod-0"), member("pod-1", pool="scorers"), member("lent", pool="by-hand")]
+    report = balance_report(feed.ledger, of, policy="solver", since=mark, until=until, members=members, ready_s=READY)
+    assert [instance.member_id for instance in report.instances] == ["pod-0", "lent"]
+    assert report.current == 2
 
 
 def test_a_report_has_a_line_for_each_stage_that_its_rows_go_through() -> None:

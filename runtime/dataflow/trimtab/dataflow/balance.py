@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from trimtab.api.job import RLJob
+from trimtab.api.placement import roles_of
 from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward, mean_reward_parts
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.fabric.three_zones import three_zones
@@ -104,7 +105,7 @@ def balance_report(
     members: Sequence[MemberHeartbeat],
     ready_s: Mapping[str, float],
 ) -> BalanceReport:
-    """The window between two marks. Instances are the rollout pods that serve the policy; `ready_s` says how long each
+    """The window between two marks. Instances are the pods that roll out for the policy; `ready_s` says how long each
     was ready in the window.
     """
     books = ledger.trainers[policy]
@@ -119,7 +120,7 @@ def balance_report(
             availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at),
         )
         for member in members
-        if member.role is Role.ROLLOUT and policy in member.versions
+        if _makes_rows(member, job, policy)
     )
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
@@ -179,6 +180,15 @@ def _stage_loads(ledger: Ledger, policy: str, *, since: Mark, until: Mark) -> tu
         for name in ledger.stages.graph.stages
         if any(ledger.stages.graph.applies(name, stream) for stream in taken)
     )
+
+
+def _makes_rows(member: MemberHeartbeat, job: RLJob, policy: str) -> bool:
+    """Pods of stages alone bring no rows. A policy without a role learns from those of others, whoever serves it."""
+    if member.role is not Role.ROLLOUT or any(
+        pool.name == member.pool and not pool.rollouts for pool in job.spec.pools
+    ):
+        return False
+    return policy in member.versions or policy not in roles_of(job.spec).values()
 
 
 def _share(seconds: float, *, of: float) -> float:

@@ -17,7 +17,7 @@ class PodWork:
         """`most_tasks` are those of rollouts that it would run at once."""
         self._rollouts = rollouts
         self._stages = stages
-        self._most_tasks = most_tasks if rollouts is not None else 0
+        self._most_tasks = most_tasks
 
     @property
     def draining(self) -> bool:
@@ -36,11 +36,14 @@ class PodWork:
 
     @property
     def capacity(self) -> int:
-        return sum(stage.ceiling for stage in self._stages) + self._most_tasks
+        """Tasks of rollouts that it would run at once: how busy a fleet is is judged by these. Where there are none,
+        groups of stages.
+        """
+        return sum(stage.ceiling for stage in self._stages) if self._rollouts is None else self._most_tasks
 
     @property
     def allowance(self) -> int:
-        return sum(stage.ceiling for stage in self._stages) + (self._rollouts.allowance if self._rollouts else 0)
+        return self.capacity if self._rollouts is None else self._rollouts.allowance
 
     @property
     def completed(self) -> int:
