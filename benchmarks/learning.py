@@ -20,10 +20,13 @@ import torch
 
 from benchmarks.report import Bar, logs_to_stderr, note, report
 from benchmarks.training.staleness_plot import plot_staleness
+from tests.support.learning.critic_run import learn_with_critic
 from tests.support.learning.known_optimum import make_model, words
 from tests.support.learning.learning_run import ALGORITHMS, learn, word_setting
-from trimtab.api.algorithm import AlgorithmName
 
+WITH_CRITIC = "ppo-critic"
+"""Two models that learn: samples are compared with what the second expects, and not with one another."""
+NAMES: tuple[str, ...] = (*ALGORITHMS, WITH_CRITIC)
 STALENESS = (0, 1, 4, 8)
 SEEDS = (0, 1, 2, 3, 4)
 NEAR = 0.9
@@ -34,7 +37,7 @@ NEAR = 0.9
 class Trial:
     """One run of the comparison."""
 
-    name: AlgorithmName
+    name: str
     staleness: int
     seed: int
 
@@ -46,7 +49,7 @@ class Outcome:
     """What is missing to the best reward at the end, as a share of it."""
 
 
-Outcomes = Mapping[tuple[AlgorithmName, int], Sequence[Outcome]]
+Outcomes = Mapping[tuple[str, int], Sequence[Outcome]]
 
 
 def run_trial(trial: Trial) -> Outcome:
@@ -55,25 +58,28 @@ def run_trial(trial: Trial) -> Outcome:
     task = words(seed=trial.seed)
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
         make_model(Path(folder), seed=trial.seed)
-        setting = word_setting(trial.name, staleness=trial.staleness)
-        run = learn(setting, task, model_path=Path(folder), seed=trial.seed)
+        if trial.name == WITH_CRITIC:
+            run, _ = learn_with_critic(task, model_path=Path(folder), seed=trial.seed, staleness=trial.staleness)
+        else:
+            setting = word_setting(trial.name, staleness=trial.staleness)
+            run = learn(setting, task, model_path=Path(folder), seed=trial.seed)
     return Outcome(steps_to_near=run.steps_to(NEAR * task.best), regret=1 - run.last_reward / task.best)
 
 
 def all_trials() -> Outcomes:
-    keys = [(name, staleness) for name in ALGORITHMS for staleness in STALENESS]
+    keys = [(name, staleness) for name in NAMES for staleness in STALENESS]
     trials = [Trial(name=name, staleness=staleness, seed=seed) for name, staleness in keys for seed in SEEDS]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=logs_to_stderr) as pool:
         outcomes = list(pool.map(run_trial, trials))
-    found: dict[tuple[AlgorithmName, int], list[Outcome]] = {key: [] for key in keys}
+    found: dict[tuple[str, int], list[Outcome]] = {key: [] for key in keys}
     for trial, outcome in zip(trials, outcomes, strict=True):
         found[trial.name, trial.staleness].append(outcome)
     return found
 
 
 def figures(outcomes: Outcomes) -> dict[str, object]:
-    by_algorithm: dict[str, dict[str, object]] = {name: {} for name in ALGORITHMS}
+    by_algorithm: dict[str, dict[str, object]] = {name: {} for name in NAMES}
     for (name, staleness), runs in outcomes.items():
         arrived = [run.steps_to_near for run in runs if run.steps_to_near is not None]
         by_algorithm[name][str(staleness)] = {
@@ -105,7 +111,7 @@ def main() -> None:
     if arguments.plot is not None:
         regrets = {key: [run.regret for run in runs] for key, runs in outcomes.items()}
         plot_staleness(regrets, arguments.plot)
-    bars = {f"{name}_fresh_regret": Bar(mean_regret(outcomes[name, 0]), 0.05, at_most=True) for name in ALGORITHMS}
+    bars = {f"{name}_fresh_regret": Bar(mean_regret(outcomes[name, 0]), 0.05, at_most=True) for name in NAMES}
     bars["m2po_regret_8_versions_old"] = Bar(mean_regret(outcomes["m2po", 8]), 0.1, at_most=True)
     report("learning", figures(outcomes), bars)
 

@@ -10,10 +10,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from trimtab.api.algorithm import AlgorithmName
-
 # The colours of Okabe and Ito, told apart by colour-blind eyes; markers tell them apart in print.
-_STYLES: dict[AlgorithmName, tuple[str, str]] = {
+_STYLES: dict[str, tuple[str, str]] = {
     "grpo": ("#000000", "s"),
     "drgrpo": ("#999999", "D"),
     "dapo": ("#E69F00", "^"),
@@ -25,7 +23,7 @@ _STYLES: dict[AlgorithmName, tuple[str, str]] = {
 }
 
 
-def plot_staleness(regrets: Mapping[tuple[AlgorithmName, int], Sequence[float]], path: Path) -> None:
+def plot_staleness(regrets: Mapping[tuple[str, int], Sequence[float]], path: Path) -> None:
     """The mean regret over seeds as a line, and each seed as a dot beside it."""
     ages = sorted({staleness for _, staleness in regrets})
     # Text stays text, and nothing depends on the day: the same figures give the same file.

@@ -13,8 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group
-from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row, sole_row
+from trimtab.trainer.row_rewards import RowRewards
 
 POLICY = "solver"
 VOCABULARY = 32_000

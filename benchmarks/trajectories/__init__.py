@@ -1,1 +1,3 @@
-"""The parts of `python -m benchmarks.dataflow`: payloads, a job's processes, raw JetStream, TransferQueue, ledgers."""
+"""The parts of `python -m benchmarks.dataflow` and `benchmarks.stages`: payloads, a job's processes, raw JetStream,
+TransferQueue, ledgers.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ _PROMPTS = 1000
 _MAX_STALENESS = 8
 _MAX_STEPS = 1_000_000
 _LOOPBACK = "127.0.0.1"
+Stages = Sequence[Mapping[str, object]]
+"""As a manifest has them."""
 
 
 class PodDidNotStart(RuntimeError):
@@ -62,10 +64,12 @@ class Usage:
 class DataflowPod:
     """A running one."""
 
-    def __init__(self, job: str, *, batch_size: int, process: psutil.Process, server: MonitoredNats) -> None:
+    def __init__(
+        self, job: str, *, batch_size: int, process: psutil.Process, server: MonitoredNats, stages: Stages = ()
+    ) -> None:
         self.job = job
         self.batch_size = batch_size
-        self.topology = JobTopology(NAMESPACE, job)
+        self.topology = JobTopology(NAMESPACE, job, stages=tuple(str(stage["name"]) for stage in stages))
         self.pid: int = process.pid
         self._process = process
         self._server = server
@@ -81,11 +85,17 @@ class DataflowPod:
 
 @contextmanager
 def dataflow_pod(
-    job: str, *, batch_size: int, folder: Path, server: MonitoredNats, nats: NatsSettings | None = None
+    job: str,
+    *,
+    batch_size: int,
+    folder: Path,
+    server: MonitoredNats,
+    nats: NatsSettings | None = None,
+    stages: Stages = (),
 ) -> Iterator[DataflowPod]:
     """`python -m trimtab.dataflow`, from start to serving; its streams are left to the server's folder."""
     job_file = folder / f"{job}.yaml"
-    job_file.write_text(yaml.safe_dump(manifest(job, batch_size=batch_size)))
+    job_file.write_text(yaml.safe_dump(manifest(job, batch_size=batch_size, stages=stages)))
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"Question {number}?"}) + "\n" for number in range(_PROMPTS)))
     settings = DataflowPodSettings(
@@ -106,7 +116,8 @@ def dataflow_pod(
             folder=folder,
         )
     )
-    pod = DataflowPod(job, batch_size=batch_size, process=psutil.Process(child.pid), server=server)
+    process = psutil.Process(child.pid)
+    pod = DataflowPod(job, batch_size=batch_size, process=process, server=server, stages=stages)
     try:
         poll_until(
             lambda: server.listens(pod.topology.batch_subject(POLICY)),
@@ -119,13 +130,16 @@ def dataflow_pod(
         child.stop(grace_s=_STOP_S)
 
 
-def manifest(job: str, *, batch_size: int) -> dict[str, object]:
+def manifest(job: str, *, batch_size: int, stages: Stages = ()) -> dict[str, object]:
     return {
         "apiVersion": "rl.trimtab.dev/v1alpha1",
         "kind": "RLJob",
         "metadata": {"name": job},
         "spec": {
-            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+            "workflow": {
+                "entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn",
+                "roles": [{"name": POLICY, "policy": POLICY}],
+            },
             "data": {
                 "prompts": [{"name": "train", "jsonl": {"uri": "prompts.jsonl"}}],
                 "groupSize": GROUP_SIZE,
@@ -135,6 +149,7 @@ def manifest(job: str, *, batch_size: int) -> dict[str, object]:
             "policies": [{"name": POLICY, "model": {"uri": "model"}}],
             "pools": [{"name": "pool", "replicas": 1}],
             "maxSteps": _MAX_STEPS,
+            **({"stages": list(stages)} if stages else {}),
         },
     }
 

@@ -16,7 +16,7 @@ from benchmarks.report import interleaved, note
 from benchmarks.trajectories import ranks, workers
 from benchmarks.trajectories.broker import MonitoredNats
 from benchmarks.trajectories.payloads import GROUP_SIZE, POLICY, tokens_for
-from benchmarks.trajectories.pod import DataflowPod, Usage, dataflow_pod
+from benchmarks.trajectories.pod import DataflowPod, Stages, Usage, dataflow_pod
 from benchmarks.trajectories.spawned import Spawned
 from benchmarks.trajectories.transferqueue import PeerFailed, PeerRound, TransferQueue
 from trimtab.fabric.settings import NatsSettings
@@ -135,10 +135,10 @@ def measure_size(scene: Scene, size: Size, peer: TransferQueue) -> SizeResult:
     with opened_job(scene, size, name=f"size-{size.payload_bytes}") as (pod, payload_bytes):
         contenders = {
             "trimtab": our_rounds(scene, pod, size, costs),
-            "raw_jetstream": _raw_rounds(scene, size, decoded=True),
+            "raw_jetstream": raw_rounds(scene, size, decoded=True),
         }
-        contenders["raw_jetstream_bytes"] = _raw_rounds(scene, size, decoded=False)
-        contenders |= _peer_rounds(peer, size, failures)
+        contenders["raw_jetstream_bytes"] = raw_rounds(scene, size, decoded=False)
+        contenders |= peer_rounds(peer, size, failures)
         rates = interleaved(contenders, rounds=ROUNDS)
         load = statistics.median(rates["trimtab"]) * _PACED_LOAD
         paced = pass_through(scene, pod, _paced_steps(size), per_second=load)
@@ -164,8 +164,17 @@ def measure_ranks(scene: Scene, size: Size, *, name: str) -> float:
 
 
 @contextmanager
-def opened_job(scene: Scene, size: Size, *, name: str) -> Iterator[tuple[DataflowPod, float]]:
-    """A job that has done its first steps, with rows ready for all that follow, and the mean size of a payload."""
+def opened_job(
+    scene: Scene,
+    size: Size,
+    *,
+    name: str,
+    stages: Stages = (),
+    warm: Callable[[DataflowPod, range], object] | None = None,
+) -> Iterator[tuple[DataflowPod, float]]:
+    """A job that has done its first steps, with rows ready for all that follow, and the mean size of a payload. `warm`
+    does them where passing rows through is not enough.
+    """
     count = _paced_steps(size).stop * size.batch_size
     prepared = scene.workers.ask(
         workers.Prepare(job=name, tokens=tokens_for(size.payload_bytes), batch_size=size.batch_size, count=count),
@@ -173,9 +182,17 @@ def opened_job(scene: Scene, size: Size, *, name: str) -> Iterator[tuple[Dataflo
     )
     assert isinstance(prepared, workers.Prepared)
     with dataflow_pod(
-        name, batch_size=size.batch_size, folder=scene.folder, server=scene.server, nats=scene.dataflow
+        name,
+        batch_size=size.batch_size,
+        folder=scene.folder,
+        server=scene.server,
+        nats=scene.dataflow,
+        stages=stages,
     ) as pod:
-        pass_through(scene, pod, range(_WARM_STEPS))
+        if warm is None:
+            pass_through(scene, pod, range(_WARM_STEPS))
+        else:
+            warm(pod, range(_WARM_STEPS))
         yield pod, prepared.payload_bytes / count
 
 
@@ -200,20 +217,27 @@ def pass_through(scene: Scene, pod: DataflowPod, steps: range, *, per_second: fl
     return Passage(published=published.at, received=scene.ranks.heard(deadline_s=_DEADLINE_S).at)
 
 
-def our_rounds(scene: Scene, pod: DataflowPod, size: Size, costs: list[Usage]) -> Callable[[], float]:
+def our_rounds(
+    scene: Scene,
+    pod: DataflowPod,
+    size: Size,
+    costs: list[Usage],
+    *,
+    passes: Callable[[Scene, DataflowPod, range], Passage] | None = None,
+) -> Callable[[], float]:
     starts = iter(range(_WARM_STEPS, _WARM_STEPS + ROUNDS * size.steps, size.steps))
 
     def play() -> float:
         start = next(starts)
         before = pod.usage()
-        passage = pass_through(scene, pod, range(start, start + size.steps))
+        passage = (passes or pass_through)(scene, pod, range(start, start + size.steps))
         costs.append(pod.usage().since(before))
         return passage.rows_per_second
 
     return play
 
 
-def _raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], float]:
+def raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], float]:
     """The same frames from the same publisher, in a stream of its own each time."""
 
     def play() -> float:
@@ -231,7 +255,9 @@ def _raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], floa
     return play
 
 
-def _peer_rounds(peer: TransferQueue, size: Size, failures: dict[str, str]) -> dict[str, Callable[[], float]]:
+def peer_rounds(
+    peer: TransferQueue, size: Size, failures: dict[str, str], *, staged: bool = False
+) -> dict[str, Callable[[], float]]:
     """Puts of a group, which is what a rollout worker has at a time, and of a whole batch, which no worker has.
 
     A round of each comes first and does not count: its buffers grow in it, as ours did in our first steps.
@@ -245,6 +271,7 @@ def _peer_rounds(peer: TransferQueue, size: Size, failures: dict[str, str]) -> d
             put_rows=put_rows,
             puts_in_flight=puts_in_flight,
             batch_rows=size.batch_size,
+            stage_rows=put_rows if staged else 0,
         )
 
         def play() -> float:

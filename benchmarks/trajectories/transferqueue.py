@@ -34,13 +34,16 @@ class PeerFailed(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRound:
-    """`put_rows` at a time are written, up to `puts_in_flight` puts at once, and `batch_rows` at a time are read."""
+    """`put_rows` at a time are written, up to `puts_in_flight` puts at once, and `batch_rows` at a time are read. With
+    `stage_rows` a stage reads so many at a time and adds a column, as many at once.
+    """
 
     row_bytes: int
     rows: int
     put_rows: int
     puts_in_flight: int
     batch_rows: int
+    stage_rows: int = 0
 
 
 class TransferQueue:

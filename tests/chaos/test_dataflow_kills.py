@@ -9,18 +9,16 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.support.dataflow.books import header
-from tests.support.dataflow.storm.copies import Copies
 from tests.support.dataflow.storm.evidence import Episodes, GroupEnds, faults
+from tests.support.dataflow.storm.outcome import Outcome, begin, drain, examine, too_much_waits
 from tests.support.dataflow.storm.service import SERVICE, prepare
 from tests.support.dataflow.storm.site import (
-    BATCH,
     GROUP,
     STALENESS,
     STEP_S,
@@ -36,28 +34,10 @@ from tests.support.dataflow.storm.site import (
 from tests.support.dataflow.storm.storm import Sky, Storm
 from tests.support.sizes import DataflowStorm, Sizes
 from tests.support.template_process import template_process
-from trimtab.dataflow.audit.report import AuditReport, judged
-from trimtab.dataflow.audit.streams import Streams, read_streams
+from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import GroupsFiltered, Record, StepGranted
 from trimtab.embedded.nats_server import EmbeddedNats
-from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.jetstream_api import api_call
-from trimtab.fabric.bus.topology import TASK_CONSUMER
 from trimtab.fabric.wire.header import TrajectoryHeader
-
-_DRAIN_S = 30.0
-_LOOK_S = 0.5
-_DEADLINE_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """All that can be known afterwards."""
-
-    streams: Streams
-    report: AuditReport
-    notes: list[Note]
-    redeliveries: int
 
 
 @pytest.fixture
@@ -66,43 +46,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site = Site(nats.settings, tmp_path / "site")
         site.lay_out()
         yield site
-
-
-async def begin(site: Site) -> None:
-    async with await Bus.connect(site.nats, name="auditor") as bus:
-        await Copies(site.topology).begin(bus)
-
-
-async def drain(site: Site, storm: Storm) -> None:
-    """With no workers left, the trainers train all that makes a batch. What has been forgotten would stay for ever, so
-    there is an end to this.
-    """
-    async with await Bus.connect(site.nats, name="auditor") as bus:
-        end = asyncio.get_running_loop().time() + _DRAIN_S
-        while too_much_waits((await read(site, bus))[1]) and asyncio.get_running_loop().time() < end:
-            storm.tend()
-            await asyncio.sleep(_LOOK_S)
-
-
-def too_much_waits(report: AuditReport) -> bool:
-    return any(groups >= BATCH // GROUP for groups in report.waiting.values())
-
-
-async def read(site: Site, bus: Bus) -> tuple[Streams, AuditReport]:
-    copies = Copies(site.topology)
-    await copies.catch_up(bus)
-    streams = await read_streams(bus, site.topology, ledger=copies.ledger, trajectories=copies.trajectories)
-    return streams, judged(streams, data=site.job.spec.data)
-
-
-async def examine(site: Site) -> Outcome:
-    async with await Bus.connect(site.nats, name="auditor") as bus:
-        streams, report = await read(site, bus)
-        consumer = f"CONSUMER.INFO.{site.topology.tasks.name}.{TASK_CONSUMER}"
-        delivered = (await api_call(bus, consumer, deadline_s=_DEADLINE_S))["delivered"]
-    # Every task is delivered once in order; all beyond that are deliveries again.
-    redeliveries = delivered["consumer_seq"] - delivered["stream_seq"]
-    return Outcome(streams=streams, report=report, notes=site.notes(), redeliveries=redeliveries)
 
 
 def ends_of(outcome: Outcome) -> GroupEnds:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.complete import complete_job, complete_pool, complete_trainer
-from tests.support.api.manifests import Manifest, changed, job, pool, trainer
+from tests.support.api.manifests import Manifest, changed, job, pool, staged_job, trainer
 from tests.support.control_planes import Kubectl
 from trimtab.api.crd import KINDS
 from trimtab.api.schema import fill_defaults, structural_schema
@@ -144,6 +144,7 @@ IMMUTABLE: list[tuple[str, Manifest, str, Any]] = [
     ("lora", job(), "spec.policies.0.lora", {"rank": 8}),
     ("policies", job(), "spec.policies", [*job()["spec"]["policies"], {"name": "third", "model": {"uri": "m"}}]),
     ("policies", job(), "spec.policies.1.name", "renamed"),
+    ("stages", job(), "spec.stages", [{"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}}]),
     ("jobRef", pool(), "spec.jobRef.name", "other"),
     ("jobRef", trainer(), "spec.jobRef.name", "other"),
     ("policy", trainer(), "spec.policy", "other"),
@@ -159,6 +160,22 @@ def test_immutable_fields_are_held(kubectl: Kubectl, namespace: str) -> None:
         assert refused.returncode != 0, path
         assert f"spec.{field}" in refused.stderr or f".{field}" in refused.stderr, (path, refused.stderr)
         assert "immutable" in refused.stderr or "neither added" in refused.stderr, (path, refused.stderr)
+
+
+def test_stages_stay_as_they_are(kubectl: Kubectl, namespace: str) -> None:
+    _apply(kubectl, namespace, staged_job())
+    for path, value in [
+        ("spec.stages", []),
+        ("spec.stages.0.timeoutSeconds", 7),
+        ("spec.stages.2.plugin.args", {"strict": True}),
+        ("spec.stages.2.needs", []),
+    ]:
+        other = json.dumps(changed(staged_job(), {path: value}))
+        refused = kubectl("replace", "--dry-run=server", "-n", namespace, "-f", "-", stdin=other, check=False)
+        assert refused.returncode != 0, path
+        assert "stages is immutable" in refused.stderr, (path, refused.stderr)
+    other_pool = changed(staged_job(), {"spec.pools.1.replicas": 3})
+    kubectl("replace", "--dry-run=server", "-n", namespace, "-f", "-", stdin=json.dumps(other_pool))
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,28 @@ def test_the_largest_job_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     largest = changed(
         job("largest"),
         {
-            "spec.policies": [{"name": name, "model": {"uri": "/models/base"}} for name in names],
+            "spec.policies": [
+                {
+                    "name": name,
+                    "model": {"uri": "/models/base"},
+                    "algorithm": {"kl": {"coefficient": 0.1, "stage": f"stage-{number}"}},
+                }
+                for number, name in enumerate(names)
+            ],
             "spec.pools": [{"name": f"pool-{number}", "engines": engines} for number in range(128)],
             "spec.workflow.roles": [{"name": name, "policy": name} for name in names],
             "spec.data.mix": [{"policy": name, "streams": [{"policy": other} for other in names]} for name in names],
+            "spec.stages": [
+                {
+                    "name": f"stage-{number}",
+                    "computes": "Logprobs",
+                    "policy": names[number],
+                    "needs": [f"stage-{other}" for other in range(number)],
+                    "rows": names,
+                    **({"pool": f"pool-{number}"} if number % 2 else {}),
+                }
+                for number in range(32)
+            ],
         },
     )
     assert problems(largest) == []

@@ -1,6 +1,6 @@
 """The engine under contract: the built-in one, or any server by its URL.
 
-`TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_{generate,stream,control}.py` asks one that runs
+`TRIMTAB_ENGINE_URL=http://host:30000 pytest tests/contract/test_{generate,stream,control,score}.py` asks one that runs
 already. It must be able to read its own model folder again, take 1,000 tokens, and have nobody else's
 requests.
 """

@@ -17,7 +17,7 @@ from tests.support.contract.model import make_long_winded_model
 from tests.support.contract.transformers_reference import assert_logprobs, greedy
 from tests.support.sglang.launched import LaunchedSGLang
 
-_SUITE = tuple(f"tests/contract/test_{name}.py" for name in ("generate", "stream", "control"))
+_SUITE = tuple(f"tests/contract/test_{name}.py" for name in ("generate", "stream", "control", "score"))
 _SUITE_S = 900.0
 _TEXTS = ("The capital of France is", "def fibonacci(n):", "Water boils faster in the mountains because the air")
 _COUNT = 16

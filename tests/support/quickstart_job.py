@@ -43,15 +43,23 @@ def make_quickstart(folder: Path, *, name: str, max_steps: int, whole: bool = Fa
 
 def trained_steps(file: Path, *, timeout_s: float = 600.0) -> list[dict[str, Any]]:
     """Run the job with `trimtab run` to its end; the steps that its trainer logged."""
-    command = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    assert completed.returncode == 0, completed.stderr
+    run_to_its_end(file, timeout_s=timeout_s)
     return logged_steps(file)
 
 
-def logged_steps(file: Path) -> list[dict[str, Any]]:
-    """Of a job with one trainer that has run beside its manifest."""
+def run_to_its_end(file: Path, *, timeout_s: float = 600.0) -> None:
+    """The job, with `trimtab run`."""
+    command = [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    assert completed.returncode == 0, completed.stderr
+
+
+def logged_steps(file: Path, *, policy: str = "") -> list[dict[str, Any]]:
+    """Of a job that has run beside its manifest, by its one trainer or that of the policy."""
+    return [line for line in trainer_log(file, policy=policy) if line["event"] == "step"]
+
+
+def trainer_log(file: Path, *, policy: str = "") -> list[dict[str, Any]]:
     name = yaml.safe_load(file.read_text())["metadata"]["name"]
-    (log,) = (file.parent / ".trimtab" / name / "logs").glob("*.trainer.log")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == "step"]
+    (log,) = (file.parent / ".trimtab" / name / "logs").glob(f"*-{policy}*.trainer.log")
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]

@@ -37,6 +37,8 @@ class AgentStorm:
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     dataflow_storm: DataflowStorm
+    stage_storm: DataflowStorm
+    """With stage workers, which are killed as often as the others."""
     drains: Drains
     agent_storm: AgentStorm
     """Of agents that ask through the gateway, while weights are swapped and the engine is killed."""
@@ -67,6 +69,7 @@ class Sizes:
 
 SMALL = Sizes(
     dataflow_storm=DataflowStorm(seconds=15.0, service_kills=4, kills=1, steps=3, everything=False),
+    stage_storm=DataflowStorm(seconds=12.0, service_kills=3, kills=1, steps=2, everything=False),
     drains=Drains(tasks=50, scale_downs=3, kills=1, slow_every=8),
     agent_storm=AgentStorm(seconds=6.0, swap_every_s=1.0, kill_every_s=3.0, agents=4),
     quickstart_steps=16,
@@ -86,6 +89,7 @@ SMALL = Sizes(
 )
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),
+    stage_storm=DataflowStorm(seconds=300.0, service_kills=40, kills=10, steps=20, everything=True),
     drains=Drains(tasks=1000, scale_downs=20, kills=4, slow_every=50),
     agent_storm=AgentStorm(seconds=60.0, swap_every_s=1.0, kill_every_s=10.0, agents=8),
     quickstart_steps=28,

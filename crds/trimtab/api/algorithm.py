@@ -7,34 +7,42 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trimtab.api.model import ApiModel
-from trimtab.api.rules import Rule, only_with
-from trimtab.api.scalars import Count, Fraction, Location, NonNegative, Positive, PositiveCount
+from trimtab.api.rules import Rule, at_most_one_of, only_with
+from trimtab.api.scalars import Count, Fraction, Location, MemberName, NonNegative, Plugin, Positive, PositiveCount
 
-AlgorithmName = Literal["m2po", "grpo", "drgrpo", "dapo", "ppo", "gspo", "cispo", "rloo"]
+AlgorithmName = Literal["m2po", "grpo", "drgrpo", "dapo", "ppo", "gspo", "cispo", "rloo", "distill", "critic", "custom"]
 
 
 class Clip(ApiModel):
     """Trust region on the probability ratio r, as [1 - low, 1 + high]."""
 
     low: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Lower half-width; absent, the algorithm's own: 0.2, and 0.0003 for gspo."""
+    """Lower half-width; absent, the algorithm's own: 0.2, and 0.0003 for gspo. For critic, how far a value may fall."""
     high: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Upper half-width; absent, the algorithm's own: 0.2, 0.28 for dapo, 0.0004 for gspo."""
+    """Upper half-width; absent, the algorithm's own: 0.2, 0.28 for dapo, 0.0004 for gspo. For critic, how far a value
+    may rise."""
     dual: Annotated[float, Field(gt=1, le=100)] | None = None
     """Bounds the loss of samples with negative advantage at this multiple of it; absent, there is no bound."""
 
 
 class Kl(ApiModel):
-    """Penalty on the distance to a fixed reference model."""
+    """Penalty on the distance to a reference model."""
+
+    rules = (
+        at_most_one_of("reference", "stage"),
+        only_with("stage", condition="self.coefficient > 0.0", when="with a coefficient above 0"),
+    )
 
     coefficient: NonNegative = 0.0
-    """Weight in the loss; 0 keeps no reference model in memory."""
+    """Weight in the loss; 0 asks for no reference model."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated. k3, the common choice, is never negative, and its gradient is that of the
     divergence the other way round: it stays nearer to what the reference liked. k1 and k2 have the gradient of the
     divergence itself."""
     reference: Location | None = None
-    """The reference model; absent, the policy's starting weights."""
+    """The reference model; absent, the policy's starting weights. It lies in the trainer's memory."""
+    stage: MemberName | None = None
+    """The stage that computes the reference's log-probabilities, in the place of a model in the trainer's memory."""
 
 
 class Correction(ApiModel):
@@ -76,6 +84,28 @@ class Credit(ApiModel):
     """What a turn's reward is worth one turn earlier."""
     outcome_weight: NonNegative = 1.0
     """Weight of the outcome beside the rewards of turns."""
+
+
+class Distill(ApiModel):
+    """Learning from a teacher on what the policy itself sampled."""
+
+    stage: MemberName
+    """The stage that computes the teacher's log-probabilities: how much likelier than the policy the teacher holds a
+    token is the token's advantage."""
+    reward_weight: NonNegative = 0.0
+    """Weight of the advantage that rewards give, beside the teacher's word; 0 learns from the teacher alone."""
+
+
+class Critic(ApiModel):
+    """Advantages from what a critic expects (GAE): a policy whose algorithm is critic, and the stage that asks it."""
+
+    stage: MemberName
+    """The stage that computes the critic's values."""
+    discount: Fraction = 1.0
+    """What a reward is worth one token earlier."""
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.95
+    """How far ahead rewards are looked for before the critic is believed: 0 believes its value of the next token, 1
+    waits for the end."""
 
 
 class Optimizer(ApiModel):
@@ -121,7 +151,53 @@ class Algorithm(ApiModel):
 
     rules = (
         only_with("m2Threshold", condition="self.name == 'm2po'", when="with algorithm m2po"),
-        only_with("correction", condition="self.name != 'm2po'", when="with algorithms other than m2po"),
+        only_with(
+            "correction",
+            condition="!(self.name in ['m2po', 'critic'])",
+            when="with algorithms other than m2po and critic",
+        ),
+        only_with("distill", condition="self.name == 'distill'", when="with algorithm distill"),
+        Rule("self.name != 'distill' || has(self.distill)", "distill is required with algorithm distill", ".distill"),
+        only_with("critic", condition="self.name in ['ppo', 'critic']", when="with algorithms ppo and critic"),
+        Rule("self.name != 'critic' || has(self.critic)", "critic is required with algorithm critic", ".critic"),
+        only_with("custom", condition="self.name == 'custom'", when="with algorithm custom"),
+        Rule("self.name != 'custom' || has(self.custom)", "custom is required with algorithm custom", ".custom"),
+        Rule(
+            "self.name != 'critic' || self.kl.coefficient == 0.0",
+            "kl does not apply with algorithm critic, which has no probabilities",
+            ".kl",
+        ),
+        Rule(
+            "self.name != 'critic' || self.entropyCoefficient == 0.0",
+            "entropyCoefficient does not apply with algorithm critic, which has no probabilities",
+            ".entropyCoefficient",
+        ),
+        Rule(
+            "self.name != 'critic' || !self.normalizeBatchAdvantages",
+            "normalizeBatchAdvantages does not apply with algorithm critic: returns are learned as they are",
+            ".normalizeBatchAdvantages",
+        ),
+        Rule(
+            "self.name != 'critic' || !has(self.clip) || !has(self.clip.dual)",
+            "clip.dual does not apply with algorithm critic",
+            ".clip.dual",
+        ),
+        Rule(
+            "!has(self.critic) || !has(self.normalizeGroupRewards)",
+            "normalizeGroupRewards does not apply with a critic, whose values rewards are compared with instead",
+            ".normalizeGroupRewards",
+        ),
+        Rule(
+            "!has(self.critic) || self.credit.discount == 1.0",
+            "with a critic, set critic.discount instead of credit.discount: it counts tokens, not turns",
+            ".credit.discount",
+        ),
+        Rule(
+            "!has(self.distill) || self.distill.rewardWeight > 0.0 || "
+            "(self.credit.type == 'Outcome' && !has(self.normalizeGroupRewards))",
+            "rewards do not count with distill.rewardWeight 0: set it, or leave out credit and normalizeGroupRewards",
+            ".distill.rewardWeight",
+        ),
         only_with(
             "clip", condition="!(self.name in ['m2po', 'rloo'])", when="with algorithms other than m2po and rloo"
         ),
@@ -131,11 +207,20 @@ class Algorithm(ApiModel):
     """The loss. m2po bounds the second moment of the log ratio and stays stable on stale data; grpo is the common
     baseline; drgrpo drops its length and deviation biases; dapo clips higher and averages over tokens; ppo is decoupled
     for stale data; gspo works on whole sequences; cispo clips weights instead of updates; rloo is REINFORCE with a
-    leave-one-out baseline."""
+    leave-one-out baseline; distill learns from a teacher, token by token; critic trains a value head on the samples
+    of another policy, for that one's ppo; custom is a recipe of your own."""
     m2_threshold: Annotated[float, Field(gt=0, le=10)] | None = None
     """Largest second moment of the log ratio over a step; absent, 0.04."""
     clip: Clip | None = None
     """Trust region; absent, the algorithm's own."""
+    distill: Distill | None = None
+    """The teacher, with algorithm distill."""
+    critic: Critic | None = None
+    """With ppo, advantages from a critic's values instead of from comparing with the group. With algorithm critic, what
+    the values that it learns are made of."""
+    custom: Plugin | None = None
+    """A class of your own whose `recipe()` says advantages, loss, averaging and columns; from where the workflow's code
+    comes."""
     kl: Kl = Kl()
     """Penalty on the distance to a reference model."""
     correction: Correction | None = None

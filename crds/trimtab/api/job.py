@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trimtab.api.autoscaling import Autoscaling, AutoscalingStatus
+from trimtab.api.column_rules import COLUMN_RULES
 from trimtab.api.conditions import Conditions, LastError
 from trimtab.api.data import Data
 from trimtab.api.evaluation import Evaluation, EvaluationResult
@@ -15,29 +16,19 @@ from trimtab.api.failure import FailurePolicy
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
-from trimtab.api.pool import ENDPOINT_OF_LEARNER, MISSING_ENGINE, MISSING_MODEL, UNKNOWN_POLICY, JobPool
+from trimtab.api.pool import JobPool
 from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
+from trimtab.api.stage import MAX_STAGES, Stage
+from trimtab.api.stage_rules import IN_ORDER, STAGE_RULES
 from trimtab.api.workflow import Workflow
 
 MAX_POLICIES = 32
 MAX_POOLS = 128
 
-# Names are listed once, in a list of one list, and then looked up: a loop per name costs the API server ten seconds
-# for a job at all limits.
+# Listed once and then looked up, as in stage_rules.
 _NAMES = "[self.policies.map(policy, policy.name)]"
 _FROZEN = "[self.policies.filter(policy, policy.frozen).map(policy, policy.name)]"
-_SERVED = "pool.engines.exists(engines, engines.policy == policy.name)"
-_COVERED = (
-    "(pool.engines.size() == 0 || [pool.engines.map(engines, engines.policy)]"
-    ".all(served, self.policies.all(policy, policy.name in served)))"
-)
-# The first pool and the first policy that it lacks. Lists of names, not of pools: the server prices what they may hold.
-_LACKING = f"self.policies.map(policy, {_SERVED} ? '' : policy.name).filter(name, name != '')[0]"
-_UNCOVERED = (
-    f"self.pools.map(pool, {_COVERED} ? '' : 'pool ' + pool.name + ' has no engine for policy ' + {_LACKING})"
-    f".filter(told, told != '')[0] + '{MISSING_ENGINE}'"
-)
 
 
 def _name_fits(members: str) -> Rule:
@@ -53,29 +44,8 @@ class RLJobSpec(ApiModel):
     """What the job should be."""
 
     rules = (
-        Rule(
-            f"{_NAMES}.all(names, self.pools.all(pool, pool.engines.all(engines, engines.policy in names)))",
-            UNKNOWN_POLICY,
-            ".pools",
-        ),
-        Rule(
-            f"self.pools.all(pool, {_COVERED})",
-            "pools[].engines must have every policy of this job: an episode has all its roles in one pod",
-            ".pools",
-            told=_UNCOVERED,
-        ),
-        Rule(
-            f"{_FROZEN}.all(frozen, self.pools.all(pool, "
-            "pool.engines.all(engines, !has(engines.endpoint) || engines.policy in frozen)))",
-            ENDPOINT_OF_LEARNER,
-            ".pools",
-        ),
-        Rule(
-            "self.pools.all(pool, [pool.engines.filter(engines, has(engines.endpoint)).map(engines, engines.policy)]"
-            ".all(elsewhere, self.policies.all(policy, has(policy.model) || policy.name in elsewhere)))",
-            MISSING_MODEL,
-            ".policies",
-        ),
+        *STAGE_RULES,
+        *COLUMN_RULES,
         Rule(
             "self.policies.exists(policy, !policy.frozen)",
             "at least one policy must learn: not all of them may be frozen",
@@ -111,13 +81,6 @@ class RLJobSpec(ApiModel):
             ".data.batchSize",
         ),
         Rule(
-            "size(self.workflow.roles) == 0 || "
-            "[self.workflow.roles.map(role, role.policy)]"
-            ".all(played, self.policies.all(policy, policy.name in played))",
-            "workflow.roles must give every policy a role: one without would never get a sample",
-            ".workflow.roles",
-        ),
-        Rule(
             "self.policies.all(policy, policy.trainer.publish.everySteps <= self.data.maxStaleness + 1)",
             "maxStaleness must be at least policies[].trainer.publish.everySteps - 1: no sample would be fresh enough",
             ".data.maxStaleness",
@@ -144,7 +107,16 @@ class RLJobSpec(ApiModel):
     ]
     """The models that learn, each with a trainer of its own and no barrier between them, and frozen ones."""
     pools: Annotated[tuple[JobPool, ...], ListMap(), Field(min_length=1, max_length=MAX_POOLS)]
-    """The rollout fleets. They can be added and removed while the job runs."""
+    """The fleets that run episodes and stages. They can be added and removed while the job runs."""
+    stages: Annotated[
+        tuple[Stage, ...],
+        ListMap(),
+        Field(max_length=MAX_STAGES),
+        IN_ORDER,
+        immutable("stages", why="groups under way wait for them; create a new RLJob"),
+    ] = ()
+    """What is computed about rows between rollout and trainer, in an order in which each stage comes after those that
+    it needs."""
     autoscaling: Autoscaling = Autoscaling()
     """Sizing of the fleets."""
     evaluation: Evaluation | None = None

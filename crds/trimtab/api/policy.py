@@ -46,6 +46,18 @@ class Policy(ApiModel):
         only_with("batchSize", condition="!self.frozen", when="to policies that learn, not to a frozen one"),
         only_with("lora", condition="!self.frozen", when="to policies that learn, not to a frozen one"),
         Rule(
+            "!has(self.lora) || self.algorithm.name != 'critic'",
+            "lora does not apply with algorithm critic: its value head is trained with the model",
+            ".lora",
+        ),
+        Rule(
+            "!(has(self.algorithm.kl.stage) || has(self.algorithm.distill)) || "
+            "(self.sampling.topP == 1.0 && self.sampling.topK <= 0 && self.sampling.minP == 0.0)",
+            "topP, topK and minP do not apply with algorithm.kl.stage and distill: a stage's log-probabilities are of "
+            "all tokens",
+            ".sampling",
+        ),
+        Rule(
             "has(self.lora) == has(oldSelf.lora)",
             "lora is immutable: its checkpoints are of adapters, or of the model; create a new RLJob",
             ".lora",

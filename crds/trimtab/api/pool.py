@@ -33,11 +33,14 @@ CHILD_NAME_RULE = Rule(
     ".metadata.name",
 )
 # What an RLJob says of its pools, and the operator of a RolloutPool made by hand.
-MISSING_ENGINE = ": an episode has all its roles in one pod, so add the policy to the engines of the pool"
+MISSING_ENGINE = (
+    ": an episode has all its roles, and a stage its policy, in one pod, so add the policy to the engines of the pool"
+)
 UNKNOWN_POLICY = "pools[].engines must name policies of this job"
 ENDPOINT_OF_LEARNER = (
     "pools[].engines[].endpoint is for frozen policies: no endpoint takes the weights of one that learns"
 )
+IDLE_POOL = "pools[].rollouts must be true unless a stage names the pool: it would have nothing to do"
 MISSING_MODEL = "policies[].model is required where a pool has no endpoint for the policy in its engines"
 
 
@@ -109,8 +112,10 @@ class PoolSettings(ApiModel):
     engine: Engine = Engine()
     """What samples tokens."""
     engines: Annotated[tuple[PolicyEngines, ...], ListMap("policy"), Field(max_length=32)] = ()
-    """Engines by policy, with every policy of the job: an episode has all its roles in one pod. Empty, each policy has
-    one."""
+    """Engines by policy, with every policy that has a role: an episode has all its roles in one pod. Policies that only
+    stages ask are needed where those run. Empty, each policy that is needed has one."""
+    rollouts: bool = True
+    """It runs episodes, and the stages that name no pool. With false, only the stages that name this pool."""
     max_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Episodes one pod may run at once; it adapts below this to the engine's load."""
     grace_period_seconds: Seconds = 300

@@ -44,7 +44,7 @@ def review(value: Any) -> Review:
 
 def scale_warnings(pool: RolloutPool, replicas: int, job: RLJob | None) -> list[str]:
     """Of a person who sets the replicas of a job's pool."""
-    if job is not None and job.spec.autoscaling.mode == "Auto":
+    if job is not None and job.spec.autoscaling.mode == "Auto" and pool.spec.rollouts:
         name = job.metadata.name
         return [
             f"spec.replicas: the autoscaler of RLJob {name} sets it and will change it again; to keep {replicas}, set "

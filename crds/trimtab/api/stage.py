@@ -10,6 +10,17 @@ from trimtab.api.model import ApiModel
 from trimtab.api.rules import ListSet, Rule
 from trimtab.api.scalars import MemberName, Plugin, PositiveSeconds
 
+MAX_STAGES = 32
+# What an RLJob says of its pools, and the operator of a RolloutPool made by hand.
+VALUES_ENGINE = (
+    "stages that compute Values, or rewards by a policy without a plugin, need engine builtin, and no endpoint for the "
+    "policy, in every pool that runs them: other engines have no value head"
+)
+LOGPROBS_ENGINE = (
+    "stages that compute Logprobs need engine builtin or sglang, and no endpoint for the policy, in every pool that "
+    "runs them: others do not tell the logprobs of given tokens"
+)
+
 Computes = Literal["Logprobs", "Values", "Reward", "TurnRewards", "Filter", "Custom"]
 
 
@@ -60,3 +71,8 @@ class Stage(ApiModel):
     """The pool whose pods run it; absent, every pool that serves rollouts."""
     timeout_seconds: PositiveSeconds = 300
     """Seconds that one group may take. After that it has failed: it is tried again, and quarantined in the end."""
+
+    @property
+    def asks_values(self) -> bool:
+        """Whether it needs the value head of its policy."""
+        return self.computes == "Values" or (self.computes in ("Reward", "TurnRewards") and self.plugin is None)

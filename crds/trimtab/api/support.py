@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from trimtab.api.engine import EngineName
 from trimtab.api.job import RLJobSpec
+from trimtab.api.placement import policies_of, stages_of
 from trimtab.api.pod_template import only_commands
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
@@ -40,6 +41,7 @@ def unsupported(spec: RLJobSpec) -> list[str]:
         found += [f"spec.pools[{number}].engine.{field}" for field in _unsupported_in_engine(spec, pool)]
     for number, policy in enumerate(spec.policies):
         found += [f"spec.policies[{number}].{field}" for field in unsupported_in_policy(policy)]
+        found += [f"spec.policies[{number}].{field}" for field in _unlike_scores(spec, policy)]
         found += [f"spec.policies[{number}].{field}" for field in _inexact_sampling(policy, engines)]
         if _is_set(policy.sampling, "min_p") and "anthropic" in _endpoints(spec, policy):
             found.append(f"spec.policies[{number}].sampling.minP")
@@ -79,6 +81,24 @@ def _inexact_sampling(policy: Policy, engines: set[EngineName]) -> list[str]:
     return [f"sampling.{to_camel(field)}" for field in asked if field in inexact]
 
 
+def _unlike_scores(spec: RLJobSpec, policy: Policy) -> list[str]:
+    """Settings with which the logprobs of given tokens are not those of sampled ones: with no temperature there are
+    none, SGLang tells them without one, and what leaves tokens out would leave out given ones."""
+    asking = [stage for stage in spec.stages if stage.computes == "Logprobs" and stage.policy == policy.name]
+    if not asking:
+        return []
+    engines = {
+        pool.engine.name
+        for pool in spec.pools
+        if any(stage in stages_of(spec, pool, name=pool.name) for stage in asking)
+    }
+    fields = [field for field in ("top_p", "top_k", "min_p") if _is_set(policy.sampling, field)]
+    temperature = policy.sampling.temperature
+    if (temperature == 0 and policy.frozen) or (temperature not in (0, 1) and "sglang" in engines):
+        fields.insert(0, "temperature")
+    return [f"sampling.{to_camel(field)}" for field in fields]
+
+
 def _endpoints(spec: RLJobSpec, policy: Policy) -> set[str]:
     """Protocols of the endpoints that a frozen policy is asked at."""
     engines = (one for pool in spec.pools for one in pool.engines if one.policy == policy.name)
@@ -91,8 +111,9 @@ def _unsupported_in_engine(spec: RLJobSpec, pool: JobPool) -> list[str]:
     if engine.name == "sglang":
         if engine.api_key_secret is not None:
             found.append("apiKeySecret")
-        endpoints = sum(engines.endpoint is not None for engines in pool.engines)
-        if engine.url is not None and len(spec.policies) - endpoints > 1:
+        endpoints = {engines.policy for engines in pool.engines if engines.endpoint is not None}
+        needed = {policy.name for policy in policies_of(spec, pool, name=pool.name)}
+        if engine.url is not None and len(needed - endpoints) > 1:
             # One server holds one set of weights; each policy would overwrite the other's.
             found.append("url")
     return found

@@ -24,7 +24,7 @@ class WorkflowSource(ApiModel):
     rules = (exactly_one_of("configMap", "path"),)
 
     config_map: ConfigMapSource | None = None
-    """A ConfigMap, mounted into every rollout and dataflow pod."""
+    """A ConfigMap, mounted into every rollout and dataflow pod, and into trainers whose algorithm is custom."""
     path: Location | None = None
     """A folder: in the pod's file system, or beside the manifest with `trimtab run`."""
 

@@ -38,8 +38,8 @@ def balance(job: str, namespace: str, state_folder: Path | None, as_json: bool) 
         Console(width=_WIDTH).print(Group(*(part for report in reports for part in rendered(report))))
 
 
-def rendered(report: BalanceReport) -> tuple[Table, Table, Text]:
-    """Window and volumes, instances, the zone, and what the configured maintainer makes of it."""
+def rendered(report: BalanceReport) -> tuple[Table | Text, ...]:
+    """Window and volumes, instances, stages, the zone, and what the configured maintainer makes of it."""
     window = Table(title=f"{report.policy}, steps {report.first_step} to {report.last_step}", title_justify="left")
     for heading in ("wall", "waiting", "produced", "accepted", "consumed", "too stale"):
         window.add_column(heading, justify="right")
@@ -62,7 +62,19 @@ def rendered(report: BalanceReport) -> tuple[Table, Table, Text]:
             str(one.version_lag),
             str(one.in_flight),
         )
-    return window, instances, Text(f"{_advice(report)}\n")
+    return window, instances, *_stages(report), Text(f"{_advice(report)}\n")
+
+
+def _stages(report: BalanceReport) -> tuple[Table, ...]:
+    if not report.stages:
+        return ()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("stage", "groups/s", "waiting", "failed"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for one in report.stages:
+        rate = one.done / report.wall_seconds if report.wall_seconds else 0.0
+        table.add_row(one.stage, f"{rate:.1f}", str(one.waiting), str(one.failed))
+    return (table,)
 
 
 def _advice(report: BalanceReport) -> str:

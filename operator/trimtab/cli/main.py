@@ -14,6 +14,7 @@ _COMMANDS = {
         "dev",
         "evaluation",
         "gateway",
+        "graph",
         "quarantine",
         "report",
         "run",

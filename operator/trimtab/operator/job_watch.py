@@ -102,8 +102,8 @@ class JobWatch:
         history: int = _HISTORY,
         listener: Callable[[JobMessage], None] | None = None,
     ) -> None:
-        """With `task_lease_s` it makes the consumer of tasks as well, for workers that may not. `history` is how many
-        steps of a policy are kept."""
+        """With `task_lease_s` it makes the consumers of tasks and stages too, for workers that may not. `history` is
+        how many steps of a policy are kept."""
         self.task_lease_s = task_lease_s
         self._bus = bus
         self._listener = listener if listener is not None else lambda _: None
@@ -173,6 +173,9 @@ class JobWatch:
         if self.task_lease_s is not None:
             consumer = self._topology.task_consumer(lease_s=self.task_lease_s)
             await declare_consumer(self._bus, consumer, deadline_s=_DEADLINE_S)
+            for stage in self._topology.stages:
+                consumer = self._topology.stage_consumer(stage, lease_s=self.task_lease_s)
+                await declare_consumer(self._bus, consumer, deadline_s=_DEADLINE_S)
         balance = await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DEADLINE_S)
         weights = await KeyValue.declare(self._bus, self._topology.weights, deadline_s=_DEADLINE_S)
         members = await KeyValue.declare(self._bus, self._topology.members, deadline_s=_DEADLINE_S)

@@ -10,7 +10,9 @@ import torch
 
 from tests.support.trainer.cut_episodes import leased_step
 from tests.support.trainer.cut_update import ALGORITHMS, policy_with
+from trimtab.api.policy import Policy
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.recipes import policy_recipe
 
 
 class Passes:
@@ -40,6 +42,46 @@ def test_m2po_has_looked_at_everything_when_the_last_portion_has_arrived(model: 
     assert passes.gradients == 0
     learner.update(step.totals)
     assert (passes.looks, passes.gradients) == (seen[2], seen[2])
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "rloo", "distill", "custom", "grpo-kl-stage"])
+def test_gradients_of_a_portion_do_not_wait_for_the_next(model: Path, algorithm: str) -> None:
+    made = policy_with(ALGORITHMS[algorithm])
+    check_streams(made, Learner(made, model_path=model, recipe=policy_recipe(made, folder=None)))
+
+
+def test_nor_do_they_with_a_critic(model: Path) -> None:
+    critic = {"stage": "logprobs"}
+    for name in ("ppo", "critic"):
+        made = policy_with({"name": name, "critic": critic})
+        check_streams(made, Learner(made, model_path=model))
+
+
+def check_streams(policy: Policy, learner: Learner) -> None:
+    passes = Passes(learner)
+    step = leased_step(policy, step=0, cut_seed=None, portions=3)
+    seen = []
+    for rows in step.portions:
+        learner.accumulate(rows)
+        seen.append(passes.gradients)
+    assert 0 < seen[0] < seen[1] < seen[2]
+    learner.update(step.totals)
+    assert passes.gradients == seen[2], "nothing was left to do but the update"
+
+
+def test_several_updates_of_a_batch_have_been_looked_at_when_the_last_portion_has_arrived(model: Path) -> None:
+    made = policy_with(ALGORITHMS["ppo-updates"])
+    learner = Learner(made, model_path=model)
+    passes = Passes(learner)
+    step = leased_step(made, step=0, cut_seed=3, portions=3)
+    seen = []
+    for rows in step.portions:
+        learner.accumulate(rows)
+        seen.append(passes.looks)
+    assert 0 < seen[0] < seen[1] < seen[2]
+    learner.update(step.totals)
+    assert passes.looks == seen[2], "each update has only its gradient left to do"
+    assert passes.gradients > 0
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Groups:
         return index
 
     async def run(
-        self, world_size: int, *, steps: int, refused_rank: int | None = None
+        self, world_size: int, *, steps: int, refused_rank: int | None = None, critic: bool = False
     ) -> tuple[list[State], list[State]]:
         """What each rank had when it had resumed, and when it saved."""
         self._epoch += 1
@@ -52,6 +52,7 @@ class Groups:
             steps=steps,
             target=target,
             refused_rank=refused_rank,
+            critic=critic,
         )
         await run_ranks(self._template, run_rank, scene, world_size=world_size)
         self.failures = [path.read_text() for path in map(scene.failure, range(world_size)) if path.exists()]
@@ -86,6 +87,19 @@ async def test_two_then_one_then_four_then_two(groups: Groups) -> None:
         assert not torch.equal(saved_next[0]["exp_avg.lm_head.weight"], resumed[0]["exp_avg.lm_head.weight"])
         saved = saved_next
     assert saved[0]["at"] == 5
+
+
+@pytest.mark.parametrize("groups", ["folder"], indirect=True)
+async def test_a_critic_of_two_then_of_four_then_of_one(groups: Groups) -> None:
+    """Its head has one row, of which all but one rank hold nothing."""
+    _, saved = await groups.run(2, steps=2, critic=True)
+    assert saved[0]["score.weight"].any()
+    for world_size in (4, 1):
+        resumed, saved_next = await groups.run(world_size, steps=1, critic=True)
+        for state in resumed:
+            assert same(without_random(state), without_random(saved[0]))
+        assert not torch.equal(saved_next[0]["score.weight"], resumed[0]["score.weight"])
+        saved = saved_next
 
 
 @pytest.mark.parametrize("groups", ["folder"], indirect=True)

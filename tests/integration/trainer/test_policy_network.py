@@ -26,6 +26,7 @@ from trimtab.trainer.batch import Row, RowEpisode, pack
 from trimtab.trainer.network.attention import bundles
 from trimtab.trainer.network.chosen_logprobs import chosen_logprobs
 from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.packed_network import Placement
 from trimtab.trainer.network.policy_network import PolicyNetwork
 
 SHAPE: dict[str, Any] = {
@@ -79,7 +80,10 @@ def test_a_pack_equals_its_sequences_one_by_one(tmp_path: Path, family: str, gra
     torch.manual_seed(3)
     FAMILIES[family]().save_pretrained(tmp_path)
     network = PolicyNetwork.load(
-        tmp_path, sampling=SAMPLING, gradient_checkpointing=gradient_checkpointing, with_entropy=True
+        tmp_path,
+        sampling=SAMPLING,
+        with_entropy=True,
+        placement=Placement(gradient_checkpointing=gradient_checkpointing),
     )
     # Bundles of one, of equal and of nearly equal lengths; sequences of one token; one without a trained one.
     given = rows([30, 17, 17, 16, 15, 9, 9, 9, 2, 1, 1])

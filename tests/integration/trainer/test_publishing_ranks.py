@@ -45,14 +45,20 @@ class Published:
         self._bus = bus
 
     async def by(
-        self, count: int, objects: ObjectStoreSettings, folder: Path, *, moved: bool
+        self, count: int, objects: ObjectStoreSettings, folder: Path, *, moved: bool, critic: bool = False
     ) -> tuple[dict[int, str], dict[str, torch.Tensor]]:
         """The digest of each version, and the tensors of the last."""
         topology = JobTopology("t", f"ranks-{count}")
         await KeyValue.declare(self._bus, topology.weights, deadline_s=D)
         objects = objects.model_copy(update={"prefix": f"{objects.prefix}/{count}"})
         scene = Scene(
-            model=self._model, nats=self._nats, objects=objects, topology=topology, folder=folder, moved=moved
+            model=self._model,
+            nats=self._nats,
+            objects=objects,
+            topology=topology,
+            folder=folder,
+            moved=moved,
+            critic=critic,
         )
         await run_ranks(self._template, run_rank, scene, world_size=count)
         async with ObjectStore(objects) as store:
@@ -102,3 +108,16 @@ async def test_what_ranks_have_trained_together_is_published_as_one_has_it(
             ours, theirs = its_tensors[name].float(), tensor.float()
             torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3, msg=name)
             assert np.mean((ours != theirs).numpy()) < 0.02, name
+
+
+@pytest.mark.slow
+async def test_a_value_head_is_published_by_ranks_as_by_one(
+    published: Published, store_settings: ObjectStoreSettings, tmp_path: Path
+) -> None:
+    """It has one row, so all but one rank hold nothing of it."""
+    roots, tensors = await published.by(1, store_settings, tmp_path, moved=False, critic=True)
+    its_roots, its_tensors = await published.by(2, store_settings, tmp_path, moved=False, critic=True)
+    assert its_roots[0] == roots[0]
+    assert its_tensors["score.weight"].any()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(its_tensors[name].float(), tensor.float(), rtol=1e-2, atol=1e-3, msg=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, trainer
+from tests.support.api.manifests import REMOVED, Manifest, changed, job, pool, staged_job, trainer
 
 _SECRET = {"name": "keys", "key": "token"}
 _TEMPLATE = {"metadata": {"labels": {"team": "rl"}}, "spec": {"nodeSelector": {"gpu": "h200"}, "anything": ["goes", 1]}}
@@ -31,6 +31,15 @@ _ALGORITHM = {
     },
     "schedule": {"type": "Cosine", "warmupSteps": 10, "decaySteps": 500, "finalFraction": 0.1},
 }
+_CRITIC = {"stage": "values", "discount": 0.99, "lambda": 0.9}
+_STAGED_KL = {"coefficient": 0.1, "stage": "reference"}
+_WITH_COLUMNS = (
+    {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "reference"}},
+    {"name": "distill", "distill": {"stage": "teacher", "rewardWeight": 0.5}, "credit": {"type": "Turn"}},
+    {"name": "ppo", "critic": _CRITIC, "credit": {"type": "Turn", "outcomeWeight": 0.5}},
+    {"name": "critic", "critic": _CRITIC, "clip": {"low": 0.5, "high": 0.5}},
+    {"name": "custom", "custom": _PLUGIN, "clip": {"low": 0.1}},
+)
 _TRAINER = {
     "replicas": 8,
     "devicesPerReplica": 8,
@@ -80,6 +89,7 @@ _POOL = {
         "startupTimeoutSeconds": 600,
         "requestTimeoutSeconds": 120,
     },
+    "rollouts": True,
     "maxConcurrency": 128,
     "gracePeriodSeconds": 120,
     "resources": _RESOURCES,
@@ -175,6 +185,19 @@ def complete_job() -> Manifest:
             "spec.pools.1": {"name": "spot", **_POOL},
             "spec.pools.0.engines": [{"policy": "solver"}, {"policy": "verifier"}, _ASKED],
             "spec.pools.0.engine": {"name": "openai", "url": "https://llm/v1", "model": "m", "apiKeySecret": _SECRET},
+            "spec.stages": [
+                {
+                    "name": "own",
+                    "computes": "Custom",
+                    "needs": [],
+                    "rows": ["solver"],
+                    "policy": "judge",
+                    "plugin": _PLUGIN,
+                    "per": "Row",
+                    "pool": "spot",
+                    "timeoutSeconds": 60,
+                }
+            ],
             "spec.autoscaling": {
                 "mode": "Auto",
                 "maintainer": {
@@ -237,6 +260,15 @@ def variants() -> list[Manifest]:
             job("curriculum"), {"spec.data.curator.curriculum": {"start": 0.1, "steps": 10, "difficultyColumn": "d"}}
         ),
         changed(job("own-curator"), {"spec.data.curator.custom": _PLUGIN, "spec.workflow.source.path": "code"}),
+        staged_job(),
+        changed(
+            staged_job("two-models"),
+            {
+                "spec.policies.0.algorithm": {"name": "ppo", "critic": _CRITIC, "kl": _STAGED_KL},
+                "spec.policies.1.algorithm": {"name": "critic", "critic": _CRITIC},
+                "spec.stages.1.rows": ["solver"],
+            },
+        ),
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
@@ -245,4 +277,5 @@ def variants() -> list[Manifest]:
         ),
         changed(pool("empty"), {"spec.replicas": 0}),
         changed(trainer("ppo"), {"spec.algorithm": {"name": "ppo", "clip": {}}}),
+        *(changed(trainer(f"own-{number}"), {"spec.algorithm": one}) for number, one in enumerate(_WITH_COLUMNS)),
     ]

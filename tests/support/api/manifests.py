@@ -10,6 +10,7 @@ from typing import Any
 Manifest = dict[str, Any]
 
 REMOVED = object()
+_AFTER = {"needs": ["reference"]}
 
 
 def job(name: str = "arithmetic") -> Manifest:
@@ -25,6 +26,25 @@ def job(name: str = "arithmetic") -> Manifest:
                 {"name": "verifier", "model": {"uri": "/models/verifier"}},
             ],
             "pools": [{"name": "home", "replicas": 2}, {"name": "spot"}],
+        },
+    )
+
+
+def staged_job(name: str = "staged") -> Manifest:
+    """A reference of its own pool, a critic that learns from the solver's rows, and a judge that needs the first."""
+    return changed(
+        job(name),
+        {
+            "spec.workflow.roles": [{"name": "solver", "policy": "solver"}],
+            "spec.policies.1": {"name": "critic", "model": {"uri": "/models/critic"}},
+            "spec.policies.2": {"name": "reference", "model": {"uri": "/models/solver"}, "frozen": True},
+            "spec.data.mix": [{"policy": "critic", "streams": [{"policy": "solver"}]}],
+            "spec.pools.1": {"name": "spot", "rollouts": False},
+            "spec.stages": [
+                {"name": "reference", "computes": "Logprobs", "policy": "reference", "pool": "spot"},
+                {"name": "values", "computes": "Values", "policy": "critic"},
+                {"name": "judge", "computes": "Reward", "plugin": {"entrypoint": "team.judges:Own"}, **_AFTER},
+            ],
         },
     )
 
@@ -47,6 +67,8 @@ def changed(manifest: Manifest, changes: dict[str, Any]) -> Manifest:
             target = target[step] if isinstance(step, int) else target.setdefault(step, {})
         if value is REMOVED:
             del target[last]
+        elif isinstance(target, list) and last == len(target):
+            target.append(value)
         else:
             target[last] = value
     return out
@@ -69,6 +91,10 @@ def _job(case: str, field: str, changes: dict[str, Any]) -> Bad:
     return Bad(case, field, changed(job(), changes))
 
 
+def _staged(case: str, field: str, changes: dict[str, Any]) -> Bad:
+    return Bad(case, field, changed(staged_job(), changes))
+
+
 def _pool(case: str, field: str, changes: dict[str, Any]) -> Bad:
     return Bad(case, field, changed(pool(), changes))
 
@@ -81,6 +107,74 @@ _TWO_SELECTIONS = {"selection": {"entrypoint": "a:B"}, "replay": {"ratio": 0.5}}
 _SERVED = {"policy": "solver"}
 _ASKED = {"policy": "verifier", "endpoint": {"name": "openai", "url": "https://llm", "model": "m"}}
 _SECRET = {"name": "keys", "key": "token"}
+
+_CRITIC = {"stage": "values"}
+_BAD_ALGORITHMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("two-references", ".kl", {"name": "grpo", "kl": {"coefficient": 1, "reference": "/m", "stage": "s"}}),
+    ("stage-for-nothing", ".kl.stage", {"name": "grpo", "kl": {"stage": "s"}}),
+    ("no-teacher", ".distill", {"name": "distill"}),
+    ("teacher-elsewhere", ".distill", {"name": "grpo", "distill": {"stage": "s"}}),
+    ("teacher-unnamed", ".distill.stage", {"name": "distill", "distill": {}}),
+    (
+        "rewards-for-nothing",
+        ".distill.rewardWeight",
+        {"name": "distill", "distill": {"stage": "s"}, "normalizeGroupRewards": True},
+    ),
+    ("no-critic", ".critic", {"name": "critic"}),
+    ("critic-elsewhere", ".critic", {"name": "grpo", "critic": _CRITIC}),
+    ("critic-lambda", ".critic.lambda", {"name": "ppo", "critic": {**_CRITIC, "lambda": 1.1}}),
+    ("critic-kl", ".kl", {"name": "critic", "critic": _CRITIC, "kl": {"coefficient": 0.1}}),
+    ("critic-entropy", ".entropyCoefficient", {"name": "critic", "critic": _CRITIC, "entropyCoefficient": 0.1}),
+    (
+        "critic-normalized",
+        ".normalizeBatchAdvantages",
+        {"name": "critic", "critic": _CRITIC, "normalizeBatchAdvantages": True},
+    ),
+    ("critic-correction", ".correction", {"name": "critic", "critic": _CRITIC, "correction": {"type": "Mask"}}),
+    ("critic-dual", ".clip.dual", {"name": "critic", "critic": _CRITIC, "clip": {"dual": 2}}),
+    ("critic-group", ".normalizeGroupRewards", {"name": "ppo", "critic": _CRITIC, "normalizeGroupRewards": False}),
+    (
+        "critic-credit",
+        ".credit.discount",
+        {"name": "ppo", "critic": _CRITIC, "credit": {"type": "Turn", "discount": 0.5}},
+    ),
+    ("no-custom", ".custom", {"name": "custom"}),
+    ("custom-unnamed", ".custom", {"custom": {"entrypoint": "a:B"}}),
+    ("custom-form", ".custom.entrypoint", {"name": "custom", "custom": {"entrypoint": "a.b"}}),
+)
+
+_KL = {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "reference"}}
+_TO_CRITIC = {"name": "critic", "critic": _CRITIC}
+_BAD_COLUMNS: tuple[tuple[str, str, int, dict[str, Any], dict[str, Any]], ...] = (
+    ("of-nobody", "spec.policies", 0, {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "other"}}, {}),
+    ("of-another-kind", "spec.policies", 0, {"name": "grpo", "kl": {"coefficient": 0.1, "stage": "values"}}, {}),
+    ("teacher-of-another-kind", "spec.policies", 0, {"name": "distill", "distill": {"stage": "judge"}}, {}),
+    ("values-of-another-kind", "spec.policies", 0, {"name": "ppo", "critic": {"stage": "reference"}}, {}),
+    (
+        "of-other-rows",
+        "spec.stages",
+        0,
+        _KL,
+        {
+            "spec.workflow.roles.1": {"name": "helper", "policy": "critic"},
+            "spec.stages.0.rows": ["critic"],
+        },
+    ),
+    (
+        "of-other-mixed-rows",
+        "spec.stages",
+        1,
+        _TO_CRITIC,
+        {
+            "spec.policies.3": {"name": "helper", "model": {"uri": "/m"}},
+            "spec.workflow.roles.1": {"name": "helper", "policy": "helper"},
+            "spec.stages.1.rows": ["helper"],
+        },
+    ),
+    ("critic-speaks", "spec.workflow.roles", 1, _TO_CRITIC, {"spec.workflow.roles.0.policy": "critic"}),
+    ("critic-has-no-logprobs", "spec.stages", 1, _TO_CRITIC, {"spec.stages.0.policy": "critic"}),
+    ("of-some-tokens", "spec.policies[0].sampling", 0, _KL, {"spec.policies.0.sampling": {"topK": 20}}),
+)
 
 BAD_MANIFESTS = [
     # What must be there.
@@ -207,6 +301,39 @@ BAD_MANIFESTS = [
         "spec.data.mix",
         {"spec.data.mix": [{"policy": "solver", "streams": [{"policy": "critic"}]}]},
     ),
+    *(
+        _staged(f"column-{case}", field, {f"spec.policies.{policy}.algorithm": algorithm, **more})
+        for case, field, policy, algorithm, more in _BAD_COLUMNS
+    ),
+    _staged("stage-twice", "spec.stages[1]", {"spec.stages.1.name": "reference"}),
+    _staged("stage-needs-a-later-one", "spec.stages", {"spec.stages.0.needs": ["judge"]}),
+    _staged("stage-needs-itself", "spec.stages", {"spec.stages.0.needs": ["reference"]}),
+    _staged("stage-needs-nobody", "spec.stages", {"spec.stages.2.needs": ["verdict"]}),
+    _staged("stage-needs-twice", "spec.stages[2].needs[1]", {"spec.stages.2.needs": ["reference", "reference"]}),
+    _staged("stage-of-no-policy", "spec.stages", {"spec.stages.0.policy": "teacher"}),
+    _staged("stage-in-no-pool", "spec.stages", {"spec.stages.0.pool": "far"}),
+    _staged("stage-of-nothing", "spec.stages[0].computes", {"spec.stages.0.computes": "Entropy"}),
+    _staged("stage-without-policy", "spec.stages[0].policy", {"spec.stages.0.policy": REMOVED}),
+    _staged("stage-without-plugin", "spec.stages[2].plugin", {"spec.stages.2.plugin": REMOVED}),
+    _staged("stage-of-frozen-rows", "spec.stages", {"spec.stages.0.rows": ["reference"]}),
+    _staged("stage-of-rows-of-no-role", "spec.stages", {"spec.stages.0.rows": ["critic"]}),
+    _staged("stage-asks-a-policy-without-engine", "spec.pools", {"spec.pools.0.engines": [{"policy": "solver"}]}),
+    _staged("stage-pool-without-engine", "spec.pools", {"spec.pools.1.engines": [{"policy": "solver"}]}),
+    _staged("values-of-sglang", "spec.stages", {"spec.pools.0.engine.name": "sglang"}),
+    _staged(
+        "logprobs-of-an-endpoint",
+        "spec.stages",
+        {"spec.pools.1.engines": [{**_ASKED, "policy": "reference"}]},
+    ),
+    _staged("values-of-a-role", "spec.stages", {"spec.stages.1.policy": "solver"}),
+    _staged("words-of-a-critic", "spec.stages", {"spec.stages.0.policy": "critic"}),
+    _staged("turn-rewards-without-turns", "spec.stages", {"spec.stages.2.computes": "TurnRewards"}),
+    _staged("stage-of-a-bare-policy", "spec.policies", {"spec.policies.2.model": REMOVED}),
+    _staged("no-rollouts", "spec.pools", {"spec.pools.0.rollouts": False}),
+    _staged("idle-stage-pool", "spec.pools", {"spec.stages.0.pool": "home"}),
+    _staged("stages-without-roles", "spec.workflow.roles", {"spec.workflow.roles": []}),
+    _staged("learner-without-samples", "spec.workflow.roles", {"spec.data.mix": []}),
+    _staged("stream-without-role", "spec.data.mix", {"spec.data.mix.0.streams.1": {"policy": "critic"}}),
     _job("dotted-name", "metadata.name", {"metadata.name": "my.job"}),
     _job("digit-first-name", "metadata.name", {"metadata.name": "7b-run"}),
     _job("upper-case-name", "metadata.name", {"metadata.name": "MyJob"}),
@@ -264,6 +391,15 @@ BAD_MANIFESTS = [
     ),
     _job("m2-elsewhere", "m2Threshold", {"spec.policies.0.algorithm": {"name": "grpo", "m2Threshold": 0.01}}),
     _job("clip-elsewhere", "spec.policies[0].algorithm.clip", {"spec.policies.0.algorithm": {"clip": {"low": 0.2}}}),
+    *(
+        _job(f"algorithm-{case}", f"spec.policies[0].algorithm{field}", {"spec.policies.0.algorithm": algorithm})
+        for case, field, algorithm in _BAD_ALGORITHMS
+    ),
+    _job(
+        "critic-lora",
+        "spec.policies[0].lora",
+        {"spec.policies.0.lora": {"rank": 4}, "spec.policies.0.algorithm": {"name": "critic", "critic": _CRITIC}},
+    ),
     _trainer("correction", "spec.algorithm.correction.low", {"spec.algorithm.correction": {"low": 3, "high": 2}}),
     _job("backoff", "spec.failurePolicy.backoffSeconds", {"spec.failurePolicy.backoffSeconds": 301}),
     _job("two-selections", "spec.data.selection", {"spec.data": {**job()["spec"]["data"], **_TWO_SELECTIONS}}),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from trimtab.api.stage import Stage
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.groups import Allotment, Group, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, Witness
@@ -12,7 +13,7 @@ from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
-from trimtab.fabric.wire.trajectory import Finish
+from trimtab.fabric.wire.trajectory import Finish, TurnReward
 
 GROUP = 2
 BATCH = 4
@@ -38,6 +39,7 @@ def header(
     reward_parts: dict[str, float] | None = None,
     label: str = "",
     prompt: str | None = None,
+    turn_rewards: tuple[TurnReward, ...] = (),
 ) -> TrajectoryHeader:
     scored = error is None and parts > 0
     trained = tokens if scored and version is not None else 0
@@ -72,6 +74,7 @@ def header(
         finished_at=2.0,
         run=run,
         label=label,
+        turn_rewards=turn_rewards,
         reward_parts=reward_parts or {},
     )
 
@@ -111,6 +114,7 @@ def ledger(
     selection: Selection | None = None,
     batch_size: int = BATCH,
     batch_sizes: Mapping[str, int] | None = None,
+    stages: Sequence[Stage] = (),
 ) -> Ledger:
     policies = policies or {"solver": 1}
     return Ledger(
@@ -122,6 +126,7 @@ def ledger(
         window_steps=WINDOW,
         has_filters=has_filters,
         witness=witness,
+        stages=stages,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.stage_books import StageBooks
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.dataflow.outcomes import GroupOutcome
@@ -20,6 +21,21 @@ def picture(books: Ledger) -> dict[str, Any]:
         "capacity": books.capacity_tasks(),
         "streams": {name: _stream(stream) for name, stream in books.streams.items()},
         "trainers": {name: _trainer(trainer) for name, trainer in books.trainers.items()},
+        "stages": _stages(books.stages),
+    }
+
+
+def _stages(one: StageBooks) -> dict[str, Any]:
+    return {
+        "staged": {
+            policy: {
+                group_id: (staged.group, staged.said, staged.refused, staged.first_column)
+                for group_id, staged in own.items()
+            }
+            for policy, own in one.staged.items()
+        },
+        "counts": (one.done, one.failed, one.last_sequence),
+        "waiting": {stage: one.waiting(stage) for stage in one.graph.stages},
     }
 
 

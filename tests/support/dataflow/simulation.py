@@ -20,6 +20,7 @@ import numpy as np
 from tests.support.dataflow.jobs import job
 from tests.support.polling import patiently
 from trimtab.api.job import RLJob
+from trimtab.api.stage import Stage
 from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
@@ -70,8 +71,12 @@ class Simulation:
     make_journal: JournalMaker = Journal
 
     @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.job.spec.stages
+
+    @property
     def topology(self) -> JobTopology:
-        return JobTopology("default", self.job.metadata.name)
+        return JobTopology("default", self.job.metadata.name, stages=tuple(stage.name for stage in self.stages))
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -298,10 +303,19 @@ def trajectory(
 
 @asynccontextmanager
 async def simulation(
-    settings: NatsSettings, folder: Path, *, prompts: int = 50, make_journal: JournalMaker = Journal, **fields: Any
+    settings: NatsSettings,
+    folder: Path,
+    *,
+    prompts: int = 50,
+    make_journal: JournalMaker = Journal,
+    stages: tuple[Stage, ...] = (),
+    **fields: Any,
 ) -> AsyncIterator[Simulation]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(prompts)))
     policies = fields.pop("policies", 1)
+    if stages:
+        fields["stages"] = [stage.model_dump(mode="json", by_alias=True, exclude_none=True) for stage in stages]
+        fields["workflow"] = {"roles": [{"name": name, "policy": name} for name in ["solver", "judge"][:policies]]}
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
         yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)

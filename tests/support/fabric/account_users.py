@@ -28,8 +28,8 @@ Attempts = Callable[[Bus, float], Sequence[Attempt]]
 """By whom, and how long each waits for its answer."""
 
 
-def new_job(namespace: str) -> JobTopology:
-    return JobTopology(namespace, f"g{uuid.uuid4().hex[:12]}")
+def new_job(namespace: str, *, stages: tuple[str, ...] = ()) -> JobTopology:
+    return JobTopology(namespace, f"g{uuid.uuid4().hex[:12]}", stages=stages)
 
 
 def uid_of(topology: JobTopology) -> str:
@@ -95,6 +95,8 @@ async def declared_by_the_operator(server: EmbeddedNatsWithAccounts, *topologies
         async with operator_bus(server, topology) as bus:
             await declare_job(bus, topology, deadline_s=60.0)
             await declare_consumer(bus, topology.task_consumer(lease_s=600.0), deadline_s=60.0)
+            for stage in topology.stages:
+                await declare_consumer(bus, topology.stage_consumer(stage, lease_s=600.0), deadline_s=60.0)
 
 
 def stream_names(topology: JobTopology) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.column import Column, ColumnHeader, rows_digest
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -27,6 +28,7 @@ from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span
+from trimtab.fabric.wire.stage import ColumnReference, StageRow, StageTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Empty, Failed, Finish, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
@@ -172,6 +174,65 @@ def quarantined(**changes: Any) -> QuarantinedTask:
     return QuarantinedTask(**fields | changes)
 
 
+ROWS = ("job-1.t-42.0.0", "job-1.t-42.1.0", "job-1.t-42.1.1")
+
+
+def stage_task(**changes: Any) -> StageTask:
+    fields: dict[str, Any] = {
+        "job": "quickstart",
+        "stage": "judge",
+        "policy": "solver",
+        "group_id": "t-42/solver",
+        "prompt_id": "gsm8k/train/17",
+        "prompt": {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "answer": 42},
+        "rows": tuple(
+            StageRow(sequence=100 + number, trajectory_id=row, reward=0.5 * number) for number, row in enumerate(ROWS)
+        ),
+        "columns": (ColumnReference(stage="reference", sequence=7),),
+        "minimum_versions": {"judge": 4},
+        "created_at": 1_700_000_000.0,
+    }
+    return StageTask(**fields | changes)
+
+
+def column(**changes: Any) -> Column:
+    fields: dict[str, Any] = {
+        "job": "quickstart",
+        "stage": "reference",
+        "policy": "solver",
+        "group_id": "t-42/solver",
+        "run": "6f1ed002",
+        "trajectory_ids": ROWS,
+        "lengths": (700, 450, 0),
+        "values": -np.random.default_rng(7).exponential(0.5, 1150).astype(np.float32),
+    }
+    return Column(**fields | changes)
+
+
+def column_header(**changes: Any) -> ColumnHeader:
+    fields: dict[str, Any] = {
+        "header_version": 1,
+        "job": "quickstart",
+        "policy": "solver",
+        "stage": "judge",
+        "group_id": "t-42/solver",
+        "run": "6f1ed002",
+        "rows_digest": rows_digest(ROWS),
+        "rewards": (0.0, 0.5, 1.0),
+        "turn_rewards": None,
+        "keep": None,
+        "error": None,
+        "message": "",
+        "oldest_version": 7,
+        "newest_version": 8,
+        "worker": "quickstart-pool-a-0",
+        "pool": "pool-a",
+        "started_at": 1_700_000_000.25,
+        "finished_at": 1_700_000_004.5,
+    }
+    return ColumnHeader(**fields | changes)
+
+
 SPECIMENS: tuple[Message, ...] = (
     task(),
     trajectory(),
@@ -258,6 +319,9 @@ SPECIMENS: tuple[Message, ...] = (
         at=1_700_000_002.0,
     ),
     quarantined(),
+    stage_task(),
+    column(),
+    column(lengths=(1, 1, 0), values=np.array([0.5, -0.5], dtype=np.float32)),
     EvaluationResult(
         job="quickstart",
         policy="solver",

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, StageLoad, Volume
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.column import Column
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import (
     BatchLease,
@@ -32,6 +33,7 @@ from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
+from trimtab.fabric.wire.stage import ColumnReference, StageRow, StageTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
@@ -180,7 +182,15 @@ def batch_leases(draw: st.DrawFn) -> BatchLease:
     groups = tuple(
         draw(
             st.lists(
-                st.builds(Group, group_id=tokens, prompt_id=identifiers, episodes=episodes), min_size=1, max_size=3
+                st.builds(
+                    Group,
+                    group_id=tokens,
+                    prompt_id=identifiers,
+                    episodes=episodes,
+                    columns=st.lists(references, max_size=2, unique_by=lambda one: one.stage).map(tuple),
+                ),
+                min_size=1,
+                max_size=3,
             )
         )
     )
@@ -202,12 +212,53 @@ def batch_leases(draw: st.DrawFn) -> BatchLease:
         policy=draw(names),
         step=draw(counts),
         stream=draw(names),
+        columns_stream=draw(names),
         groups=groups,
         samples=samples,
         chunk=draw(indices),
         totals=draw(st.none() | totals),
         **draw(ranks),  # type: ignore[arg-type]
         **draw(_ordered(times, "issued_at", "expires_at")),
+    )
+
+
+references = st.builds(ColumnReference, stage=names, sequence=st.integers(1, 2**63 - 1))
+
+
+@st.composite
+def stage_tasks(draw: st.DrawFn) -> StageTask:
+    return StageTask(
+        job=draw(names),
+        stage=draw(names),
+        policy=draw(names),
+        group_id=draw(tokens),
+        prompt_id=draw(identifiers),
+        label=draw(labels),
+        prompt=draw(mappings),
+        rows=tuple(
+            StageRow(sequence=draw(st.integers(1, 2**63 - 1)), trajectory_id=row, reward=draw(finite))
+            for row in draw(st.lists(tokens, min_size=1, max_size=4, unique=True))
+        ),
+        columns=tuple(draw(st.lists(references, max_size=3))),
+        minimum_versions=draw(versions),
+        created_at=draw(times),
+    )
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> Column:
+    rows = draw(st.lists(tokens, min_size=1, max_size=4, unique=True))
+    lengths = tuple(draw(st.integers(0, 900)) for _ in rows)
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return Column(
+        job=draw(names),
+        stage=draw(names),
+        policy=draw(names),
+        group_id=draw(tokens),
+        run=draw(runs),
+        trajectory_ids=tuple(rows),
+        lengths=lengths,
+        values=random.normal(scale=draw(st.sampled_from([0.0, 1.0, 1e30])), size=sum(lengths)).astype(np.float32),
     )
 
 
@@ -262,6 +313,8 @@ instances = st.builds(
     capacity=counts,
 )
 
+stage_loads = st.builds(StageLoad, stage=names, waiting=counts, done=counts, failed=counts)
+
 
 @st.composite
 def balance_reports(draw: st.DrawFn) -> BalanceReport:
@@ -279,6 +332,7 @@ def balance_reports(draw: st.DrawFn) -> BalanceReport:
         buffered=draw(st.none() | counts),
         room=draw(st.none() | counts),
         instances=tuple(draw(st.lists(instances, max_size=3))),
+        stages=tuple(draw(st.lists(stage_loads, max_size=3))),
         branch=draw(st.sampled_from(Branch)),
         current=draw(counts),
         maintainer=draw(names),
@@ -334,6 +388,8 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         size_bytes=st.integers(1, 64 << 20),
         sha256=st.from_regex(r"\A[0-9a-f]{64}\Z"),
     ),
+    StageTask: stage_tasks(),
+    Column: columns(),
     MemberHeartbeat: heartbeats(),
     BalanceReport: balance_reports(),
     StepProgress: st.builds(

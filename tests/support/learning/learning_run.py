@@ -23,9 +23,11 @@ from tests.support.learning.known_optimum import (
 from trimtab.api.algorithm import AlgorithmName
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group, StepTotals
-from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.recipes import policy_recipe
+from trimtab.trainer.row_rewards import RowRewards
 
 _MEASURED_EVERY = 5
 _EXPLORING = {"entropyCoefficient": 0.03}
@@ -34,7 +36,12 @@ _EXPLORING = {"entropyCoefficient": 0.03}
 Reshape = Callable[[list[Row]], list[Row]]
 
 
-ALGORITHMS: tuple[AlgorithmName, ...] = get_args(AlgorithmName)
+ALGORITHMS: tuple[AlgorithmName, ...] = tuple(
+    name for name in get_args(AlgorithmName) if name not in ("distill", "critic", "custom")
+)
+"""Those that compare the rewards of a group, and need nothing else."""
+Stage = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
+"""From the token ids of several rows to a number for each token; what comes after the end of a row does not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,7 @@ class Run:
         return self.rewards[max(self.rewards)]
 
 
-def word_setting(name: AlgorithmName, *, staleness: int = 0) -> Setting:
+def word_setting(name: str, *, staleness: int = 0) -> Setting:
     """The one in which all algorithms are compared: everything but the loss is the same."""
     algorithm = {"name": name, **_EXPLORING}
     return Setting(algorithm=algorithm, steps=150, learning_rate=2.5e-3, staleness=staleness)
@@ -93,10 +100,19 @@ def word_setting(name: AlgorithmName, *, staleness: int = 0) -> Setting:
 class Sampler:
     """Draws answers from weights of any version, as an engine would: with the logprob of every token it drew."""
 
-    def __init__(self, model_path: Path, task: KnownTask, advantages: AdvantageRule, *, seed: int) -> None:
+    def __init__(
+        self,
+        model_path: Path,
+        task: KnownTask,
+        advantages: AdvantageRule,
+        *,
+        seed: int,
+        stages: Mapping[str, Stage] | None = None,
+    ) -> None:
         self._model = LlamaForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         self._task = task
         self._advantages = advantages
+        self._stages = stages or {}
         self._chance = torch.Generator().manual_seed(seed)
         self._worth = [dict(zip(task.answers, row, strict=True)) for row in task.reward_table.tolist()]
 
@@ -115,10 +131,14 @@ class Sampler:
             logprobs = torch.cat([logprobs, following.gather(1, drawn)], dim=1)
             said = said * VOCABULARY + drawn[:, 0]
         token_ids, token_logprobs = ids.numpy().astype(np.int32), logprobs.numpy()
+        columns = {stage: compute(token_ids) for stage, compute in self._stages.items()}
         rows: list[Row] = []
         for prompt in prompts.tolist():
             part = slice(len(rows), len(rows) + setting.group_size)
-            rows += self._group(prompt, token_ids[part], token_logprobs[part], version=version, first_key=len(rows))
+            said_of = {stage: values[part] for stage, values in columns.items()}
+            rows += self._group(
+                prompt, token_ids[part], token_logprobs[part], said_of, version=version, first_key=len(rows)
+            )
         return rows
 
     def probabilities(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -130,6 +150,7 @@ class Sampler:
         prompt: int,
         ids: npt.NDArray[np.int32],
         logprobs: npt.NDArray[np.float32],
+        columns: Mapping[str, npt.NDArray[np.float32]],
         *,
         version: int,
         first_key: int,
@@ -146,7 +167,15 @@ class Sampler:
             length = asked + len(answer)
             mask = np.arange(length) >= asked
             advantages = np.zeros(length, dtype=np.float32)
-            advantages[mask] = group.of(RowRewards(reward=episode.reward, episode=episode, trained_tokens=len(answer)))
+            advantages[mask] = group.of(
+                RowRewards(
+                    reward=episode.reward,
+                    episode=episode,
+                    trained_tokens=len(answer),
+                    logprobs=logprobs[number, :length][mask],
+                    columns={stage: values[number, :length][mask] for stage, values in columns.items()},
+                )
+            )
             rows.append(
                 Row(
                     key=first_key + number,
@@ -156,21 +185,32 @@ class Sampler:
                     mask=mask,
                     versions=np.where(mask, version, -1),
                     advantages=advantages,
+                    columns={
+                        stage: np.where(mask, values[number, :length], 0.0).astype(np.float32)
+                        for stage, values in columns.items()
+                    },
                 )
             )
         return rows
 
 
 def learn(
-    setting: Setting, task: KnownTask, *, model_path: Path, seed: int, reshape: Reshape = lambda rows: rows
+    setting: Setting,
+    task: KnownTask,
+    *,
+    model_path: Path,
+    seed: int,
+    reshape: Reshape = lambda rows: rows,
+    stages: Mapping[str, Stage] | None = None,
 ) -> Run:
     """Step `n` trains on samples of version `n - staleness`, the first ones on samples of the start.
 
-    `reshape` lets a control spoil what the samples teach.
+    `reshape` lets a control spoil what the samples teach, or another learner have them too.
     """
     policy = setting.policy(task)
-    learner = Learner(policy, model_path=model_path)
-    sampler = Sampler(model_path, task, AdvantageRule.of(policy), seed=seed)
+    recipe = policy_recipe(policy, folder=None)
+    learner = Learner(policy, model_path=model_path, recipe=recipe)
+    sampler = Sampler(model_path, task, AdvantageRule.of(policy, recipe), seed=seed, stages=stages)
     versions = deque([_weights(learner)], maxlen=setting.staleness + 1)
     begin = end = sampler.probabilities(versions[-1])
     rewards = {0: task.expected_reward(begin)}

@@ -21,10 +21,11 @@ from tests.support.learning.digit_chains import Chain, chain
 from tests.support.learning.small_reasoner import ASKED, CHARACTERS, END, STEPS
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group, StepTotals
-from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import StepMeasures
+from trimtab.trainer.row_rewards import RowRewards
 
 _LONGEST = 6 * STEPS + 4
 _END = CHARACTERS.index(END)

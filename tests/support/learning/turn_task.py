@@ -17,9 +17,10 @@ from tests.support.learning.known_optimum import VOCABULARY
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group, StepTotals
 from trimtab.fabric.wire.trajectory import TurnReward
-from trimtab.trainer.advantages import AdvantageRule, RowRewards
+from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row, sole_row
 from trimtab.trainer.learner import Learner
+from trimtab.trainer.row_rewards import RowRewards
 
 TURNS = 6
 _QUESTIONS = 4

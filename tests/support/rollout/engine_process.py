@@ -24,12 +24,21 @@ _STOP_TIMEOUT_S = 120.0
 
 
 class EngineProcess:
-    def __init__(self, model: Path, folder: Path, *, max_running: int = 8, max_queued: int = 64) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        *,
+        max_running: int = 8,
+        max_queued: int = 64,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = (
             f"--model-path={model}", f"--port={port}",
             f"--max-running-requests={max_running}", f"--max-queued-requests={max_queued}",
+            *arguments,
         )  # fmt: skip
         self._log_file = folder / "engine.log"
         self._forked: ForkedProcess | None = None

@@ -18,6 +18,7 @@ from trimtab.trainer.batch import pack
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.network.adapters import begin
+from trimtab.trainer.network.packed_network import Placement
 from trimtab.trainer.network.policy_network import PolicyNetwork
 from trimtab.trainer.network.spread import whole
 
@@ -63,7 +64,8 @@ def scored(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
 
 def half_precision_rank(model: Path, target: Path, rank: int) -> None:
     """As on a GPU: the model in the type it is computed with, its adapters in float32 beside it, both spread."""
-    network = PolicyNetwork.load(model, sampling=Sampling(), lora=Lora(rank=4), compute_dtype=torch.bfloat16)
+    placement = Placement(lora=Lora(rank=4), compute_dtype=torch.bfloat16)
+    network = PolicyNetwork.load(model, sampling=Sampling(), placement=placement)
     begin(network.causal_lm)
     network(pack(rows(4, seed=rank), device=torch.device("cpu"))).logprobs.sum().backward()
     held = {name: whole(parameter.grad) for name, parameter in network.named_parameters() if parameter.grad is not None}

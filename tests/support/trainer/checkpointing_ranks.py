@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.samples import critic_policy, policy, rows, train_on
 from tests.support.trainer.storages import StorageSpec, random_numbers, seal_of, state_of
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
@@ -35,6 +35,7 @@ class Scene:
     target: Path
     refused_rank: int | None = None
     """The storage takes no files of this one."""
+    critic: bool = False
 
     def told(self, moment: str, rank: int) -> Path:
         return self.target / f"{moment}.{rank}.safetensors"
@@ -53,7 +54,7 @@ async def _not_told(step: int, *, lease_id: str, weight_version: int) -> None:
 
 def run_rank(scene: Scene, rank: int) -> None:
     torch.manual_seed(rank + scene.epoch * 100)
-    learner = Learner(policy(), model_path=scene.model)
+    learner = Learner(critic_policy() if scene.critic else policy(), model_path=scene.model)
     checkpoints = CheckpointStore(scene.storage.open(), seal_of(), keep=2)
     with Background() as background:
         if rank == 0:

@@ -8,18 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.api.policy import Policy
+from trimtab.fabric.wire.column import Column
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.lease import BatchLease, Episode, Group, SampleReference, StepTotals
 from trimtab.fabric.wire.spans import Producer, Span, merged, model_span
+from trimtab.fabric.wire.stage import ColumnReference
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory, TurnReward
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch import Row
+from trimtab.trainer.leased_columns import LeasedColumns
 from trimtab.trainer.leased_rows import LeasedRows
+from trimtab.trainer.recipes import policy_recipe
 
 GROUPS = 3
 GROUP_SIZE = 4
 _VOCABULARY = 15
 _TURNS = 5
+_COLUMN_AT = 7
+STAGE = "logprobs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,8 @@ class Told:
     token_ids: np.ndarray[tuple[int], np.dtype[np.int32]]
     logprobs: np.ndarray[tuple[int], np.dtype[np.float32]]
     """Of what was said, one after the other."""
+    scored: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None
+    """What a stage says of it: the log-probabilities under another model."""
 
     def rows(self, ends: Sequence[int], *, by_turn: bool) -> list[Trajectory]:
         """A row for each of `ends`, counts of turns in ascending order up to all: it trains the turns after those of
@@ -115,6 +123,7 @@ def told_step(seed: int) -> list[list[Told]]:
                     truncated=bool(chance.random() < 0.2),
                     token_ids=chance.integers(0, _VOCABULARY, tokens).astype(np.int32),
                     logprobs=-chance.exponential(2.5, said).astype(np.float32),
+                    scored=-np.random.default_rng([seed, group, index]).exponential(2.5, said).astype(np.float32),
                 )
             )
         groups.append(episodes)
@@ -144,12 +153,13 @@ def leased_step(
     chance = np.random.default_rng(cut_seed)
     taken: list[list[Row]] = [[] for _ in range(portions)]
     samples = tokens = trained = dealt = 0
+    rule = AdvantageRule.of(of, policy_recipe(of, folder=None))
     for number, told in enumerate(told_step(step)):
         episodes = [
             one.rows([len(one.turns)] if cut_seed is None else cut(one, chance), by_turn=by_turn) for one in told
         ]
         lease, payloads = group_lease(told, episodes, first_sequence=1 + samples)
-        leased = LeasedRows(lease=lease, advantages=AdvantageRule.of(of))
+        leased = LeasedRows(lease=lease, advantages=rule, columns=scored_columns(told, episodes))
         for sample in lease.samples:
             row = leased.row(sample, payloads[sample.sequence])
             if dealt % world_size == rank:
@@ -162,6 +172,25 @@ def leased_step(
         samples=samples, groups=GROUPS, episodes=GROUPS * GROUP_SIZE, tokens=tokens, trained_tokens=trained
     )
     return CutStep(portions=tuple(tuple(rows) for rows in taken), totals=totals)
+
+
+def scored_columns(told: Sequence[Told], episodes: Sequence[Sequence[Trajectory]]) -> LeasedColumns | None:
+    """What the stage says of the rows of one group, where it was asked."""
+    scored = [one.scored for one in told if one.scored is not None]
+    if not scored:
+        return None
+    rows = [row for of_episode in episodes for row in of_episode]
+    column = Column(
+        job="j",
+        stage=STAGE,
+        policy="solver",
+        group_id=rows[0].group_id,
+        run="a",
+        trajectory_ids=tuple(row.trajectory_id for row in rows),
+        lengths=tuple(row.trained_tokens for row in rows),
+        values=np.concatenate(scored),
+    )
+    return LeasedColumns(payloads={_COLUMN_AT: encode(column)}, computed_with={_COLUMN_AT: 0})
 
 
 def group_lease(
@@ -203,6 +232,7 @@ def group_lease(
             )
             for one, rows in zip(told, episodes, strict=True)
         ),
+        columns=(ColumnReference(stage=STAGE, sequence=_COLUMN_AT),) if told[0].scored is not None else (),
     )
     lease = BatchLease(
         lease_id="l",
@@ -212,6 +242,7 @@ def group_lease(
         rank=0,
         world_size=1,
         stream="s",
+        columns_stream="c" if told[0].scored is not None else None,
         groups=(group,),
         samples=tuple(samples),
         issued_at=1.0,

@@ -14,6 +14,7 @@ from tests.support.trainer.samples import policy
 from trimtab.api.policy import Policy
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.spread import whole
+from trimtab.trainer.recipes import policy_recipe
 
 STEPS = 2
 _TURN = {"credit": {"type": "Turn", "discount": 0.9, "outcomeWeight": 0.5}}
@@ -24,6 +25,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "rloo": {"name": "rloo", "correction": {"type": "None"}},
     "m2po": {"name": "m2po", "m2Threshold": 1.0},
     "grpo-kl-entropy": {"name": "grpo", "kl": {"coefficient": 0.5}, "entropyCoefficient": 0.05},
+    "distill": {"name": "distill", "distill": {"stage": "logprobs", "rewardWeight": 0.5}},
+    "custom": {"name": "custom", "custom": {"entrypoint": "tests.support.trainer.own_algorithm:Surprised"}},
+    "grpo-kl-stage": {"name": "grpo", "kl": {"coefficient": 0.5, "stage": "logprobs"}},
     "grpo-normalized": {"name": "grpo", "normalizeBatchAdvantages": True},
     "dapo-overlong": {"name": "dapo", "overlong": {"bufferTokens": 8, "penalty": 2.0, "maskTruncated": False}},
     "grpo-truncated": {"name": "grpo", "overlong": {"maskTruncated": True}},
@@ -67,7 +71,7 @@ def trained(
 ) -> dict[str, torch.Tensor]:
     """How the weights have changed."""
     made = policy_with(ALGORITHMS[algorithm], microBatchTokens=micro_batch_tokens)
-    learner = Learner(made, model_path=model)
+    learner = Learner(made, model_path=model, recipe=policy_recipe(made, folder=None))
     before = _parameters(learner)
     for step in range(STEPS):
         dealt = leased_step(made, step=step, cut_seed=cut_seed, portions=portions, rank=rank, world_size=world_size)

@@ -92,10 +92,13 @@ def reference(
             if name == "gspo":
                 ratio = math.exp(min(mean_log_ratio, 10.0))
                 slope = 0.0 if mean_log_ratio > 10.0 else ratio
-            if name in ("grpo", "drgrpo", "dapo", "ppo", "gspo"):
+            if name in ("grpo", "drgrpo", "dapo", "ppo", "gspo", "distill"):
                 loss, gradient = clipped(ratio, slope, advantage, low=low, high=high, dual=dual)
             elif name == "cispo":
                 held = min(max(ratio, 1 - low), 1 + high)
+                loss, gradient = -held * advantage * logprob, -held * advantage
+            elif name == "custom":
+                held = min(ratio, 1.0) if advantage < 0 else 1.0
                 loss, gradient = -held * advantage * logprob, -held * advantage
             elif name == "rloo":
                 loss, gradient = -advantage * logprob, -advantage

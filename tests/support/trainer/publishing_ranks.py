@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.support.trainer.samples import policy, rows, train_on
+from tests.support.trainer.samples import critic_policy, policy, rows, train_on
 from tests.support.trainer.storages import SIGNER
 from tests.support.weights.small_blocks import cut_small_blocks
 from tests.support.weights.weight_site import RULES, D
@@ -41,12 +41,14 @@ class Scene:
     topology: JobTopology
     folder: Path
     moved: bool
+    critic: bool = False
 
 
 def run_rank(scene: Scene, rank: int) -> None:
     """Every rank owns something of what is published."""
     cut_small_blocks(BLOCK_BYTES)
-    learner = Learner(policy(dtype="bfloat16"), model_path=scene.model)
+    made = critic_policy(dtype="bfloat16") if scene.critic else policy(dtype="bfloat16")
+    learner = Learner(made, model_path=scene.model)
     with Background() as background:
         background.run(_publish(scene, learner, rank=rank))
 

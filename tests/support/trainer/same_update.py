@@ -16,6 +16,7 @@ from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.network.spread import whole
+from trimtab.trainer.recipes import policy_recipe
 
 STEPS = 2
 SAMPLES = 12
@@ -27,9 +28,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo-dual": {"name": "grpo", "clip": {"dual": 3.0}},
     "dapo-icepop": {"name": "dapo", "correction": {"type": "Mask", "low": 0.3, "high": 5.0}},
     "grpo-kl-entropy": {"name": "grpo", "kl": {"coefficient": 0.5}, "entropyCoefficient": 0.05},
+    "distill": {"name": "distill", "distill": {"stage": "logprobs", "rewardWeight": 0.5}},
+    "custom": {"name": "custom", "custom": {"entrypoint": "tests.support.trainer.own_algorithm:Surprised"}},
+    "grpo-kl-stage": {"name": "grpo", "kl": {"coefficient": 0.5, "stage": "logprobs"}},
     "grpo-normalized": {"name": "grpo", "normalizeBatchAdvantages": True},
     "ppo-updates": {"name": "ppo", "updatesPerBatch": 3},
     "m2po-updates": {"name": "m2po", "m2Threshold": 1.0, "updatesPerBatch": 2},
+    "critic": {"name": "critic", "critic": {"stage": "values"}},
+    "critic-updates": {"name": "critic", "critic": {"stage": "values"}, "updatesPerBatch": 3},
 }
 
 
@@ -51,7 +57,8 @@ def trained(
     portions: int = 1,
     rows_of: Callable[[int], list[Row]] = step_rows,
 ) -> dict[str, torch.Tensor]:
-    learner = Learner(policy_with(ALGORITHMS[algorithm], microBatchTokens=micro_batch_tokens), model_path=model)
+    made = policy_with(ALGORITHMS[algorithm], microBatchTokens=micro_batch_tokens)
+    learner = Learner(made, model_path=model, recipe=policy_recipe(made, folder=None))
     for step in range(STEPS):
         mine = rows_of(step)
         for portion in range(portions):

@@ -31,8 +31,18 @@ def policy(**trainer: Any) -> Policy:
     )
 
 
+def critic_policy(**trainer: Any) -> Policy:
+    """The same with a value head, which learns from the column `values`."""
+    plain = policy(**trainer).model_dump(by_alias=True, exclude_none=True)
+    kept = {name: plain["algorithm"][name] for name in ("optimizer", "schedule")}
+    return Policy.model_validate(
+        plain | {"algorithm": {"name": "critic", "critic": {"stage": "values", "lambda": 1.0}, **kept}}
+    )
+
+
 def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
-    generator = np.random.default_rng(seed)
+    """With a column of log-probabilities and one of values, for algorithms that ask for them."""
+    generator, stages = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     made = []
     for number in range(count):
         length = int(generator.integers(3, 20))
@@ -47,6 +57,10 @@ def rows(count: int, *, seed: int, version: int = 0) -> list[Row]:
                 mask=mask,
                 versions=np.where(mask, version, -1),
                 advantages=np.full(length, generator.normal(), dtype=np.float32),
+                columns={
+                    "logprobs": np.where(mask, -stages.exponential(2.5, length), 0.0).astype(np.float32),
+                    "values": np.where(mask, stages.normal(0.0, 1.0, length), 0.0).astype(np.float32),
+                },
             )
         )
     return made

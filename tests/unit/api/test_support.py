@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.complete import complete_job
-from tests.support.api.manifests import changed, job
+from tests.support.api.manifests import changed, job, staged_job
 from trimtab.api.job import RLJob
 from trimtab.api.support import unsupported, without_meaning_here
 from trimtab.api.validation import parse
@@ -99,6 +99,18 @@ def test_what_an_endpoint_cannot_be_told_is_not_passed_over_in_silence() -> None
         engines = [{"policy": "solver"}, {"policy": "verifier", "endpoint": endpoint}]
         changes = {"spec.policies.1.frozen": True, "spec.policies.1.sampling": {"minP": 0.1}}
         assert _unsupported({**changes, "spec.pools.1.engines": engines}) == fields
+
+
+@pytest.mark.parametrize(
+    ("sampling", "fields"),
+    [({"topP": 0.9}, ["topP"]), ({"temperature": 0, "topK": 5}, ["temperature", "topK"]), ({"temperature": 0.5}, [])],
+    ids=str,
+)
+def test_scores_are_of_all_tokens_at_a_temperature(sampling: dict[str, Any], fields: list[str]) -> None:
+    parsed = parse(changed(staged_job(), {"spec.policies.2.sampling": sampling}))
+    assert isinstance(parsed, RLJob)
+    found = [field for field in unsupported(parsed.spec) if "sampling" in field]
+    assert found == [f"spec.policies[2].sampling.{field}" for field in fields]
 
 
 def test_every_name_in_the_list_is_a_field_of_the_api() -> None:

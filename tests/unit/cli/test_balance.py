@@ -8,6 +8,7 @@ from rich.console import Console, Group
 
 from tests.support.agent.cases import report
 from trimtab.cli.balance import rendered
+from trimtab.fabric.wire.balance import StageLoad
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,13 @@ def test_it_speaks_for_the_configured_maintainer(maintainer: str, target: int | 
         console.print(Group(*rendered(shown)))
     assert said in captured.get()
     assert ("asks for" in captured.get()) is (target is not None)
+
+
+def test_a_stage_has_a_line_of_its_own() -> None:
+    console = Console(width=200)
+    loads = (StageLoad(stage="judge", waiting=7, done=40, failed=2),)
+    shown = msgspec.structs.replace(report(), stages=loads, wall_seconds=20.0)
+    with console.capture() as captured:
+        console.print(Group(*rendered(shown)))
+    (line,) = [line.split() for line in captured.get().splitlines() if line.startswith("judge")]
+    assert line == ["judge", "2.0", "7", "2"]

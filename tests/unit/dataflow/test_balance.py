@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.dataflow.books import GROUP, Feed, header, ledger
 from tests.support.dataflow.jobs import job
+from tests.support.dataflow.stages import column, stage
 from trimtab.api.data import Replay as ReplaySettings
 from trimtab.dataflow.balance import Mark, balance_report, step_progress
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
@@ -14,17 +15,17 @@ from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.dataflow.selection.replay import Replay
 from trimtab.fabric.metrics import Metrics
-from trimtab.fabric.wire.balance import Branch
+from trimtab.fabric.wire.balance import Branch, StageLoad
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 
 
-def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT) -> MemberHeartbeat:
+def member(name: str, *, version: int | None = 2, role: Role = Role.ROLLOUT, pool: str = "local") -> MemberHeartbeat:
     return MemberHeartbeat(
         member_id=name,
         job="job",
         role=role,
-        pool="local" if role is Role.ROLLOUT else None,
+        pool=pool if role is Role.ROLLOUT else None,
         state=State.READY,
         versions={} if version is None else {"solver": version},
         started_at=1.0,
@@ -169,3 +170,37 @@ def test_samples_newer_than_a_resumed_trainer_are_not_stale() -> None:
     feed.ledger.apply(granted)
     groups = feed.ledger.trainers["solver"].allotments(1)
     assert step_progress(feed.ledger, JOB, policy="solver", step=1, groups=groups, now=3.0).staleness == 0.0
+
+
+def test_pods_of_stages_alone_are_no_rollout_instances() -> None:
+    own = {"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}, "pool": "scorers"}
+    of = job(pools=[{"name": "local"}, {"name": "scorers", "rollouts": False}], stages=[own])
+    feed, mark = trained(2, wait_s=1.0)
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    members = [member("pod-0"), member("pod-1", pool="scorers"), member("lent", pool="by-hand")]
+    report = balance_report(feed.ledger, of, policy="solver", since=mark, until=until, members=members, ready_s=READY)
+    assert [instance.member_id for instance in report.instances] == ["pod-0", "lent"]
+    assert report.current == 2
+
+
+def test_a_report_has_a_line_for_each_stage_that_its_rows_go_through() -> None:
+    stages = (stage("reference"), stage("grade", "Reward", needs=["reference"]), stage("other", rows=["judge"]))
+    feed = Feed(ledger(policies={"solver": 1, "judge": 1}, stages=stages))
+    feed.issue(4)
+    for task in range(4):
+        feed.complete(task)
+    ids = [tuple(f"t{task}.solver.{index}.0" for index in range(GROUP)) for task in range(4)]
+    feed.ledger.column_arrived(1, column("reference", "t0.solver", ids[0]))
+    mark = Mark.of(feed.ledger, "solver", now=10.0)
+    feed.ledger.column_arrived(2, column("reference", "t1.solver", ids[1]))
+    feed.ledger.column_arrived(3, column("reference", "t2.solver", ids[2], error="engine.dead"))
+    feed.ledger.column_arrived(4, column("grade", "t0.solver", ids[0], rewards=[0.0, 1.0]))
+    until = Mark.of(feed.ledger, "solver", now=40.0)
+    report = balance_report(
+        feed.ledger, job(policies=2), policy="solver", since=mark, until=until, members=[], ready_s={}
+    )
+    assert report.stages == (
+        StageLoad(stage="reference", waiting=1, done=1, failed=1),
+        StageLoad(stage="grade", waiting=1, done=1, failed=0),
+    )
+    assert decode(encode(report), type(report)) == report

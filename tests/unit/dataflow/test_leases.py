@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from trimtab.dataflow.leases import DealtPortion, LeaseTerms, deal, step_totals
 from trimtab.dataflow.ledger.groups import Allotment, Group
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.lease import BatchLease, BatchRequest, StepTotals
+from trimtab.fabric.wire.stage import ColumnReference
 
 sizes = st.lists(st.integers(1, 3000), min_size=1, max_size=60)
 
@@ -67,10 +70,23 @@ def test_leases_carry_whole_groups_and_the_same_totals(lengths: list[int], world
     assert leases == leased(groups, world_size=world_size)
 
 
+def test_every_rank_is_told_where_the_columns_of_its_groups_lie() -> None:
+    columns = (ColumnReference(stage="reference", sequence=7), ColumnReference(stage="values", sequence=9))
+    first, second = (group(task, [sample(task, index) for index in range(4)]) for task in range(2))
+    portion = allotments([msgspec.structs.replace(first, columns=columns), second])
+    terms = LeaseTerms(totals=step_totals(portion), stream="S", issued_at=1.0, expires_at=6.0, columns_stream="COLUMNS")
+    dealt = DealtPortion(portion, terms, world_size=2)
+    for rank in range(2):
+        lease = decode(dealt.lease(asking(rank=rank, world_size=2)), BatchLease)
+        assert lease.columns_stream == "COLUMNS"
+        assert {one.group_id: one.columns for one in lease.groups} == {"t0.solver": columns, "t1.solver": ()}
+        assert encode(lease)
+
+
 class Desk:
     """Dealt leases with a clock, and a count of how often something was dealt."""
 
-    def __init__(self, **bounds: int) -> None:
+    def __init__(self, **bounds: Any) -> None:
         self.now = 1000.0
         self.deals = 0
         self._leases = DealtLeases(stream="S", clock=lambda: self.now, **bounds)

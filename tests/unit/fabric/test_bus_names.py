@@ -57,7 +57,7 @@ def _stored_names(topology: JobTopology) -> set[str]:
 
 @given(names, names, names, names)
 def test_two_jobs_never_share_a_name(ns_a: str, job_a: str, ns_b: str, job_b: str) -> None:
-    a, b = JobTopology(ns_a, job_a), JobTopology(ns_b, job_b)
+    a, b = JobTopology(ns_a, job_a, stages=("s",)), JobTopology(ns_b, job_b, stages=("s",))
     same = (ns_a, job_a) == (ns_b, job_b)
     stored = _stored_names(a)
     assert len(stored) == len(a.streams) + len(a.buckets)
@@ -68,7 +68,10 @@ def test_two_jobs_never_share_a_name(ns_a: str, job_a: str, ns_b: str, job_b: st
 
 @given(names, names, names)
 def test_subjects_fall_into_their_stream(namespace: str, job: str, policy: str) -> None:
-    topology = JobTopology(namespace, job)
+    topology = JobTopology(namespace, job, stages=(policy,))
+    assert checked_subject(topology.stage_subject(policy)).startswith(topology.stage_tasks.subjects[0][:-1])
+    assert checked_subject(topology.column_subject(policy)).startswith(topology.columns.subjects[0][:-1])
+    assert topology.stage_consumer(policy, lease_s=1.0).filter_subjects == (topology.stage_subject(policy),)
     assert checked_subject(topology.task_subject(policy)).startswith(topology.tasks.subjects[0][:-1])
     assert checked_subject(topology.trajectory_subject(policy)).startswith(topology.trajectories.subjects[0][:-1])
     assert not checked_subject(topology.batch_subject(policy, shard=3)).startswith(topology.tasks.subjects[0][:-1])
@@ -90,6 +93,17 @@ def test_the_topology_of_a_job() -> None:
     )
     assert topology.swap_slot_key("pool.a", "solver", slot=3) == "pool_2ea.solver.3"
     assert topology.trajectory_subject("solver") == "trimtab.team.math_2ev2.trajectories.solver"
+
+
+def test_streams_of_stages_exist_in_jobs_that_have_some() -> None:
+    without, some = JobTopology("team", "math"), JobTopology("team", "math", stages=("judge",))
+    assert len(some.streams) == len(without.streams) + 2
+    assert some.stage_tasks.config()["retention"] == "workqueue"
+    columns = some.columns.config()
+    assert (columns["allow_direct"], columns["discard"], columns["retention"]) == (True, "new", "limits")
+    consumer = some.stage_consumer("judge", lease_s=30.0).config()
+    assert (consumer["name"], consumer["filter_subject"]) == ("stage-judge", "trimtab.team.math.stages.judge")
+    assert consumer["max_deliver"] == -1
 
 
 @pytest.mark.parametrize("subject", ["", ".a", "a.", "a..b", "a b", "a.*", "a.>", "a\r\nPUB x", "x" * 1025])

@@ -17,7 +17,8 @@ import msgspec
 import zstandard
 
 from tests.support.fabric.wire_frames import as_tree, body_of, framed
-from tests.support.fabric.wire_specimens import SPECIMENS, short_trajectory, trajectory
+from tests.support.fabric.wire_specimens import SPECIMENS, column_header, short_trajectory, trajectory
+from trimtab.fabric.wire.column import COLUMN, column_headers, parse_column_headers
 from trimtab.fabric.wire.envelope import FLAG_ZSTD, decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import MESSAGE_ID, TRAJECTORY, headers, parse_headers
@@ -193,4 +194,26 @@ def test_hostile_headers_are_refused_or_are_valid_headers() -> None:
             outcomes["accepted"] += 1
             assert msgspec.convert(msgspec.to_builtins(header), type(header)) == header
             assert (header.error is None) == (header.reward is not None)
+    assert set(outcomes) >= {"malformed", "invalid_field", "unsupported_version"}
+
+
+def test_hostile_headers_of_columns_are_refused_or_are_valid_headers() -> None:
+    rng = random.Random(8)
+    outcomes: Counter[str] = Counter()
+    valid = [
+        column_headers(column_header(turn_rewards=((0.5,), (), (1.0, 2.0)))),
+        column_headers(column_header(rewards=None, error="engine.dead", message="\u2713 \u00fc")),
+    ]
+    for turn in range(DAMAGED_HEADERS):
+        sent = valid[turn % 2]
+        damaged = rng.choice(DAMAGES)(rng, sent[COLUMN].encode(), rng.choice(valid)[COLUMN].encode())
+        text = damaged.decode(rng.choice(("latin-1", "utf-8")), "surrogateescape")
+        try:
+            header = parse_column_headers(sent | {COLUMN: text})
+        except WireError as error:
+            outcomes[error.reason] += 1
+        else:
+            outcomes["accepted"] += 1
+            assert msgspec.convert(msgspec.to_builtins(header), type(header)) == header
+            assert header.error is None or (header.rewards, header.turn_rewards, header.keep) == (None, None, None)
     assert set(outcomes) >= {"malformed", "invalid_field", "unsupported_version"}

@@ -16,8 +16,8 @@ from trimtab.operator.admission.judgement import judge
 from trimtab.operator.plan.pool import plan_pool
 
 WORDS = (
-    "pool spot has no engine for policy verifier: an episode has all its roles in one pod, so add the policy to the "
-    "engines of the pool"
+    "pool spot has no engine for policy verifier: an episode has all its roles, and a stage its policy, in one pod, so "
+    "add the policy to the engines of the pool"
 )
 UNCOVERED = {"engines": [{"policy": "solver", "replicas": 3}]}
 FROZEN = {"spec.policies.1": {"name": "verifier", "frozen": True}}
@@ -81,6 +81,36 @@ def test_a_frozen_policy_without_a_model_needs_an_endpoint_in_every_pool() -> No
     typed = parse(working_for())
     assert isinstance(typed, RolloutPool)
     assert "policies[].model is required" in (cannot_serve(of.spec, typed.spec, name="spot") or "")
+
+
+STAGES = {
+    "spec.workflow.roles": [{"name": "solver", "policy": "solver"}],
+    "spec.policies.1.frozen": True,
+    "spec.stages": [{"name": "own", "computes": "Logprobs", "policy": "verifier"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"engines": [{"policy": "solver"}, {"policy": "verifier"}]}, None),
+        ({"engines": [{"policy": "solver"}]}, "pool spot has no engine for policy verifier"),
+        ({"engines": [{"policy": "solver"}, ASKED]}, "stages that compute Logprobs need engine builtin or sglang"),
+        ({"rollouts": False}, "pools[].rollouts must be true unless a stage names the pool"),
+    ],
+)
+def test_a_pool_by_hand_runs_the_stages_that_name_no_pool(settings: dict[str, Any], expected: str | None) -> None:
+    typed = parse(working_for(**settings))
+    assert isinstance(typed, RolloutPool)
+    why = cannot_serve(parsed(STAGES).spec, typed.spec, name="spot")
+    in_the_job = problems(changed(job(), {**STAGES, "spec.pools.1": {"name": "spot", **settings}}))
+    assert (why or "") == "".join(problem.message for problem in in_the_job)
+    assert (why is None) if expected is None else (expected in (why or ""))
+
+
+def test_a_stage_with_a_pool_of_its_own_asks_nothing_of_the_others() -> None:
+    stages = changed(job(), {**STAGES, "spec.stages.0.pool": "home", "spec.pools.1": {"name": "spot", **UNCOVERED}})
+    assert problems(stages) == []
 
 
 def test_what_a_frozen_policy_does_not_use_is_said() -> None:

@@ -11,9 +11,10 @@ import pytest
 from trimtab.api.algorithm import Overlong, Schedule
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group
-from trimtab.trainer.advantages import AdvantageRule, RowRewards, overlong_penalty
+from trimtab.trainer.advantages import AdvantageRule, overlong_penalty
 from trimtab.trainer.baseline import GroupBaseline
 from trimtab.trainer.learner import rate_factor
+from trimtab.trainer.row_rewards import RowRewards
 
 
 def group(*rewards: float, tokens: tuple[int, ...] = ()) -> Group:

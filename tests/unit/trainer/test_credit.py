@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group
 from trimtab.fabric.wire.trajectory import TurnReward
-from trimtab.trainer.advantages import AdvantageRule, RowRewards, TurnsUnknown
+from trimtab.trainer.advantages import AdvantageRule, TurnsUnknown
+from trimtab.trainer.row_rewards import RowRewards
 
 rewards = st.floats(-10, 10, allow_nan=False).map(lambda value: round(value, 3))
 told_turns = st.lists(st.tuples(st.integers(1, 5), rewards), min_size=1, max_size=5)
@@ -151,13 +152,20 @@ def test_without_turn_rewards_the_outcome_alone_is_compared() -> None:
     ("turns", "reason"),
     [
         ((), "0 of its 2 trained tokens"),
-        ((TurnReward(0, 2, 9.0),), "that its episode does not have"),
+        ((TurnReward(0, 1, 1.0),), "that its episode does not have"),
         ((TurnReward(4, 2, 1.0),), "that its episode does not have"),
     ],
-    ids=["none", "another reward", "another turn"],
+    ids=["none", "another length", "another turn"],
 )
 def test_a_row_that_does_not_say_what_its_episode_says_is_refused(turns: tuple[TurnReward, ...], reason: str) -> None:
     told = group((1.0, [(2, 1.0)]))
     row = RowRewards(reward=1.0, episode=told.episodes[0], trained_tokens=2, turns=turns)
     with pytest.raises(TurnsUnknown, match=reason):
         rule("grpo").group(told).of(row)
+
+
+def test_what_a_turn_earned_is_the_word_of_the_lease() -> None:
+    """A stage may have replaced what the row says."""
+    told = group((0.0, [(2, 1.0)]), (0.0, [(2, 0.0)]))
+    row = RowRewards(reward=0.0, episode=told.episodes[0], trained_tokens=2, turns=(TurnReward(0, 2, 9.0),))
+    assert rule("drgrpo").group(told).of(row).tolist() == [0.5, 0.5]

@@ -75,7 +75,7 @@ def test_a_turn_has_its_own_advantage_in_whichever_row() -> None:
     assert whole.advantages[whole.mask].tolist() == [-0.25, -0.5, -0.5]
 
 
-@pytest.mark.parametrize("turns", [(), (TurnReward(0, 1, 9.0),)], ids=["none", "others"])
+@pytest.mark.parametrize("turns", [(), (TurnReward(9, 1, 1.0),)], ids=["none", "others"])
 def test_a_row_without_the_turns_of_its_header_is_set_aside(
     turns: tuple[TurnReward, ...],
 ) -> None:

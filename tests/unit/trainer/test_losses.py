@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +11,30 @@ import torch
 
 from tests.support.trainer.loss_reference import Tokens, reference, tokens
 from trimtab.api.algorithm import Algorithm, AlgorithmName
+from trimtab.api.policy import Model, Policy
 from trimtab.trainer.losses.averaging import Denominator
 from trimtab.trainer.losses.recipe import RatioTo, Recipe
 from trimtab.trainer.losses.registry import recipe_of
+from trimtab.trainer.recipes import policy_recipe
 
-NAMES: tuple[AlgorithmName, ...] = ("grpo", "drgrpo", "dapo", "ppo", "gspo", "cispo", "rloo", "m2po")
+OURS: tuple[AlgorithmName, ...] = ("grpo", "drgrpo", "dapo", "ppo", "gspo", "cispo", "rloo", "m2po", "distill")
+NAMES: tuple[AlgorithmName, ...] = (*OURS, "custom")
+
+
+def algorithm(name: AlgorithmName, **settings: Any) -> Algorithm:
+    needed: dict[str, Any] = {
+        "distill": {"distill": {"stage": "teacher"}},
+        "custom": {"custom": {"entrypoint": "tests.support.trainer.own_algorithm:Tapered"}},
+    }
+    return Algorithm.model_validate({"name": name, **needed.get(name, {}), **settings})
+
+
+def made(algorithm: Algorithm) -> Recipe:
+    return policy_recipe(Policy(name="p", model=Model(uri="m"), algorithm=algorithm), folder=None)
 
 
 def recipe(name: AlgorithmName) -> Recipe:
-    return recipe_of(Algorithm(name=name))
+    return made(algorithm(name))
 
 
 def loss_of(recipe: Recipe, given: Tokens, dtype: torch.dtype = torch.float64) -> tuple[float, np.ndarray]:
@@ -86,9 +102,9 @@ def test_micro_batches_add_up_to_the_step(name: AlgorithmName) -> None:
         np.testing.assert_allclose(np.concatenate([g for _, g in parts]), whole_gradient, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["grpo", "drgrpo", "dapo", "ppo", "gspo"])
+@pytest.mark.parametrize("name", ["grpo", "drgrpo", "dapo", "ppo", "gspo", "distill"])
 def test_a_dual_clip_bounds_the_loss_of_what_went_wrong(name: AlgorithmName) -> None:
-    dual = recipe_of(Algorithm.model_validate({"name": name, "clip": {"dual": 3.0}}))
+    dual = made(algorithm(name, clip={"dual": 3.0}))
     plain = recipe(name)
     assert dual.clip == replace(plain.clip, dual=3.0)
     for seed in range(5):
@@ -111,17 +127,22 @@ def test_the_manifest_clips_as_it_says_and_else_as_published() -> None:
 
 def test_what_steps_are_divided_by() -> None:
     over = {name: recipe(name).averaging.denominator for name in NAMES}
-    assert {name for name in NAMES if over[name] is Denominator.TOKENS} == {"dapo", "ppo", "cispo", "m2po"}
+    assert {name for name in NAMES if over[name] is Denominator.TOKENS} == {
+        "dapo",
+        "ppo",
+        "cispo",
+        "m2po",
+        "distill",
+        "custom",
+    }
 
 
 def test_ratios_are_taken_to_the_step_or_to_sampling_as_the_correction_has_it() -> None:
     for name in NAMES:
         if name != "m2po":
-            truncated = Algorithm.model_validate({"name": name, "correction": {"type": "Truncate"}})
-            assert recipe_of(truncated).ratio_to is RatioTo.STEP_BEGIN
-    for name in ("grpo", "drgrpo", "dapo", "gspo", "cispo", "m2po"):
-        assert recipe_of(Algorithm.model_validate({"name": name})).ratio_to is RatioTo.SAMPLED
-    for name in ("ppo", "rloo"):
-        assert recipe_of(Algorithm.model_validate({"name": name})).ratio_to is RatioTo.STEP_BEGIN
+            assert made(algorithm(name, correction={"type": "Truncate"})).ratio_to is RatioTo.STEP_BEGIN
+            by_itself = RatioTo.STEP_BEGIN if name in ("ppo", "rloo") else RatioTo.SAMPLED
+            assert recipe(name).ratio_to is by_itself
+    assert recipe("m2po").ratio_to is RatioTo.SAMPLED
     uncorrected = Algorithm.model_validate({"name": "ppo", "correction": {"type": "None"}})
     assert recipe_of(uncorrected).ratio_to is RatioTo.STEP_BEGIN

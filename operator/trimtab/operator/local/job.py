@@ -108,7 +108,8 @@ class LocalJob:
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology(self.job.metadata.namespace or "default", self.job.metadata.name)
+        stages = tuple(stage.name for stage in self.job.spec.stages)
+        return JobTopology(self.job.metadata.namespace or "default", self.job.metadata.name, stages=stages)
 
     async def run(self, stopping: asyncio.Event) -> bool:
         """Until the job ends or `stopping` is set; either way all pods have ended when it returns.

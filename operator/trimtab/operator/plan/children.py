@@ -43,12 +43,12 @@ def pool_of(job: RLJob, pool: JobPool, present: RolloutPool | None, cover: Cover
 
 def own_replicas(job: RLJob, pool: JobPool, present: RolloutPool | None) -> int:
     """Without what it covers. A size that was set by scaling the pool is overruled only by its bounds and by a change
-    of the manifest's own number, and with autoscaling not even by that.
+    of the manifest's own number, and with autoscaling, of pools that it sizes, not even by that.
     """
     if present is None:
         return pool.replicas
     asked = str(pool.replicas)
-    if job.spec.autoscaling.mode == "Auto":
+    if job.spec.autoscaling.mode == "Auto" and pool.rollouts:
         size = present.spec.replicas
     elif present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked) == asked:
         size = uncovered_replicas(present)

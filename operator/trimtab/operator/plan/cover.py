@@ -29,11 +29,13 @@ def planned_covers(job: RLJob, pools: Sequence[RolloutPool], *, now: float) -> d
         if (name := names.pool_name(job.metadata.name, asked.name)) in active
         and made_by(job, active[name])
         and is_usable(active[name])
+        # A pool of stages alone has engines for these, and for nothing else.
+        and asked.rollouts
     ]
     room = {pool.metadata.name: _room(job, asked, pool) for asked, pool in able}
     covers: dict[str, dict[str, int]] = {}
     for name, missing in sorted(active.items()):
-        need = uncovered_replicas(missing) if is_lost(missing, now=now) else 0
+        need = uncovered_replicas(missing) if missing.spec.rollouts and is_lost(missing, now=now) else 0
         for pool in sorted((pool for _, pool in able), key=_preference):
             taken = min(need, room[pool.metadata.name])
             if taken > 0:

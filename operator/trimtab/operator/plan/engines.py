@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from trimtab.api.engine import EngineArgs, PolicyEngines
@@ -34,14 +34,18 @@ class _Seat:
         return self.policy.name if self.number == 1 else f"{self.number}-{self.policy.name}"
 
 
-def engine_containers(pool: PoolSettings, policies: Sequence[Policy]) -> list[ContainerPlan]:
-    """None for what the manifest says is served elsewhere."""
+def engine_containers(
+    pool: PoolSettings, policies: Sequence[Policy], *, valued: Collection[str | None] = ()
+) -> list[ContainerPlan]:
+    """Of policies that the pool's pods ask; none for what the manifest says is served elsewhere. Those that are
+    `valued` are asked for what their value heads say.
+    """
     if pool.engine.url is not None:
         return []
     return [
         ContainerPlan(
             name=seat.container,
-            command=_launched(pool, seat),
+            command=_launched(pool, seat, value_head=seat.policy.name in valued),
             sidecar=True,
             ports=(seat.port,),
             resources=pool.engine.resources,
@@ -76,7 +80,7 @@ def _seats(pool: PoolSettings, policies: Sequence[Policy]) -> Iterator[_Seat]:
             yield from (_Seat(policy=policy, number=number + 1, args=args) for number in range(engines.replicas))
 
 
-def _launched(pool: PoolSettings, seat: _Seat) -> tuple[str, ...]:
+def _launched(pool: PoolSettings, seat: _Seat, *, value_head: bool) -> tuple[str, ...]:
     engine = pool.engine
     model = seat.policy.weights
     tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
@@ -86,8 +90,9 @@ def _launched(pool: PoolSettings, seat: _Seat) -> tuple[str, ...]:
     adapters = () if lora is None else (f"--lora-rank={lora.rank}", f"--lora-targets={','.join(lora.targets)}")
     if engine.name == "builtin":
         scaled = () if lora is None else (f"--lora-alpha={lora.full_alpha:g}",)
+        valued = ("--value-head",) if value_head else ()
         # The last word is ours.
-        return ("python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *adapters, *scaled)
+        return ("python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *adapters, *scaled, *valued)
     return (
         "python", "-m", "trimtab.rollout.engines.sglang", *serve, *adapters,
         f"--startup-timeout-seconds={engine.startup_timeout_seconds}",

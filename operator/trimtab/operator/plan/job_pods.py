@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 
 from trimtab.api import labels, names
 from trimtab.api.job import RLJob
+from trimtab.api.placement import policies_of, stages_of
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
 from trimtab.api.pool import RolloutPool
@@ -49,6 +50,7 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
             "target_reward": True,
             "autoscaling": {"window_steps"},
             "policies": {"__all__": {"name", "frozen", "batch_size"}},
+            "stages": True,
         },
     )
     return [replace(pod, revision=_revision_of(pod, reads=reads))]
@@ -133,6 +135,7 @@ def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
             policy.model_dump(mode="json", include={"name", "model", "sampling", "frozen"})
             for policy in job.spec.policies
         ],
+        [stage.model_dump(mode="json") for stage in stages_of(job.spec, pool.spec, name=pool_label(pool))],
         # Of algorithms workers need to know whether to tell what turns earned.
         [policy.algorithm.credit.type for policy in job.spec.policies],
         pool.spec.model_dump(
@@ -149,14 +152,17 @@ def pool_label(pool: RolloutPool) -> str:
 
 def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
     settings = pool.spec
-    sandbox = job.spec.workflow.sandbox
+    policies = policies_of(job.spec, settings, name=pool_label(pool))
+    valued = {stage.policy for stage in job.spec.stages if stage.asks_values}
+    # Where no episode runs, nothing is executed.
+    sandbox = job.spec.workflow.sandbox if settings.rollouts else None
     worker = ContainerPlan(
         name="worker",
         command=("python", "-m", "trimtab.rollout"),
         environment=_identity(job, role="rollout", pod=name)
         | {
             "TRIMTAB_POD__POOL": pool_label(pool),
-            "TRIMTAB_ENGINES": engine_urls(settings, job.spec.policies),
+            "TRIMTAB_ENGINES": engine_urls(settings, policies),
             "TRIMTAB_SCRATCH": "$(SCRATCH)/weights",
         }
         | sandbox_environment(sandbox),
@@ -167,7 +173,7 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*sandbox_containers(sandbox), *engine_containers(settings, job.spec.policies), worker),
+        containers=(*sandbox_containers(sandbox), *engine_containers(settings, policies, valued=valued), worker),
         runtime_class=None if sandbox is None else sandbox.runtime_class_name,
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,

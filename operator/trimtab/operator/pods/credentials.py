@@ -35,6 +35,7 @@ from trimtab.fabric.signing import Signer
 from trimtab.kube.resources import Object
 from trimtab.operator.pods.job_keys import JobKeys
 from trimtab.operator.reconcile.ownership import owned_by
+from trimtab.operator.stage_names import stage_names
 
 _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
@@ -205,7 +206,7 @@ def minted_users(mint: AccountMint | None, job: Object, *, roles: Sequence[str])
     if mint is None:
         return {}
     metadata = job["metadata"]
-    topology = JobTopology(metadata["namespace"], metadata["name"])
+    topology = JobTopology(metadata["namespace"], metadata["name"], stages=stage_names(job))
     return {role: mint.job_user(role, topology, job_uid=metadata["uid"]) for role in roles}
 
 

@@ -63,6 +63,18 @@ def _bounds(pool: JobPool) -> dict[str, int | None]:
     return {"min_replicas": pool.min_replicas, "max_replicas": pool.max_replicas}
 
 
+def code_for(job: RLJob, owner: RLJob | RolloutPool | Trainer) -> str | None:
+    """The ConfigMap with the user's code, for pods that run it. A trainer does only where its algorithm is the user's
+    own: it holds the keys that weights are signed with.
+    """
+    source = job.spec.workflow.source
+    if source is None or source.config_map is None:
+        return None
+    if isinstance(owner, Trainer) and trained_policy(job, owner).algorithm.custom is None:
+        return None
+    return source.config_map.name
+
+
 def manifest_config_map(manifest: dict[str, Any], *, owner: Object, job: str, role: str) -> Object:
     text = json.dumps(manifest, sort_keys=True, indent=1)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]

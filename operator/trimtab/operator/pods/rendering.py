@@ -237,7 +237,7 @@ def _port_variable(name: str) -> str:
 
 def _volumes(plan: PodPlan, site: PodSite) -> list[dict[str, Any]]:
     manifest: list[dict[str, Any]] = [{"configMap": {"name": site.manifest}}]
-    if site.code is not None and plan.role != "trainer":
+    if site.code is not None:
         manifest.insert(0, {"configMap": {"name": site.code}})
     items = [{"key": key, "path": file} for file, key in site.secret_files.items()]
     # The socket, and what is in memory anyway: nobody can fill a node's disk through it.

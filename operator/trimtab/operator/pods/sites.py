@@ -16,7 +16,7 @@ from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.pods.credentials import JobCredentials
 from trimtab.operator.pods.gang import rendezvous_service
-from trimtab.operator.pods.manifest import manifest_config_map, manifest_for, manifests_in_use
+from trimtab.operator.pods.manifest import code_for, manifest_config_map, manifest_for, manifests_in_use
 from trimtab.operator.pods.rendering import PodSite
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.objections import Objection
@@ -83,7 +83,6 @@ async def prepare_site(
             await create_own(pod_cluster.client, SERVICES, rendezvous_service(owner, job=name), owner_uid=uid)
     elif isinstance(typed, RolloutPool) and labels.POOL in typed.metadata.labels:
         own = {labels.POOL: typed.metadata.labels[labels.POOL]}
-    source = typed_job.spec.workflow.source
     return PodSite(
         owner=owner,
         job=name,
@@ -95,7 +94,7 @@ async def prepare_site(
         secret=credentials.secret_name,
         secret_files=credentials.files_of(role),
         manifest=manifest,
-        code=source.config_map.name if source is not None and source.config_map is not None else None,
+        code=code_for(typed_job, typed),
         ranks=ranks,
         labels=own,
         own_command=own_command,

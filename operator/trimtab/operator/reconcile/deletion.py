@@ -49,7 +49,7 @@ async def finish_deletion(cluster: Cluster, job: Object, typed: RLJob | None) ->
     if others:
         left.append(f"{others} pods in other clusters")
     try:
-        await cluster.watches.erase(JobIdentity(key, job["metadata"]["uid"]))
+        await cluster.watches.erase(JobIdentity.of(job))
     except BusError as error:
         if now < bus_deadline:
             return Result(requeue_at=now + _REQUEUE_S)

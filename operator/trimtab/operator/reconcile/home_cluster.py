@@ -14,7 +14,7 @@ from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.objects.credentials import StoreCredentials
 from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.kube.client import KubeClient
-from trimtab.kube.resources import SECRETS, Key, Object, key_of
+from trimtab.kube.resources import SECRETS, Key, Object
 from trimtab.operator import event_reasons as reasons
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.pods.credentials import (
@@ -120,7 +120,7 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
         if stored.get("data") != wanted.secret["data"]:
             # Another operator was faster, with keys of its own: its keys count.
             return await ensure_credentials(cluster, job)
-    cluster.watches.admit(JobIdentity(key_of(job), metadata["uid"]))
+    cluster.watches.admit(JobIdentity.of(job))
     cluster.credentials[metadata["uid"]] = wanted
     return wanted
 

@@ -98,7 +98,7 @@ def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[Obser
     if rest_reason(job) is None and any(pod.phase is Phase.RUNNING for pod in talking):
         policies = tuple(policy.name for policy in job.spec.learning)
         cluster.watches.follow(
-            JobIdentity(key, item["metadata"]["uid"]),
+            JobIdentity.of(item),
             policies=policies,
             window=job.spec.autoscaling.window_steps,
             task_lease_s=job.spec.data.tasks.lease_seconds,

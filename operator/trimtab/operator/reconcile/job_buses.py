@@ -16,7 +16,8 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.mint import OPERATOR_INBOX, AccountMint
 from trimtab.fabric.bus.users.registry import forget, register
 from trimtab.fabric.settings import NatsSettings
-from trimtab.kube.resources import Key
+from trimtab.kube.resources import Key, Object, key_of
+from trimtab.operator.stage_names import stage_names
 
 _DEADLINE_S = 10.0
 _ROOM_S = 3.0
@@ -29,10 +30,17 @@ class JobIdentity:
 
     key: Key
     uid: str
+    stages: tuple[str, ...] = ()
+    """Names of its stages, which stay as they are."""
+
+    @classmethod
+    def of(cls, job: Object) -> JobIdentity:
+        """Of an RLJob as the API server has it."""
+        return cls(key_of(job), job["metadata"]["uid"], stage_names(job))
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology(self.key.namespace, self.key.name)
+        return JobTopology(self.key.namespace, self.key.name, stages=self.stages)
 
 
 class NoRoom(BusUnavailable):

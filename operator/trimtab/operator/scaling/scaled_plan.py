@@ -57,7 +57,8 @@ def with_scaling(
         return ScaledPlan(plan=plan, history=history)
     known = history if history is not None else _remembered(job, observed.pools, now=now)
     # What is lost is no capacity, and takes nothing from what the job may cost.
-    there = [pool for pool in _in_order(observed.pools) if not is_lost(pool, now=now)]
+    # Pools of stages alone bring no samples, so no waiting trainer says how many of their pods are needed.
+    there = [pool for pool in _in_order(observed.pools) if pool.spec.rollouts and not is_lost(pool, now=now)]
     fleet = Fleet(pools=tuple(_pool(job, pool) for pool in there))
     agent = job.spec.autoscaling.maintainer.agent
     if agent is None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from trimtab.api.job import RLJob
+from trimtab.api.placement import roles_of
 from trimtab.dataflow.ledger.groups import Allotment, all_samples, mean_reward, mean_reward_parts
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.fabric.three_zones import three_zones
-from trimtab.fabric.wire.balance import BalanceReport, Instance, Volume
+from trimtab.fabric.wire.balance import BalanceReport, Instance, StageLoad, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 from trimtab.fabric.wire.progress import MAX_PART_NAMES, StepProgress
 
@@ -30,6 +31,8 @@ class Mark:
     replayed_samples: int
     consumed_tokens: int
     dropped_groups: int
+    stages_done: Mapping[str, int]
+    stages_failed: Mapping[str, int]
     at: float
 
     @classmethod
@@ -45,6 +48,8 @@ class Mark:
             replayed_samples=books.replayed_samples,
             consumed_tokens=books.consumed_tokens,
             dropped_groups=books.dropped_groups,
+            stages_done=dict(ledger.stages.done),
+            stages_failed=dict(ledger.stages.failed),
             at=now,
         )
 
@@ -100,7 +105,7 @@ def balance_report(
     members: Sequence[MemberHeartbeat],
     ready_s: Mapping[str, float],
 ) -> BalanceReport:
-    """The window between two marks. Instances are the rollout pods that serve the policy; `ready_s` says how long each
+    """The window between two marks. Instances are the pods that roll out for the policy; `ready_s` says how long each
     was ready in the window.
     """
     books = ledger.trainers[policy]
@@ -115,7 +120,7 @@ def balance_report(
             availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at),
         )
         for member in members
-        if member.role is Role.ROLLOUT and policy in member.versions
+        if _makes_rows(member, job, policy)
     )
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
@@ -154,12 +159,36 @@ def balance_report(
         buffered=buffered_samples(ledger, job, policy),
         room=room_samples(job, policy),
         instances=instances,
+        stages=_stage_loads(ledger, policy, since=since, until=until),
         branch=branch,
         current=len(instances),
         maintainer=maintainer,
         target=target if maintainer == "ThreeZone" else None,
         at=until.at,
     )
+
+
+def _stage_loads(ledger: Ledger, policy: str, *, since: Mark, until: Mark) -> tuple[StageLoad, ...]:
+    taken = ledger.trainers[policy].buffers
+    return tuple(
+        StageLoad(
+            stage=name,
+            waiting=ledger.stages.waiting(name),
+            done=until.stages_done.get(name, 0) - since.stages_done.get(name, 0),
+            failed=until.stages_failed.get(name, 0) - since.stages_failed.get(name, 0),
+        )
+        for name in ledger.stages.graph.stages
+        if any(ledger.stages.graph.applies(name, stream) for stream in taken)
+    )
+
+
+def _makes_rows(member: MemberHeartbeat, job: RLJob, policy: str) -> bool:
+    """Pods of stages alone bring no rows. A policy without a role learns from those of others, whoever serves it."""
+    if member.role is not Role.ROLLOUT or any(
+        pool.name == member.pool and not pool.rollouts for pool in job.spec.pools
+    ):
+        return False
+    return policy in member.versions or policy not in roles_of(job.spec).values()
 
 
 def _share(seconds: float, *, of: float) -> float:

@@ -45,6 +45,7 @@ class BatchServer:
         books: Bookkeeper,
         *,
         stream: str,
+        columns_stream: str | None = None,
         clock: Callable[[], float],
         max_steps: int | None,
         finish: Callable[[Ledger, str], PolicyFinished | None],
@@ -52,7 +53,7 @@ class BatchServer:
     ) -> None:
         self._books = books
         self._clock = clock
-        self._dealt = DealtLeases(stream=stream, clock=clock)
+        self._dealt = DealtLeases(stream=stream, columns_stream=columns_stream, clock=clock)
         self._times: defaultdict[str, ReportedTimes] = defaultdict(ReportedTimes)
         self._turns: WeakValueDictionary[tuple[str, int, int], asyncio.Lock] = WeakValueDictionary()
         """By policy, step and chunk: of the ranks that wait for a portion one looks at every change in the books."""

@@ -24,11 +24,13 @@ class DealtLeases:
         self,
         *,
         stream: str,
+        columns_stream: str | None = None,
         clock: Callable[[], float],
         max_rows: int = _MAX_ROWS,
         max_sent_bytes: int = _MAX_SENT_BYTES,
     ) -> None:
         self._stream = stream
+        self._columns_stream = columns_stream
         self._clock = clock
         self._max_rows = max_rows
         self._max_sent_bytes = max_sent_bytes
@@ -60,7 +62,13 @@ class DealtLeases:
         kept = self._dealt.get(key)
         # The books never change a portion; they put another in its place, as after a manifest that routes otherwise.
         if kept is None or kept.dealt.portion is not portion or now >= kept.renew_at:
-            terms = LeaseTerms(totals=totals(), stream=self._stream, issued_at=now, expires_at=now + _LEASE_S)
+            terms = LeaseTerms(
+                totals=totals(),
+                stream=self._stream,
+                columns_stream=self._columns_stream,
+                issued_at=now,
+                expires_at=now + _LEASE_S,
+            )
             kept = _Kept(DealtPortion(portion, terms, world_size=request.world_size), renew_at=now + _LEASE_S / 2)
             self._dealt[key] = kept
         self._dealt.move_to_end(key)

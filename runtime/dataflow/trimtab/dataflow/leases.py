@@ -27,6 +27,7 @@ class LeaseTerms:
     stream: str
     issued_at: float
     expires_at: float
+    columns_stream: str | None = None
 
 
 class _Dealt(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +81,7 @@ class DealtPortion:
             rank=request.rank,
             world_size=request.world_size,
             stream=self.terms.stream,
+            columns_stream=self.terms.columns_stream,
             groups=(),
             samples=(),
             chunk=request.chunk,
@@ -128,7 +130,7 @@ def _group(group: LedgerGroup) -> Group:
         )
     else:
         episodes = tuple(map(_episode, group.rows_by_episode.values()))
-    return Group(group_id=group.group_id, prompt_id=group.prompt_id, episodes=episodes)
+    return Group(group_id=group.group_id, prompt_id=group.prompt_id, episodes=episodes, columns=group.columns)
 
 
 def _episode(rows: Sequence[Sample]) -> Episode:

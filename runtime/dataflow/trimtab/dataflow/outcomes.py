@@ -10,6 +10,7 @@ from itertools import groupby
 import structlog
 
 from trimtab.fabric.bus.delivery import Delivery
+from trimtab.fabric.wire.column import ColumnHeader, parse_column_headers
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
 from trimtab.fabric.wire.trajectory import Finish
@@ -111,4 +112,13 @@ def header_of(delivery: Delivery) -> tuple[str, TrajectoryHeader] | None:
         return parse_headers(delivery.headers)
     except WireError as error:
         _log.error("trajectory_unreadable", sequence=delivery.sequence, reason=str(error))
+        return None
+
+
+def column_header_of(delivery: Delivery) -> ColumnHeader | None:
+    """None when there is no reading it, as with the headers of rows."""
+    try:
+        return parse_column_headers(delivery.headers)
+    except WireError as error:
+        _log.error("column_unreadable", sequence=delivery.sequence, reason=str(error))
         return None

@@ -31,6 +31,9 @@ from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.registry import make_selection
+from trimtab.dataflow.stage_intake import ColumnIntake
+from trimtab.dataflow.stage_issuer import StageIssuer
+from trimtab.dataflow.stage_metrics import StageMetrics
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
@@ -74,7 +77,7 @@ async def run_dataflow(
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
-    data = job.spec.data
+    data, stages = job.spec.data, job.spec.stages
 
     def loader(field: str) -> Callable[[Plugin], object]:
         return lambda plugin: load_class(plugin.entrypoint, plugin.args, field=field, folder=folder)
@@ -102,9 +105,10 @@ async def run_dataflow(
         seed=data.seed,
         has_filters=data.filter != Filter(),
         witness=curator,
+        stages=stages,
     )
     set_aside = SetAsideRecords(metrics)
-    set_aside.watch("ledger", "trajectories")
+    set_aside.watch("ledger", "trajectories", *(("columns",) if stages else ()))
     journal = make_journal(
         bus, topology, incarnation=incarnation, key=journal_key, on_foreign=partial(set_aside.note, "ledger")
     )
@@ -121,6 +125,7 @@ async def run_dataflow(
     batches = BatchServer(
         books,
         stream=topology.trajectories.name,
+        columns_stream=topology.columns.name if stages else None,
         clock=clock,
         max_steps=job.spec.max_steps,
         finish=Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic),
@@ -156,11 +161,24 @@ async def run_dataflow(
                 bus,
                 books,
                 stream=topology.trajectories.name,
-                after_sequence=seen,
+                after_sequence=seen.trajectories,
                 on_unreadable=partial(set_aside.note, "trajectories"),
             )
             loops.create_task(intake.run())
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
+            if stages:
+                stage_metrics = StageMetrics(metrics)
+                stage_metrics.watch(ledger.stages)
+                columns = ColumnIntake(
+                    bus,
+                    books,
+                    stage_metrics,
+                    stream=topology.columns.name,
+                    after_sequence=seen.columns,
+                    on_unreadable=partial(set_aside.note, "columns"),
+                )
+                loops.create_task(columns.run())
+                loops.create_task(StageIssuer(bus, topology, job, prompts, books, clock=clock).run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())
             loops.create_task(_compact(books, curator_state))
@@ -227,10 +245,13 @@ class PolicyWithoutRole(ValueError):
 
 
 def groups_per_task(job: RLJob) -> dict[str, int]:
-    """By policy that learns, how many groups each task gives: one for each role it speaks in."""
+    """By policy that learns, how many groups each task gives: one for each role it speaks in. One that learns from
+    others' trajectories alone, as a critic does, needs none.
+    """
     policies = [policy.name for policy in job.spec.learning]
+    of_others = {mix.policy for mix in job.spec.data.mix if all(stream.policy != mix.policy for stream in mix.streams)}
     roles = [role.policy for role in job.spec.workflow.roles] or policies
     for policy in policies:
-        if policy not in roles:
+        if policy not in roles and policy not in of_others:
             raise PolicyWithoutRole(f"workflow.roles: no role has the policy {policy!r}; add one or remove the policy")
     return {policy: roles.count(policy) for policy in policies}

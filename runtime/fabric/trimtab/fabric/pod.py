@@ -105,8 +105,9 @@ def read_job(path: Path) -> RLJob:
     return jobs[0]
 
 
-def topology_of(settings: Settings) -> JobTopology:
-    return JobTopology(settings.pod.namespace, settings.pod.job)
+def topology_of(settings: Settings, job: RLJob) -> JobTopology:
+    stages = tuple(stage.name for stage in job.spec.stages)
+    return JobTopology(settings.pod.namespace, settings.pod.job, stages=stages)
 
 
 @asynccontextmanager
@@ -123,11 +124,12 @@ async def running_pod(settings: S, *, signals: Sequence[signal.Signals]) -> Asyn
         async with probes:
             alive = asyncio.create_task(_beat(probes))
             try:
+                job = read_job(settings.job_file)
                 yield Pod(
                     settings=settings,
-                    job=read_job(settings.job_file),
+                    job=job,
                     bus=bus,
-                    topology=topology_of(settings),
+                    topology=topology_of(settings, job),
                     metrics=metrics,
                     probes=probes,
                     stopping=stopping,

@@ -1,4 +1,8 @@
-"""Rows too large for a message of NATS: put into object storage by workers, fetched and verified by ranks."""
+"""Rows and columns too large for a message of NATS: put into object storage by workers, fetched and verified by ranks.
+
+A column lies where the rows that it was computed of lie. It is younger than they are, so whoever collects what no
+message of the stream of trajectories can claim leaves it alone for as long as they are needed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import hashlib
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ChecksumMismatch, InvalidKey, ObjectNotFound, ObjectTooLarge
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.column import Column
 from trimtab.fabric.wire.trajectory import Trajectory
 
 _DEADLINE_S = 60.0
@@ -25,11 +30,14 @@ class RowClaims:
 
     async def deposit(self, trajectory: Trajectory, frame: bytes) -> ClaimCheck:
         """The same row deposited twice is one object."""
+        return await self._deposit(frame, name=trajectory.trajectory_id, policy=trajectory.policy)
+
+    async def deposit_column(self, column: Column, frame: bytes) -> ClaimCheck:
+        return await self._deposit(frame, name=f"{column.group_id}.{column.stage}", policy=column.policy)
+
+    async def _deposit(self, frame: bytes, *, name: str, policy: str) -> ClaimCheck:
         claim = ClaimCheck(
-            trajectory_id=trajectory.trajectory_id,
-            policy=trajectory.policy,
-            size_bytes=len(frame),
-            sha256=hashlib.sha256(frame).hexdigest(),
+            trajectory_id=name, policy=policy, size_bytes=len(frame), sha256=hashlib.sha256(frame).hexdigest()
         )
         await self._store.put(claim.object_key, frame, deadline_s=self._deadline_s)
         return claim

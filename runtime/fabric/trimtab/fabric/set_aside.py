@@ -8,7 +8,7 @@ from typing import Literal
 
 from trimtab.fabric.metrics import Metrics
 
-Stream = Literal["ledger", "trajectories"]
+Stream = Literal["ledger", "trajectories", "columns"]
 
 
 class SetAsideRecords:

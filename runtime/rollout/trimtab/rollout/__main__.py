@@ -16,6 +16,7 @@ import structlog
 from pydantic import Field, SecretStr
 
 from trimtab.api.job import RLJob
+from trimtab.api.placement import policies_of, roles_of
 from trimtab.api.pool import MISSING_ENGINE, JobPool
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
@@ -43,10 +44,13 @@ from trimtab.rollout.refresh.turns import PoolCensus
 from trimtab.rollout.sandbox.client import PodSandbox
 from trimtab.rollout.sandbox.contract import ProgramLimits
 from trimtab.rollout.sandbox.report import SandboxReport
+from trimtab.rollout.stages.metrics import StageWorkMetrics
+from trimtab.rollout.stages.opening import StageSurroundings, stage_workers
 from trimtab.rollout.worker.concurrency import Concurrency, LoadWatch
 from trimtab.rollout.worker.deliveries import HandBacks, TaskServer
 from trimtab.rollout.worker.episodes import GroupRunner, Origin
 from trimtab.rollout.worker.metrics import RolloutMetrics, Throughput
+from trimtab.rollout.worker.pod_work import PodWork
 from trimtab.rollout.worker.quarantine import Quarantine
 from trimtab.rollout.worker.served_engines import ServedEngines, served_engines
 from trimtab.rollout.worker.served_policy import PodResources
@@ -93,12 +97,6 @@ def trusted_keys(settings: RolloutPodSettings) -> Verifier:
 
 def pool_of(job: RLJob, pod: PodSettings) -> JobPool:
     return next(pool for pool in job.spec.pools if pool.name == pod.pool)
-
-
-def roles_of(job: RLJob) -> dict[str, str]:
-    """The policy of each role."""
-    named = {role.name: role.policy for role in job.spec.workflow.roles}
-    return named or {policy.name: policy.name for policy in job.spec.policies}
 
 
 def sandbox_of(pod: Pod[RolloutPodSettings]) -> PodSandbox | None:
@@ -155,16 +153,19 @@ async def _main(settings: RolloutPodSettings) -> None:
             metrics=SwapMetrics(pod.metrics),
         )
         served: ServedPolicies = {}
-        for policy in pod.job.spec.policies:
+        for policy in policies_of(pod.job.spec, pool, name=pool.name):
             engines = await served_engines(policy, settings.engine_urls().get(policy.name, ()), resources, stack)
             if engines is None:
-                # An episode without one of its roles would leave the others waiting for its rows for ever.
+                # An episode without one of its roles would leave the others waiting for its rows for ever, and a group
+                # for its columns.
                 raise JobMisconfigured(f"pool {pool.name} has no engine for policy {policy.name}{MISSING_ENGINE}")
             served[policy.name] = engines
-        named = roles_of(pod.job)
-        gateway = await stack.enter_async_context(
-            running_gateway(roles=tuple(named), metrics=GatewayMetrics(pod.metrics), clock=time.monotonic)
-        )
+        gateway = None
+        if pool.rollouts:
+            roles = tuple(roles_of(pod.job.spec))
+            gateway = await stack.enter_async_context(
+                running_gateway(roles=roles, metrics=GatewayMetrics(pod.metrics), clock=time.monotonic)
+            )
         await _serve(pod, pool, served, members, containment, metrics, RowClaims(store), gateway)
     if containment.left_behind:
         # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
@@ -179,78 +180,102 @@ async def _serve(
     containment: Containment,
     metrics: RolloutMetrics,
     claims: RowClaims,
-    gateway: Gateway,
+    gateway: Gateway | None,
 ) -> None:
+    """`gateway` is there where episodes are run."""
     spec = pod.job.spec
-    sandbox = sandbox_of(pod)
+    sandbox = sandbox_of(pod) if pool.rollouts else None
     sandbox_report = SandboxReport(sandbox)
     # A frozen policy has no version that could be too old, and none to tell of.
     lines = {name: policy.line for name, policy in served.items() if not policy.policy.frozen}
-    named = roles_of(pod.job)
     origin = Origin(worker=pod.settings.pod.name, pool=pool.name, engine=pool.engine.name)
-    workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
-    runner = GroupRunner(
-        workflow,
-        {name: served[policy].role(name) for name, policy in named.items()},
-        origin,
-        containment,
-        metrics,
-        gateway=gateway,
-        sandbox=sandbox,
-        episode_timeout_s=spec.workflow.episode_timeout_seconds,
-        clock=time.time,
-    )
     concurrency = Concurrency(
         ceiling=max(1, pool.max_concurrency // spec.data.group_size), requests_per_task=spec.data.group_size
     )
     freshness = Freshness(lines, max_staleness=spec.data.max_staleness)
-    server = TaskServer(
-        pod.bus,
-        pod.topology,
-        runner,
-        Quarantine(KeyValue(pod.bus, pod.topology.quarantine), origin, job=pod.settings.pod.job, clock=time.time),
-        HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
-        freshness,
-        metrics,
-        claims,
-        lease_s=spec.data.tasks.lease_seconds,
-        max_deliveries=spec.data.tasks.max_deliveries,
-        clock=time.monotonic,
+    quarantine = Quarantine(
+        KeyValue(pod.bus, pod.topology.quarantine), origin, job=pod.settings.pod.job, clock=time.time
     )
-    worker = Worker(
-        pod.bus,
-        pod.topology,
-        server,
-        freshness,
-        concurrency,
-        lease_s=spec.data.tasks.lease_seconds,
-        grace_s=pool.grace_period_seconds,
-        clock=time.monotonic,
+    stages = stage_workers(
+        StageSurroundings(
+            job=pod.job,
+            pool=pool,
+            folder=pod.folder,
+            bus=pod.bus,
+            topology=pod.topology,
+            claims=claims,
+            quarantine=quarantine,
+            origin=origin,
+            containment=containment,
+            freshness=freshness,
+            metrics=StageWorkMetrics(pod.metrics),
+        ),
+        served,
     )
-    metrics.watch(worker, lines)
+    rollouts, source = None, stages[0].server.source if stages else WorkflowSource(None)
+    if pool.rollouts:
+        named = roles_of(spec)
+        workflow = load_workflow(spec.workflow, folder=pod.folder, roles=named)
+        source = WorkflowSource(workflow)
+        runner = GroupRunner(
+            workflow,
+            {name: served[policy].role(name) for name, policy in named.items()},
+            origin,
+            containment,
+            metrics,
+            gateway=gateway,
+            sandbox=sandbox,
+            episode_timeout_s=spec.workflow.episode_timeout_seconds,
+            clock=time.time,
+        )
+        server = TaskServer(
+            pod.bus,
+            pod.topology,
+            runner,
+            quarantine,
+            HandBacks(KeyValue(pod.bus, pod.topology.hand_backs)),
+            freshness,
+            metrics,
+            claims,
+            lease_s=spec.data.tasks.lease_seconds,
+            max_deliveries=spec.data.tasks.max_deliveries,
+            clock=time.monotonic,
+        )
+        rollouts = Worker(
+            pod.bus,
+            pod.topology,
+            server,
+            freshness,
+            concurrency,
+            lease_s=spec.data.tasks.lease_seconds,
+            grace_s=pool.grace_period_seconds,
+            clock=time.monotonic,
+        )
+    work = PodWork(rollouts, stages, most_tasks=concurrency.ceiling)
+    metrics.watch(work, lines)
     throughput = Throughput(clock=time.monotonic)
     started = time.time()
 
     def heartbeat() -> MemberHeartbeat:
         ready = all(policy.is_ready for policy in served.values())
-        tokens = sum(policy.sampler.sampled_tokens for policy in served.values())
-        rates = throughput.since_last(samples=worker.completed, tokens=tokens)
+        tokens = sum(policy.sampler.sampled_tokens + policy.scorer.scored_tokens for policy in served.values())
+        rates = throughput.since_last(samples=work.completed, tokens=tokens)
         return MemberHeartbeat(
             member_id=pod.settings.pod.name,
             job=pod.settings.pod.job,
             role=MemberRole.ROLLOUT,
             pool=pool.name,
             engine=pool.engine.name,
-            state=State.DRAINING if worker.draining else State.READY if ready else State.STARTING,
+            state=State.DRAINING if work.draining else State.READY if ready else State.STARTING,
             versions={name: line.version for name, line in lines.items()},
-            in_flight=worker.in_flight,
-            mean_in_flight=worker.occupancy.since_last(),
-            capacity=concurrency.ceiling,
-            allowance=worker.allowance,
+            in_flight=work.in_flight,
+            mean_in_flight=work.mean_in_flight(),
+            capacity=work.capacity,
+            allowance=work.allowance,
             samples_per_second=rates.samples,
             tokens_per_second=rates.tokens,
-            completed=worker.completed,
-            failures=dict(worker.failures),
+            completed=work.completed,
+            failures=dict(work.failures),
             sandbox=sandbox_report.now,
             started_at=started,
             sent_at=time.time(),
@@ -262,9 +287,9 @@ async def _serve(
     )
 
     def hung(calls: Sequence[FrameSummary]) -> None:
-        where = WorkflowSource(workflow).location_in(calls)
+        where = source.location_in(calls)
         trained = any(policy.announcements.newest for policy in served.values())
-        end_hung(where, limit_s=spec.workflow.episode_timeout_seconds, is_new=not (worker.completed or trained))
+        end_hung(where, limit_s=spec.workflow.episode_timeout_seconds, is_new=not (work.completed or trained))
 
     watch = LoopWatchdog(
         limit_s=_LOOP_BLOCKED_S,
@@ -277,13 +302,13 @@ async def _serve(
         seats = {name: seat for policy in served.values() for name, seat in policy.named_seats().items()}
         background = [loops.create_task(seat.refresh.run()) for seat in seats.values()]
         for name, seat in seats.items():
-            load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: worker.load)
+            load = LoadWatch(name, seat.engine, seat.sampler, seat.gate, concurrency, in_flight=lambda: work.load)
             background.append(loops.create_task(load.run()))
         background.append(loops.create_task(sandbox_report.run()))
         background.append(loops.create_task(beat(members, heartbeat, every_s=_HEARTBEAT_S)))
         await _until_ready(served, pod.stopping)
         with watch:
-            await worker.run(pod.stopping)
+            await work.run(pod.stopping)
         for task in background:
             task.cancel()
 

@@ -46,11 +46,13 @@ from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.claim_collection import ClaimCollector
 from trimtab.trainer.learner import Learner, UnsupportedAlgorithm
 from trimtab.trainer.loop import TrainingLoop
+from trimtab.trainer.losses.recipe import Recipe
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.network.model_files import UnsupportedModel
 from trimtab.trainer.publisher import open_publisher
 from trimtab.trainer.rank_exchange import RankExchange
 from trimtab.trainer.rank_place import RankPlace, TrainerPodSettings
+from trimtab.trainer.recipes import policy_recipe
 from trimtab.trainer.stall_watch import StallWatch
 from trimtab.weights.codec.compile import compile_beside
 
@@ -134,7 +136,10 @@ def _train(
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
     compile_beside([policy.trainer.dtype])
-    learner = _learner(policy, folder=pod.folder, device=device)
+    source = pod.job.spec.workflow.source
+    code = None if source is None or source.path is None else pod.folder / source.path
+    recipe = policy_recipe(policy, folder=code)
+    learner = _learner(policy, recipe, folder=pod.folder, device=device)
     storage = background.run(
         open_storage(policy, settings, store=connections.store, job_folder=pod.folder, stack=stack)
     )
@@ -166,10 +171,11 @@ def _train(
         RankIdentity(
             job=settings.pod.job, policy=policy.name, rank=rank, world_size=place.world_size, attempt=settings.attempt
         ),
-        advantages=AdvantageRule.of(policy),
+        advantages=AdvantageRule.of(policy, recipe),
         clock=time.time,
         claims=RowClaims(connections.store),
         limits=learner.row_limits,
+        columns_by_rows=frozenset(stage.name for stage in pod.job.spec.stages if stage.computes == "Custom"),
         on_set_aside=partial(set_aside.note, "trajectories"),
     )
     background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
@@ -221,7 +227,7 @@ def _train(
             running.cancel()
 
 
-def _learner(policy: Policy, *, folder: Path, device: torch.device) -> Learner:
+def _learner(policy: Policy, recipe: Recipe, *, folder: Path, device: torch.device) -> Learner:
     """Of the model that the manifest names. Raises JobMisconfigured when it cannot be had."""
     field, reference = f"policies[{policy.name}]", policy.algorithm.kl.reference
     model_path, reference_path = folder / policy.weights.uri, None if reference is None else folder / reference
@@ -229,7 +235,7 @@ def _learner(policy: Policy, *, folder: Path, device: torch.device) -> Learner:
         if path is not None and (why := unreadable(path)):
             raise JobMisconfigured(f"{field}.{of}: {why}")
     try:
-        return Learner(policy, model_path=model_path, reference_path=reference_path, device=device)
+        return Learner(policy, model_path=model_path, reference_path=reference_path, recipe=recipe, device=device)
     except (UnsupportedAlgorithm, UnsupportedModel) as error:
         raise JobMisconfigured(str(error)) from None
 

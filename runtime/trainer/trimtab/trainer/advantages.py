@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +10,19 @@ import numpy.typing as npt
 from trimtab.api.algorithm import Credit, Overlong
 from trimtab.api.policy import Policy
 from trimtab.fabric.wire.lease import Episode, Group
-from trimtab.fabric.wire.trajectory import TurnReward
 from trimtab.trainer.baseline import GroupBaseline
 from trimtab.trainer.credit import TurnBaselines, returns
-from trimtab.trainer.losses.registry import recipe_of
+from trimtab.trainer.losses.recipe import Recipe
+from trimtab.trainer.losses.registry import needed_columns, recipe_of
+from trimtab.trainer.row_rewards import Advantages, RowRewards
 
 
 class TurnsUnknown(ValueError):
     """A row does not say what its turns earned, or not what its episode says."""
+
+
+class AdvantagesUnusable(ValueError):
+    """What an algorithm makes of a row is not one finite number for each of its trained tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +34,23 @@ class AdvantageRule:
     leave_one_out: bool = False
     overlong: Overlong | None = None
     credit: Credit = field(default_factory=Credit)
+    own: Advantages | None = None
+    """What the algorithm makes of a row itself, knowing what comparing with its group gives."""
+    columns: tuple[str, ...] = ()
+    """Stages without whose word a row is not trained on."""
 
     @classmethod
-    def of(cls, policy: Policy) -> AdvantageRule:
-        recipe = recipe_of(policy.algorithm)
+    def of(cls, policy: Policy, recipe: Recipe | None = None) -> AdvantageRule:
+        """The recipe is that of the policy's algorithm, unless it has one of its own."""
+        recipe = recipe or recipe_of(policy.algorithm)
         return cls(
             normalize=recipe.normalize_group_rewards,
             leave_one_out=recipe.leave_one_out,
             longest_answer=policy.sampling.max_tokens,
             overlong=policy.algorithm.overlong,
             credit=policy.algorithm.credit,
+            own=recipe.advantages,
+            columns=needed_columns(policy.algorithm, recipe),
         )
 
     @property
@@ -47,6 +58,10 @@ class AdvantageRule:
         return self.overlong is not None and self.overlong.mask_truncated
 
     def group(self, group: Group) -> GroupAdvantages:
+        compared = self._compared(group)
+        return compared if self.own is None else OwnAdvantages(own=self.own, compared=compared)
+
+    def _compared(self, group: Group) -> OutcomeAdvantages | TurnAdvantages:
         outcomes = [self.shaped(episode.reward, episode) for episode in group.episodes]
         if self.credit.type == "Outcome":
             return OutcomeAdvantages(
@@ -75,17 +90,6 @@ class AdvantageRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowRewards:
-    """What a row brought in, and its episode."""
-
-    reward: float
-    episode: Episode
-    trained_tokens: int
-    turns: Sequence[TurnReward] = ()
-    """Of the turns that are trained in the row, where the policy learns by turns."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class OutcomeAdvantages:
     """Of the rows of one group: all tokens of a row have the same."""
 
@@ -107,8 +111,10 @@ class TurnAdvantages:
 
     def of(self, row: RowRewards) -> npt.NDArray[np.float32]:
         """Of each trained token of the row. Raises TurnsUnknown."""
-        places = {turn: place for place, turn in enumerate(row.episode.turns)}
-        if any(turn not in places for turn in row.turns):
+        # What a turn earned is the lease's word: a stage may have replaced what the row says of it.
+        places = {(turn.number, turn.tokens): place for place, turn in enumerate(row.episode.turns)}
+        own = [(turn.number, turn.tokens) for turn in row.turns]
+        if any(turn not in places for turn in own):
             raise TurnsUnknown("it has turns that its episode does not have")
         tokens = [turn.tokens for turn in row.turns]
         if sum(tokens) != row.trained_tokens:
@@ -118,11 +124,31 @@ class TurnAdvantages:
             )
         outcome = self.rule.shaped(row.reward, row.episode)
         values = returns(row.episode.turns, outcome=outcome, credit=self.rule.credit)
-        advantages = [self.baselines.advantage(values[places[turn]], place=places[turn]) for turn in row.turns]
+        advantages = [self.baselines.advantage(values[places[turn]], place=places[turn]) for turn in own]
         return np.repeat(np.array(advantages, dtype=np.float32), tokens)
 
 
-GroupAdvantages = OutcomeAdvantages | TurnAdvantages
+@dataclass(frozen=True, kw_only=True)
+class OwnAdvantages:
+    """Of the rows of one group, as the algorithm makes them itself."""
+
+    own: Advantages
+    compared: OutcomeAdvantages | TurnAdvantages
+
+    def of(self, row: RowRewards) -> npt.NDArray[np.float32]:
+        """Of each trained token of the row. Raises TurnsUnknown and AdvantagesUnusable."""
+        shaped = replace(row, reward=self.compared.rule.shaped(row.reward, row.episode))
+        made = np.asarray(self.own(shaped, self.compared.of(row)), dtype=np.float32)
+        if made.shape != (row.trained_tokens,):
+            raise AdvantagesUnusable(
+                f"the algorithm's advantages have the shape {list(made.shape)}, for {row.trained_tokens} trained tokens"
+            )
+        if not np.isfinite(made).all():
+            raise AdvantagesUnusable("an advantage is not finite")
+        return made
+
+
+GroupAdvantages = OutcomeAdvantages | TurnAdvantages | OwnAdvantages
 
 
 def overlong_penalty(tokens: int, *, longest_answer: int, overlong: Overlong) -> float:

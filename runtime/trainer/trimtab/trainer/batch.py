@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -12,6 +12,10 @@ import numpy.typing as npt
 import torch
 
 from trimtab.fabric.wire.lease import StepTotals
+
+
+class ColumnMissing(RuntimeError):
+    """A row that is trained lacks what a stage has to say about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,8 @@ class Row:
     """Of each token, where the mask is set."""
     columns: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     """By stage, what it computed of each token, where the mask is set."""
+    column_versions: Mapping[str, int] = field(default_factory=dict)
+    """By stage, of the weights that computed it, the oldest, where they are of a policy that learns."""
 
     @property
     def trained_tokens(self) -> int:
@@ -68,8 +74,8 @@ def sole_row(index: int, mask: npt.NDArray[np.bool_], *, group: str = "") -> Row
     return RowEpisode(group=group, index=index, rows=1, trained_tokens=int(mask.sum()))
 
 
-def blank_row(key: int, episode: RowEpisode) -> Row:
-    """One token that is read and not trained."""
+def blank_row(key: int, episode: RowEpisode, *, stages: Iterable[str] = ()) -> Row:
+    """One token that is read and not trained, with columns of these stages."""
     return Row(
         key=key,
         episode=episode,
@@ -78,6 +84,7 @@ def blank_row(key: int, episode: RowEpisode) -> Row:
         mask=np.zeros(1, dtype=np.bool_),
         versions=np.zeros(1, dtype=np.int64),
         advantages=np.zeros(1, dtype=np.float32),
+        columns={stage: np.zeros(1, dtype=np.float32) for stage in stages},
     )
 
 
@@ -114,6 +121,13 @@ class PackedBatch:
     """Of each sequence, the number of trained tokens of its whole episode."""
     episodes: tuple[RowEpisode, ...]
     """Of each sequence."""
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """By stage, what it computed of each trained token."""
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """As a pack has them."""
+    return sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
 
 
 def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ...]]:
@@ -123,7 +137,7 @@ def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ..
     same packs. Where one comes out too full, a pack more takes of all, because one with little in it costs the GPU
     almost as much as a full one.
     """
-    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
+    ordered = in_order(rows)
     total = sum(len(row.token_ids) for row in ordered)
     for number in range(max(1, -(-total // max_tokens)), len(ordered)):
         packs: list[list[Row]] = [[] for _ in range(number)]
@@ -137,9 +151,11 @@ def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> list[tuple[Row, ..
     return [(row,) for row in ordered]
 
 
-def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
-    """Longest first, so that sequences of similar length are neighbours in attention."""
-    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.key))
+def pack(rows: Sequence[Row], *, device: torch.device, columns: Sequence[str] = ()) -> PackedBatch:
+    """Longest first, so that sequences of similar length are neighbours in attention. Of the columns that rows have
+    only those that are named come along.
+    """
+    ordered = in_order(rows)
     lengths = [len(row.token_ids) for row in ordered]
     starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
     masks = [np.concatenate(([False], row.mask[1:])) for row in ordered]
@@ -167,4 +183,16 @@ def pack(rows: Sequence[Row], *, device: torch.device) -> PackedBatch:
         sequences=tensor(np.repeat(np.arange(len(ordered)), counts)),
         answer_lengths=tensor(answer_lengths),
         episodes=tuple(row.episode for row in ordered),
+        columns={name: tensor(_column(name, ordered, trained_at)) for name in columns},
     )
+
+
+def _column(name: str, rows: Sequence[Row], trained_at: Sequence[npt.NDArray[np.intp]]) -> npt.NDArray[np.float32]:
+    """Of the trained tokens of all rows. A row without any need not have it."""
+    parts = [np.zeros(0, dtype=np.float32)]
+    for row, at in zip(rows, trained_at, strict=True):
+        if len(at) and name not in row.columns:
+            raise ColumnMissing(f"row {row.key} of group {row.episode.group} has no column of stage {name}")
+        if len(at):
+            parts.append(row.columns[name][at])
+    return np.concatenate(parts).astype(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -12,12 +12,13 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.direct_get import StoredMessage, get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
 from trimtab.fabric.wire.claim import ClaimCheck
+from trimtab.fabric.wire.column import parse_column_headers
 from trimtab.fabric.wire.envelope import decode, encode, kind_of
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
@@ -33,6 +34,7 @@ from trimtab.fabric.wire.lease import (
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import RowLimits, StepPortion
+from trimtab.trainer.leased_columns import LeasedColumns
 from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
 _log = structlog.get_logger(__name__)
@@ -98,10 +100,12 @@ class BatchStream:
         clock: Callable[[], float],
         claims: RowClaims | None = None,
         limits: RowLimits | None = None,
+        columns_by_rows: frozenset[str] = frozenset(),
         on_set_aside: Callable[[], None] = lambda: None,
     ) -> None:
-        """Rows beyond the limits, or that cannot be read, are set aside: nothing is trained on them. Without `claims`
-        rows that were too large for a message are among these."""
+        """Rows beyond the limits, or that cannot be read, or whose columns cannot be, are set aside: nothing is trained
+        on them. Without `claims` rows that were too large for a message are among these. `columns_by_rows` are the
+        stages that may say one thing of a whole row or turn."""
         self._bus = bus
         self._subject = subject
         self._identity = identity
@@ -109,6 +113,7 @@ class BatchStream:
         self._clock = clock
         self._claims = claims
         self._limits = limits
+        self._columns_by_rows = columns_by_rows
         self._on_set_aside = on_set_aside
 
     async def portion(
@@ -179,7 +184,9 @@ class BatchStream:
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
-        leased = LeasedRows(lease=lease, advantages=self._advantages, limits=self._limits)
+        leased = LeasedRows(
+            lease=lease, advantages=self._advantages, limits=self._limits, columns=await self._columns(lease)
+        )
         redeemed = await self._redeemed({sequence: message.payload for sequence, message in stored.items()})
         rows = []
         for sample in lease.samples:
@@ -193,6 +200,20 @@ class BatchStream:
                 self._on_set_aside()
                 rows.append(leased.blank(sample))
         return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+
+    async def _columns(self, lease: BatchLease) -> LeasedColumns | None:
+        sequences = sorted({column.sequence for group in lease.groups for column in group.columns})
+        if lease.columns_stream is None or not sequences:
+            return None
+        stored = (
+            await get_messages(self._bus, lease.columns_stream, sequences, deadline_s=_ROWS_DEADLINE_S)
+        ).complete()
+        payloads = {sequence: message.payload for sequence, message in stored.items()}
+        return LeasedColumns(
+            payloads={**payloads, **await self._redeemed(payloads)},
+            computed_with=_versions(stored.values()),
+            by_rows=self._columns_by_rows,
+        )
 
     async def _redeemed(self, payloads: Mapping[int, bytes]) -> dict[int, bytes | WireError | ClaimUnusable]:
         """By sequence, what lies in object storage in the place of a payload, or why it cannot be had."""
@@ -243,6 +264,21 @@ class BatchStream:
         answer = decode(reply.payload, LeaseAcked, LeaseRefused)
         if isinstance(answer, LeaseRefused):
             raise StepRefused(answer)
+
+
+def _versions(columns: Iterable[StoredMessage]) -> dict[int, int]:
+    """By sequence, of the weights that computed a column. They are measured and decide nothing: what has a header that
+    cannot be read is left out.
+    """
+    found: dict[int, int] = {}
+    for column in columns:
+        try:
+            oldest = parse_column_headers(column.headers).oldest_version
+        except WireError:
+            continue
+        if oldest is not None:
+            found[column.sequence] = oldest
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import zlib
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.packed_network import PackedNetwork
 from trimtab.trainer.network.spread import rows_of
 
 _ELEMENTS = 1 << 22
@@ -28,7 +28,7 @@ _LOW_BITS = 0x7FFFFFFF
 
 
 @torch.no_grad()
-def dither(network: PolicyNetwork, *, published: torch.dtype) -> None:
+def dither(network: PackedNetwork, *, published: torch.dtype) -> None:
     """Moves weights that lie exactly on a published value, each by what its name and place say: however the model is
     spread over ranks, it begins the same. Only bfloat16 is coarse enough to need it.
     """

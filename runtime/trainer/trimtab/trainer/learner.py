@@ -17,16 +17,19 @@ from trimtab.api.policy import Policy
 from trimtab.api.support import unsupported_in_policy
 from trimtab.fabric.wire.lease import StepTotals
 from trimtab.trainer import ranks
-from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank_row, micro_batches, pack
+from trimtab.trainer.batch import PackedBatch, Row, RowEpisode, RowLimits, blank_row, in_order, micro_batches, pack
 from trimtab.trainer.dither import dither
 from trimtab.trainer.losses.averaging import Denominator
+from trimtab.trainer.losses.recipe import Recipe
 from trimtab.trainer.metrics import StepMeasures, StepOutcome, TokenSums
 from trimtab.trainer.model_weights import PublishedModel
 from trimtab.trainer.network.adapters import adapters_of, begin, description_of, switched_off
 from trimtab.trainer.network.chosen_logprobs import TokenScores
 from trimtab.trainer.network.model_files import UnsupportedModel
+from trimtab.trainer.network.packed_network import PackedNetwork, Placement
 from trimtab.trainer.network.policy_network import PolicyNetwork
 from trimtab.trainer.network.spread import held_here
+from trimtab.trainer.network.value_network import ValueNetwork
 from trimtab.trainer.objective import Objective, Surroundings
 from trimtab.trainer.over_step import Share, answer_log_ratios, dealt, normalized_advantages, second_moment_limit
 from trimtab.trainer.stand_in import StandIn, as_published
@@ -58,18 +61,25 @@ class Learner:
         *,
         model_path: Path,
         reference_path: Path | None = None,
+        recipe: Recipe | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """Without a reference of its own, a penalty on the distance to one takes the model the policy starts from."""
+        """Without a reference of its own, a penalty on the distance to one takes the model the policy starts from. The
+        recipe is that of the policy's algorithm, unless it has one of its own.
+        """
         _check_supported(policy)
         self._policy = policy
         self._device = device or torch.device("cpu")
         published = getattr(torch, policy.trainer.dtype)
         # On a CPU bfloat16 is slow, and no smaller.
         self._computing = published if self._device.type == "cuda" else torch.float32
-        self._objective = Objective(policy)
+        self._objective = Objective(policy, recipe)
         algorithm = policy.algorithm
-        self.network = self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0, lora=policy.lora)
+        self.network: PackedNetwork = (
+            ValueNetwork.load(model_path, self._placement())
+            if self._objective.recipe.value_head
+            else self._network(model_path, with_entropy=algorithm.entropy_coefficient > 0, lora=policy.lora)
+        )
         _check_context(policy, longest=self.network.causal_lm.config.max_position_embeddings)
         if policy.lora is None:
             self.model: torch.nn.Module = self.network.causal_lm
@@ -79,7 +89,8 @@ class Learner:
             begin(self.network.causal_lm)
             self.model = adapters_of(self.network.causal_lm)
         self._reference: PolicyNetwork | None = None
-        if algorithm.kl.coefficient > 0 and (policy.lora is None or reference_path is not None):
+        in_memory = algorithm.kl.coefficient > 0 and algorithm.kl.stage is None
+        if in_memory and (policy.lora is None or reference_path is not None):
             self._reference = self._network(reference_path or model_path, with_entropy=False)
             if policy.lora is None:
                 StandIn(self._reference).round(published)
@@ -96,12 +107,17 @@ class Learner:
         self._published = PublishedModel(self.model, dtype=published, adapter=description_of(policy))
         stand_in = StandIn(self.network)
         self._as_published = as_published(stand_in, published=published, computing=self._computing)
-        self._witness = Witness(self.network, stand_in, published=published)
+        self._witness = (
+            Witness(self.network, stand_in, published=published) if isinstance(self.network, PolicyNetwork) else None
+        )
+        """A critic says nothing that an engine's logprobs could be compared with."""
         self.step = 0
         self.before_change: Callable[[], None] = lambda: None
         """Called before an update changes the weights, for those who still read them."""
         self._sums = TokenSums()
         self._held: list[Row] = []
+        self._begun: dict[int, torch.Tensor] = {}
+        """Of rows that are held, by key, what the policy said before the first update."""
         self._waiting: list[Share] = []
         self._seen = 0
         self._skipped_in_a_row = 0
@@ -118,9 +134,13 @@ class Learner:
         Where something has to be decided over the whole step first they are only looked at, and kept.
         """
         self._seen += len(rows)
-        self._witness.notice(rows)
+        if self._witness is not None:
+            self._witness.notice(rows)
         algorithm = self._policy.algorithm
         if algorithm.updates_per_batch > 1:
+            # Which update a row belongs to is known when all are there; what the policy says to it, now.
+            if self._remembers:
+                self._remember(rows)
             self._held += rows
             return
         share = self._packed(rows)
@@ -140,16 +160,17 @@ class Learner:
         if algorithm.updates_per_batch > 1:
             held, self._held = self._held, []
             updates = [[self._packed(rows)] for rows in dealt(held, algorithm.updates_per_batch)]
+            self._begun = {}
         if algorithm.normalize_batch_advantages:
             updates = normalized_advantages(updates)
-        if self._objective.remembers_the_beginning and len(updates) > 1:
-            updates = [[self._looked_at(share) for share in shares] for shares in updates]
         outcomes = [self._update(shares) for shares in updates]
         self._count_skipped(skipped=outcomes[-1].skipped)
         # A step that was skipped has not asked yet: other weights are in their place meanwhile.
         self.before_change()
-        self._witness.measure(blank=_NO_ROW, device=self._device)
         self.step += 1
+        if self._witness is None:
+            return outcomes[-1]
+        self._witness.measure(blank=_NO_ROW, device=self._device)
         measures = replace(outcomes[-1].measures, logprob_mismatch=self._witness.mismatch)
         return replace(outcomes[-1], measures=measures)
 
@@ -157,7 +178,8 @@ class Learner:
         """The weights as pools load them, to be read before the next update, or what changed in them since the last
         call; of several ranks each gets a copy of its share.
         """
-        self._witness.keep(self.step)
+        if self._witness is not None:
+            self._witness.keep(self.step)
         return self._published.weights()
 
     def _update(self, shares: Sequence[Share]) -> StepOutcome:
@@ -171,14 +193,46 @@ class Learner:
         return self._apply()
 
     def _packed(self, rows: Sequence[Row]) -> Share:
-        """As many packs on every rank: a layer that is spread over the ranks is put together by all of them at once."""
-        packed = micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens)
-        most, cut = ranks.maxima(len(packed), any(row.episode.rows > 1 for row in rows))
-        packed += [(_NO_ROW,)] * (int(most) - len(packed))
+        packed = self._micro_batches(rows)
+        (cut,) = ranks.maxima(any(row.episode.rows > 1 for row in rows))
         return Share(
-            packs=tuple(pack(rows, device=self._device) for rows in packed),
+            packs=tuple(self._pack(rows) for rows in packed),
             episodes=math.fsum(1 / row.episode.rows for row in rows),
             cut=bool(cut),
+            begun=tuple(map(self._remembered, packed)) if self._remembers else None,
+            versions_behind=self._versions_behind(rows),
+        )
+
+    def _micro_batches(self, rows: Sequence[Row]) -> list[tuple[Row, ...]]:
+        """As many packs on every rank: a layer that is spread over the ranks is put together by all of them at once."""
+        packed = micro_batches(rows, max_tokens=self._policy.trainer.micro_batch_tokens)
+        (most,) = ranks.maxima(len(packed))
+        return packed + [(_NO_ROW,)] * (int(most) - len(packed))
+
+    def _pack(self, rows: Sequence[Row]) -> PackedBatch:
+        return pack(rows, device=self._device, columns=self._objective.columns)
+
+    @property
+    def _remembers(self) -> bool:
+        return self._policy.algorithm.updates_per_batch > 1 and self._objective.remembers_the_beginning
+
+    def _remember(self, rows: Sequence[Row]) -> None:
+        packed = self._micro_batches(rows)
+        for part, said in zip(packed, self._logprobs([self._pack(rows) for rows in packed]), strict=True):
+            ordered = in_order(part)
+            counts = [row.trained_tokens for row in ordered]
+            self._begun |= dict(zip((row.key for row in ordered), torch.split(said, counts), strict=True))
+
+    def _remembered(self, rows: Sequence[Row]) -> torch.Tensor:
+        nothing = torch.zeros(0, device=self._device)
+        return torch.cat([nothing, *(self._begun[row.key] for row in in_order(rows) if row.trained_tokens)])
+
+    def _versions_behind(self, rows: Sequence[Row]) -> float:
+        critic = self._policy.algorithm.critic
+        if critic is None or not self._objective.recipe.value_head:
+            return 0.0
+        return math.fsum(
+            row.trained_tokens * max(0, self.step - row.column_versions.get(critic.stage, self.step)) for row in rows
         )
 
     def _looked_at(self, share: Share) -> Share:
@@ -202,7 +256,7 @@ class Learner:
         return answer_log_ratios(share.packs, [mine - theirs for mine, theirs in zip(now, old, strict=True)])
 
     def _backward(self, share: Share, *, limit: float = float("inf")) -> None:
-        self._sums += TokenSums(episodes=share.episodes)
+        self._sums += TokenSums(episodes=share.episodes, versions_behind=share.versions_behind)
         answers = self._answer_log_ratios(share)
         with self._as_published():
             for number, batch in enumerate(share.packs):
@@ -218,8 +272,11 @@ class Learner:
 
     @torch.no_grad()
     def _reference_logprobs(self, batch: PackedBatch) -> torch.Tensor | None:
-        if self._policy.algorithm.kl.coefficient == 0:
+        kl = self._policy.algorithm.kl
+        if kl.coefficient == 0:
             return None
+        if kl.stage is not None:
+            return batch.columns[kl.stage]
         if self._reference is not None:
             scores: TokenScores = self._reference(batch)
             return scores.logprobs
@@ -249,20 +306,21 @@ class Learner:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with_entropy = self._policy.algorithm.entropy_coefficient > 0
-        return StepOutcome(
-            loss=loss, grad_norm=norm, skipped=skipped, measures=StepMeasures.of(sums, with_entropy=with_entropy)
-        )
+        measures = StepMeasures.of(sums, with_entropy=with_entropy, with_values=self._objective.recipe.value_head)
+        return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped, measures=measures)
 
     def _network(self, model_path: Path, *, with_entropy: bool, lora: Lora | None = None) -> PolicyNetwork:
-        settings = self._policy.trainer
+        placement = replace(self._placement(), lora=lora)
         return PolicyNetwork.load(
-            model_path,
-            sampling=self._policy.sampling,
-            with_entropy=with_entropy,
-            gradient_checkpointing=settings.gradient_checkpointing,
-            lora=lora,
+            model_path, sampling=self._policy.sampling, with_entropy=with_entropy, placement=placement
+        )
+
+    def _placement(self) -> Placement:
+        spread = self._device.type == "cuda" or ranks.world_size() > 1
+        return Placement(
+            gradient_checkpointing=self._policy.trainer.gradient_checkpointing,
             device=self._device,
-            compute_dtype=self._computing if self._device.type == "cuda" or ranks.world_size() > 1 else None,
+            compute_dtype=self._computing if spread else None,
         )
 
     def _check_seen(self, totals: StepTotals) -> None:

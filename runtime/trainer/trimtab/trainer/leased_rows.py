@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +14,10 @@ from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchLease, Episode, SampleReference
 from trimtab.fabric.wire.spans import model_mask, token_versions
 from trimtab.fabric.wire.trajectory import Trajectory
-from trimtab.trainer.advantages import AdvantageRule, GroupAdvantages, RowRewards, TurnsUnknown
+from trimtab.trainer.advantages import AdvantageRule, AdvantagesUnusable, GroupAdvantages, TurnsUnknown
 from trimtab.trainer.batch import Row, RowEpisode, RowLimits, blank_row
+from trimtab.trainer.leased_columns import ColumnUnusable, LeasedColumns
+from trimtab.trainer.row_rewards import RowRewards
 
 
 class RowUnusable(ValueError):
@@ -21,9 +25,18 @@ class RowUnusable(ValueError):
 
 
 def row_of(
-    trajectory: Trajectory, *, key: int, episode: RowEpisode, advantages: npt.NDArray[np.float32], masked: bool = False
+    trajectory: Trajectory,
+    *,
+    key: int,
+    episode: RowEpisode,
+    advantages: npt.NDArray[np.float32],
+    masked: bool = False,
+    columns: Mapping[str, npt.NDArray[np.float32]] = MappingProxyType({}),
+    column_versions: Mapping[str, int] = MappingProxyType({}),
 ) -> Row:
-    """`key` is the position in the stream, `advantages` are of its trained tokens. A row that is masked has none."""
+    """`key` is the position in the stream, `advantages` are of its trained tokens, `columns` of all its tokens. A row
+    that is masked has none that are trained.
+    """
     mask = model_mask(trajectory.spans)
     aligned = np.zeros(len(mask), dtype=np.float32)
     aligned[mask] = advantages
@@ -35,6 +48,8 @@ def row_of(
         mask=np.zeros_like(mask) if masked else mask,
         versions=token_versions(trajectory.spans),
         advantages=aligned,
+        columns={stage: np.zeros_like(values) for stage, values in columns.items()} if masked else columns,
+        column_versions=column_versions,
     )
 
 
@@ -45,6 +60,8 @@ class LeasedRows:
     lease: BatchLease
     advantages: AdvantageRule
     limits: RowLimits | None = None
+    columns: LeasedColumns | None = None
+    """Absent where the lease has none."""
 
     @cached_property
     def _groups(self) -> list[GroupAdvantages]:
@@ -55,16 +72,19 @@ class LeasedRows:
         trajectory = decode(payload, Trajectory)
         assert isinstance(trajectory, Trajectory)
         self._check(trajectory, sample)
-        episode = self._came_to(sample)
+        episode, mask = self._came_to(sample), model_mask(trajectory.spans)
+        columns = self._columns(sample, trajectory)
         rewards = RowRewards(
             reward=sample.reward,
             episode=episode,
             trained_tokens=sample.trained_tokens,
             turns=trajectory.turn_rewards,
+            logprobs=trajectory.logprobs,
+            columns={stage: values[mask] for stage, values in columns.items()},
         )
         try:
             advantages = self._groups[sample.group].of(rewards)
-        except TurnsUnknown as error:
+        except (TurnsUnknown, AdvantagesUnusable) as error:
             raise RowUnusable(str(error)) from None
         return row_of(
             trajectory,
@@ -73,11 +93,28 @@ class LeasedRows:
             advantages=advantages,
             # All of an episode or nothing of it, whichever of its rows was cut short.
             masked=self.advantages.masks_truncated and episode.truncated,
+            columns=columns,
+            column_versions={} if self.columns is None else self.columns.versions(self.lease.groups[sample.group]),
         )
+
+    def _columns(self, sample: SampleReference, trajectory: Trajectory) -> Mapping[str, npt.NDArray[np.float32]]:
+        group = self.lease.groups[sample.group]
+        there = {column.stage for column in group.columns}
+        if missing := [stage for stage in self.advantages.columns if stage not in there]:
+            raise RowUnusable(f"it has no column of {', '.join(missing)}, which its algorithm needs")
+        if not group.columns:
+            return {}
+        if self.columns is None:
+            raise RowUnusable("it has columns, and none were read")
+        try:
+            return self.columns.of(sample, group, mask=model_mask(trajectory.spans), turns=trajectory.turn_rewards)
+        except ColumnUnusable as error:
+            raise RowUnusable(str(error)) from None
 
     def blank(self, sample: SampleReference) -> Row:
         """In place of a row that cannot be used: nothing of it is trained, and the step has what was granted."""
-        return blank_row(sample.sequence, self._episode(sample))
+        stages = [column.stage for column in self.lease.groups[sample.group].columns]
+        return blank_row(sample.sequence, self._episode(sample), stages=stages)
 
     def _came_to(self, sample: SampleReference) -> Episode:
         return self.lease.groups[sample.group].episodes[sample.episode]

@@ -12,12 +12,16 @@ from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.lease import StepTiming
 from trimtab.trainer import ranks
 
+_TINY = 1e-12
 _MEASURES = {
     "logprob_mismatch": "Mean distance of the engine's logprobs from ours with the weights that sampled, on a few rows",
     "sampling_drift": "Divergence of the policies that sampled from the present one",
     "left_out_fraction": "Share of tokens whose importance weight is zero",
     "reference_kl": "Divergence from the reference model",
     "entropy": "Mean entropy of the distributions that tokens were chosen from",
+    "value_error": "Mean squared distance of a critic's values from the returns",
+    "explained_variance": "Share of the returns' variance that a critic's values explain",
+    "values_staleness": "Versions of a critic since the values that its returns are made with, mean over tokens",
 }
 
 
@@ -36,6 +40,12 @@ class TokenSums:
     """Tokens whose importance weight is zero."""
     reference_kl: float | torch.Tensor = 0.0
     entropy: float | torch.Tensor = 0.0
+    returns: float | torch.Tensor = 0.0
+    squared_returns: float | torch.Tensor = 0.0
+    value_errors: float | torch.Tensor = 0.0
+    """Squared, of a critic's values."""
+    versions_behind: float | torch.Tensor = 0.0
+    """How much older than the critic the values are that its returns are made with."""
 
     def __add__(self, other: TokenSums) -> TokenSums:
         return TokenSums(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -56,6 +66,16 @@ class StepSums:
     left_out: float
     reference_kl: float
     entropy: float
+    returns: float
+    squared_returns: float
+    value_errors: float
+    versions_behind: float
+
+    @property
+    def explained_variance(self) -> float:
+        """1 where values are the returns, 0 where the mean of all returns would be as near, and below where nearer."""
+        spread = self.squared_returns - self.returns**2 / max(1.0, self.tokens)
+        return 1.0 - self.value_errors / max(spread, _TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +89,12 @@ class StepMeasures:
     left_out_fraction: float
     reference_kl: float
     entropy: float | None
+    value_error: float | None = None
+    explained_variance: float | None = None
+    values_staleness: float | None = None
 
     @classmethod
-    def of(cls, sums: StepSums, *, with_entropy: bool) -> StepMeasures:
+    def of(cls, sums: StepSums, *, with_entropy: bool, with_values: bool = False) -> StepMeasures:
         tokens = max(1.0, sums.tokens)
         return cls(
             tokens=int(sums.tokens),
@@ -79,6 +102,9 @@ class StepMeasures:
             left_out_fraction=sums.left_out / tokens,
             reference_kl=sums.reference_kl / tokens,
             entropy=sums.entropy / tokens if with_entropy else None,
+            value_error=sums.value_errors / tokens if with_values else None,
+            explained_variance=sums.explained_variance if with_values else None,
+            values_staleness=sums.versions_behind / tokens if with_values else None,
         )
 
 

@@ -11,8 +11,8 @@ from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.losses.corrections import importance_weights
 from trimtab.trainer.losses.kl import kl_divergence
 from trimtab.trainer.losses.m2po import kept
-from trimtab.trainer.losses.recipe import RatioTo
-from trimtab.trainer.losses.registry import correction_of, recipe_of
+from trimtab.trainer.losses.recipe import RatioTo, Recipe
+from trimtab.trainer.losses.registry import correction_of, needed_columns, recipe_of
 from trimtab.trainer.losses.tokens import LossTokens
 from trimtab.trainer.metrics import TokenSums
 from trimtab.trainer.network.chosen_logprobs import TokenScores
@@ -33,10 +33,13 @@ class Surroundings:
 class Objective:
     """What a policy's manifest asks to minimise."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, recipe: Recipe | None = None) -> None:
+        """The recipe is that of the policy's algorithm, unless it has one of its own."""
         self._algorithm = policy.algorithm
         self._longest_answer = policy.sampling.max_tokens
-        self.recipe = recipe_of(policy.algorithm)
+        self.recipe = recipe or recipe_of(policy.algorithm)
+        self.columns = needed_columns(policy.algorithm, self.recipe)
+        """Stages whose word on every trained token is needed."""
         self._correction = correction_of(policy.algorithm)
 
     @property
@@ -63,6 +66,8 @@ class Objective:
             answer_lengths=batch.answer_lengths,
             answer_log_ratios=around.answer_log_ratios,
             longest_answer=self._longest_answer,
+            values=scores.values,
+            columns=batch.columns,
         )
         values = self.recipe.token_losses(tokens, self.recipe.clip)
         reference_kl = now.new_zeros(())
@@ -84,7 +89,19 @@ class Objective:
             left_out=(weights == 0).sum(),
             reference_kl=reference_kl.double(),
             entropy=0.0 if scores.entropies is None else scores.entropies.detach().sum().double(),
+            **self._value_sums(batch, scores),
         )
+
+    def _value_sums(self, batch: PackedBatch, scores: TokenScores) -> dict[str, torch.Tensor]:
+        critic = self._algorithm.critic
+        if scores.values is None or critic is None:
+            return {}
+        returns = batch.advantages.double() + batch.columns[critic.stage]
+        return {
+            "returns": returns.sum(),
+            "squared_returns": returns.square().sum(),
+            "value_errors": (scores.values.detach() - returns).square().sum(),
+        }
 
     def _weights(self, batch: PackedBatch, begin: torch.Tensor, *, limit: float) -> torch.Tensor:
         if self.recipe.second_moment_bound is not None:

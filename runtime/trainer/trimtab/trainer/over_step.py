@@ -29,6 +29,8 @@ class Share:
     """Some episode has more than one row, on whatever rank."""
     begun: tuple[torch.Tensor, ...] | None = None
     """What the policy said to each pack when it was looked at, None where it was not."""
+    versions_behind: float = 0.0
+    """Over its trained tokens, how much older than the policy the values are that a critic learns with."""
 
 
 def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:

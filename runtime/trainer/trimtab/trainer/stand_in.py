@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from trimtab.trainer.network.policy_network import PolicyNetwork
+from trimtab.trainer.network.packed_network import PackedNetwork
 from trimtab.trainer.network.spread import held_here
 
 
@@ -23,7 +23,7 @@ class StandIn:
     together.
     """
 
-    def __init__(self, network: PolicyNetwork) -> None:
+    def __init__(self, network: PackedNetwork) -> None:
         self._network = network
         self._aside: list[torch.Tensor] = []
 

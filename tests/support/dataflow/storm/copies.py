@@ -15,7 +15,7 @@ _DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Copies:
-    """Two streams of their own with the sequences of the originals."""
+    """Streams of their own with the sequences of the originals."""
 
     topology: JobTopology
 
@@ -26,6 +26,10 @@ class Copies:
     @property
     def trajectories(self) -> str:
         return f"{self.topology.trajectories.name}-copy"
+
+    @property
+    def columns(self) -> str:
+        return f"{self.topology.columns.name}-copy"
 
     async def begin(self, bus: Bus) -> None:
         """Before anything is written: what is trimmed before it was copied is gone."""
@@ -46,7 +50,8 @@ class Copies:
             await eventually(whole, timeout_s=_DEADLINE_S)
 
     def _pairs(self) -> tuple[tuple[str, str], ...]:
-        return (self.ledger, self.topology.ledger.name), (self.trajectories, self.topology.trajectories.name)
+        always = (self.ledger, self.topology.ledger.name), (self.trajectories, self.topology.trajectories.name)
+        return (*always, (self.columns, self.topology.columns.name)) if self.topology.stages else always
 
 
 async def _state(bus: Bus, stream: str) -> Json:

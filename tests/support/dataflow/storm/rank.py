@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 
+import numpy as np
+
 from tests.support.dataflow.simulation import Simulation
+from tests.support.dataflow.stage_worker import numbers, reward
 from tests.support.dataflow.storm.site import RANKS, STEP_S, Durable, Leased, Row, Site, Superseded
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, LeaseAcked, LeaseRefused, Refusal
+from trimtab.fabric.wire.lease import BatchLease, BatchNotReady, LeaseAcked, LeaseRefused, Refusal, SampleReference
+from trimtab.fabric.wire.spans import model_mask
 from trimtab.fabric.wire.trajectory import Trajectory
+from trimtab.trainer.leased_columns import LeasedColumns
 
 _CHECKPOINT_EVERY = 4
 _ROWS_DEADLINE_S = 60.0
@@ -20,7 +25,7 @@ _PEER_LOOK_S = 0.01
 
 
 class WrongRow(RuntimeError):
-    """The stream holds another trajectory under a sequence than the lease names."""
+    """The stream holds another trajectory under a sequence than the lease names, or a column of another."""
 
 
 class Rank:
@@ -92,6 +97,7 @@ class Rank:
     async def _rows(self, lease: BatchLease) -> tuple[Row, ...]:
         sequences = [sample.sequence for sample in lease.samples]
         stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
+        columns = await self._columns(lease)
         rows = []
         for sample in lease.samples:
             found = decode(stored[sample.sequence].payload, Trajectory)
@@ -106,9 +112,30 @@ class Rank:
                     found.oldest_version,
                     found.part,
                     found.run,
+                    self._joined(lease, sample, found, columns),
                 )
             )
         return tuple(rows)
+
+    async def _columns(self, lease: BatchLease) -> LeasedColumns:
+        sequences = sorted({column.sequence for group in lease.groups for column in group.columns})
+        if lease.columns_stream is None or not sequences:
+            return LeasedColumns(payloads={})
+        stored = await get_messages(self._bus, lease.columns_stream, sequences, deadline_s=_ROWS_DEADLINE_S)
+        return LeasedColumns(payloads={at: message.payload for at, message in stored.complete().items()})
+
+    def _joined(
+        self, lease: BatchLease, sample: SampleReference, row: Trajectory, columns: LeasedColumns
+    ) -> tuple[tuple[str, int], ...]:
+        """As a trainer does, and then looks whether these are the numbers that were computed of the row."""
+        group, mask = lease.groups[sample.group], model_mask(row.spans)
+        joined = columns.of(sample, group, mask=mask, turns=row.turn_rewards)
+        for stage, values in joined.items():
+            if not np.array_equal(values[mask], numbers(stage, row.trajectory_id, int(mask.sum()))):
+                raise WrongRow(f"{row.trajectory_id} has numbers that {stage} did not compute of it")
+        if self._site.stages and self._policy == "solver" and sample.reward != reward("grade", row.trajectory_id):
+            raise WrongRow(f"{row.trajectory_id} has reward {sample.reward}, which is not its grade")
+        return tuple((column.stage, column.sequence) for column in group.columns)
 
     async def _all_have_rows(self) -> bool:
         """As a sum over all ranks would: nobody trains before everybody can. False when told to stop meanwhile."""

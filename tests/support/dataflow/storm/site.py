@@ -27,15 +27,36 @@ STALENESS = 4
 MIN_TOKENS = 2
 """Shorter samples are filtered out."""
 _PROMPTS = 500
+STAGES: list[dict[str, Any]] = [
+    {"name": "reference", "computes": "Logprobs", "policy": "critic"},
+    {
+        "name": "grade",
+        "computes": "Reward",
+        "plugin": {"entrypoint": "own:Grade"},
+        "needs": ["reference"],
+        "rows": ["solver"],
+    },
+    {
+        "name": "values",
+        "computes": "Custom",
+        "plugin": {"entrypoint": "own:Values"},
+        "needs": ["grade"],
+        "rows": ["solver", "judge"],
+    },
+]
+"""Of every policy's rows one stage is asked at least; of the solver's three in a line."""
 
 
-def manifest() -> dict[str, Any]:
+def manifest(*, stages: bool = False) -> dict[str, Any]:
     return {
         "apiVersion": "rl.trimtab.dev/v1alpha1",
         "kind": "RLJob",
         "metadata": {"name": JOB},
         "spec": {
-            "workflow": {"entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn"},
+            "workflow": {
+                "entrypoint": "trimtab.rollout.workflows.single_turn:SingleTurn",
+                "roles": [{"name": policy, "policy": policy} for policy in STEP_S],
+            },
             "data": {
                 "prompts": [{"name": "train", "jsonl": {"uri": "prompts.jsonl"}}],
                 "groupSize": GROUP,
@@ -47,6 +68,7 @@ def manifest() -> dict[str, Any]:
             "policies": [{"name": policy, "model": {"uri": "model"}} for policy in STEP_S],
             "pools": [{"name": "local", "replicas": 1}],
             "maxSteps": 1_000_000,
+            **({"stages": STAGES} if stages else {}),
         },
     }
 
@@ -61,6 +83,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     oldest_version: int
     part: int = 0
     run: str = "0"
+    columns: tuple[tuple[str, int], ...] = ()
+    """Stages, and where the columns lie that were joined to it."""
 
 
 class Stored(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +128,16 @@ class Superseded(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-Note = Stored | Dying | Leased | Durable | Superseded
+class Computed(msgspec.Struct, frozen=True, tag=True):
+    """A stage worker was told by the server that this column is safe."""
+
+    stage: str
+    group_id: str
+    run: str
+    sequence: int
+
+
+Note = Stored | Dying | Leased | Durable | Superseded | Computed
 
 
 @dataclass(frozen=True)
@@ -142,12 +175,14 @@ class Site:
 
     nats: NatsSettings
     folder: Path
+    stages: bool = False
+    """Whether the job has some."""
 
     def lay_out(self) -> None:
         checkpoints = [self.checkpoints(policy).folder for policy in STEP_S]
         for folder in (self.folder, self._notes, self._logs, self.folder / "steps", *checkpoints):
             folder.mkdir()
-        self.job_file.write_text(json.dumps(manifest()))
+        self.job_file.write_text(json.dumps(manifest(stages=self.stages)))
         prompts = (json.dumps({"prompt": f"p{number}"}) for number in range(_PROMPTS))
         (self.folder / "prompts.jsonl").write_text("\n".join(prompts))
 
@@ -161,7 +196,7 @@ class Site:
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology(NAMESPACE, JOB)
+        return JobTopology(NAMESPACE, JOB, stages=tuple(one["name"] for one in STAGES) if self.stages else ())
 
     @property
     def _notes(self) -> Path:

@@ -10,14 +10,16 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from typing import Protocol
 
 from tests.support.dataflow.storm.rank import train
 from tests.support.dataflow.storm.service import SERVICE, serve
 from tests.support.dataflow.storm.site import RANKS, STEP_S, Site
+from tests.support.dataflow.storm.stage_process import compute
 from tests.support.dataflow.storm.worker import Profile, roll_out
 from tests.support.template_process import TemplateProcess
 
@@ -44,6 +46,7 @@ WORKERS = (
     Profile(name="worker-6", groups_per_s=2.0, lag_s=1.0),
     Profile(name="worker-7", groups_per_s=1.0, lag_s=4.0),
 )
+STAGE_WORKERS = ("stage-worker-0", "stage-worker-1", "stage-worker-2")
 
 
 @dataclass
@@ -117,29 +120,32 @@ class Service:
 class Worker:
     """Killed and started at once, or sent away and back after a while."""
 
-    def __init__(self, sky: Sky, profile: Profile, *, now: float) -> None:
+    def __init__(self, sky: Sky, kind: str, name: str, begin: Callable[[int], int], *, joins_at: float) -> None:
+        """`begin` starts its process, for the so-manieth time."""
         self._sky = sky
-        self._profile = profile
+        self._kind = kind
+        self._name = name
+        self._begin = begin
         self._pid: int | None = None
         self._leaving = False
         self._life = 0
-        self._due = now + profile.joins_at_s
+        self._due = joins_at
 
     def look(self, now: float) -> None:
         if self._pid is None:
             if now >= self._due:
                 self._start(now)
         elif self._leaving:
-            if self._sky.gone(self._profile.name, self._pid):
+            if self._sky.gone(self._name, self._pid):
                 self._pid = None
                 self._due = now + self._sky.between(_AWAY_S)
-        elif now >= self._due and self._sky.kills("worker"):
-            self._sky.kill(self._profile.name, self._pid)
-            self._sky.tally["worker killed"] += 1
+        elif now >= self._due and self._sky.kills(self._kind):
+            self._sky.kill(self._name, self._pid)
+            self._sky.tally[f"{self._kind} killed"] += 1
             self._start(now)
         elif now >= self._due:
             self.leave()
-            self._sky.tally["worker left"] += 1
+            self._sky.tally[f"{self._kind} left"] += 1
 
     def leave(self) -> None:
         if self._pid is not None:
@@ -147,18 +153,18 @@ class Worker:
             self._leaving = True
 
     def left(self) -> bool:
-        if self._pid is not None and self._sky.gone(self._profile.name, self._pid):
+        if self._pid is not None and self._sky.gone(self._name, self._pid):
             self._pid = None
         return self._pid is None
 
     def stop(self) -> None:
         if self._pid is not None:
-            self._sky.kill(self._profile.name, self._pid)
+            self._sky.kill(self._name, self._pid)
 
     def _start(self, now: float) -> None:
         self._life += 1
         self._leaving = False
-        self._pid = self._sky.template.start(roll_out, self._sky.site, self._profile, self._life)
+        self._pid = self._begin(self._life)
         self._due = now + self._sky.between(_WORKER_LIFE_S)
 
 
@@ -227,6 +233,14 @@ class Trainer:
         self._due = now + self._sky.between(_TRAINER_LIFE_S)
 
 
+def _roll_out(sky: Sky, profile: Profile, life: int) -> int:
+    return sky.template.start(roll_out, sky.site, profile, life)
+
+
+def _compute(sky: Sky, name: str, life: int) -> int:
+    return sky.template.start(compute, sky.site, name, life)
+
+
 class Storm:
     """All parts of one job, and the time they have."""
 
@@ -237,11 +251,18 @@ class Storm:
         kills_at = [now + sky.chance.uniform(2.0, seconds - 2.0) for _ in range(service_kills)]
         self._service = Service(sky, kills_at)
         self._trainers = [Trainer(sky, policy, now=now) for policy in STEP_S]
-        self._workers = [Worker(sky, profile, now=now) for profile in WORKERS]
+        self._workers = [
+            Worker(sky, "worker", one.name, partial(_roll_out, sky, one), joins_at=now + one.joins_at_s)
+            for one in WORKERS
+        ]
+        self._stages = [
+            Worker(sky, "stage worker", name, partial(_compute, sky, name), joins_at=now)
+            for name in (STAGE_WORKERS if sky.site.stages else ())
+        ]
 
     @property
     def _parts(self) -> tuple[Part, ...]:
-        return (self._service, *self._trainers, *self._workers)
+        return (self._service, *self._trainers, *self._workers, *self._stages)
 
     def rage(self) -> None:
         while (now := time.monotonic()) < self._end:
@@ -263,9 +284,11 @@ class Storm:
             time.sleep(_LOOK_S)
 
     def tend(self) -> None:
-        """Look after the service and the trainers in the calm."""
+        """Look after the service, the stage workers and the trainers in the calm."""
         now = time.monotonic()
         self._service.look(now)
+        for worker in self._stages:
+            worker.look(now)
         for trainer in self._trainers:
             trainer.look(now)
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.support.fabric.scan.targets import BATCHES, Target
+from tests.support.fabric.scan.targets import BATCHES, STAGE, Target
 from trimtab.fabric.bus.names import Headers
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
 
@@ -28,6 +28,7 @@ class Attempt:
     """Whether the server answers every account, of that account alone."""
 
 
+_STAGE_CONSUMER = JobTopology.stage_consumer_name(STAGE)
 # By what they would mean; {0} is the stream, {1} a subject of it.
 _READS = ("DIRECT.GET.{0}", "DIRECT.GET.{0}.{1}", "STREAM.MSG.GET.{0}")
 _FOLLOWS = (
@@ -35,8 +36,13 @@ _FOLLOWS = (
     "CONSUMER.MSG.NEXT.{0}.scan-reader",
     "CONSUMER.DELETE.{0}.scan-reader",
     f"CONSUMER.CREATE.{{0}}.{TASK_CONSUMER}",
+    f"CONSUMER.DELETE.{{0}}.{_STAGE_CONSUMER}",
 )
-_TAKES = (f"CONSUMER.INFO.{{0}}.{TASK_CONSUMER}", f"CONSUMER.MSG.NEXT.{{0}}.{TASK_CONSUMER}")
+_TAKES = tuple(
+    f"CONSUMER.{operation}.{{0}}.{consumer}"
+    for operation in ("INFO", "MSG.NEXT")
+    for consumer in (TASK_CONSUMER, _STAGE_CONSUMER)
+)
 _OTHERS = (
     "STREAM.CREATE.{0}",
     "STREAM.UPDATE.{0}",
@@ -53,6 +59,7 @@ _OTHERS = (
     "CONSUMER.INFO.{0}.scan-reader",
     "CONSUMER.LIST.{0}",
     "CONSUMER.NAMES.{0}",
+    f"CONSUMER.CREATE.{{0}}.{_STAGE_CONSUMER}.{{1}}",
     "CONSUMER.PAUSE.{0}.rollout",
     "CONSUMER.UNPIN.{0}.rollout",
     "CONSUMER.RESET.{0}.rollout",
@@ -165,5 +172,6 @@ def answers_elsewhere(own: Iterable[Target], other: Iterable[Target], *, inboxes
             f"$JS.API.STREAM.MSG.GET.{target.stream}",
             f"$JS.API.CONSUMER.CREATE.{target.stream}",
             f"$JS.ACK.{target.stream}.{TASK_CONSUMER}.1.1.1.1.1",
+            f"$JS.ACK.{target.stream}.{_STAGE_CONSUMER}.1.1.1.1.1",
         ]
     return [*found, "$JS.API.STREAM.CREATE.scan-made", "$SYS.REQ.CLAIMS.UPDATE", "trimtab.scan.target"]

@@ -19,7 +19,7 @@ from tests.support.fabric.account_users import (
     uid_of,
 )
 from tests.support.fabric.scan.attempts import Attempt, answers_elsewhere, on_accounts, on_batches, on_streams, question
-from tests.support.fabric.scan.targets import BATCHES, targets_of
+from tests.support.fabric.scan.targets import BATCHES, STAGE, targets_of
 from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.credentials import MintedCredentials
@@ -65,7 +65,7 @@ class Site:
     @asynccontextmanager
     async def opened(cls, server: EmbeddedNatsWithAccounts, *, name: str) -> AsyncIterator[Site]:
         """Two jobs that have one message in everything."""
-        ours, other = JobTopology("scan", f"{name}-ours"), JobTopology("scan", f"{name}-other")
+        ours, other = (JobTopology("scan", f"{name}-{one}", stages=(STAGE,)) for one in ("ours", "other"))
         await declared_by_the_operator(server, ours, other)
         async with administrator_of(server, ours) as mine, administrator_of(server, other) as theirs:
             for bus, topology in ((mine, ours), (theirs, other)):
@@ -179,7 +179,7 @@ async def _effects(site: Site, role: str, before: dict[str, tuple[int, int] | No
         for stream, target in own.items()
         if _covered(target.subject, may)
         or f"$JS.API.STREAM.PURGE.{stream}" in may
-        or (target.name == "TASKS" and any(subject.startswith("$JS.ACK.") for subject in may))
+        or (target.name in ("TASKS", "STAGES") and any(subject.startswith("$JS.ACK.") for subject in may))
     }
     # A key that expires goes by itself.
     expiring = {bucket.stream for job in (site.ours, site.other) for bucket in job.buckets if bucket.ttl_s}

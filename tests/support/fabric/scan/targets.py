@@ -10,6 +10,8 @@ from trimtab.fabric.bus.topology import BucketSpec, JobTopology, StreamSpec
 
 SECURITY = Path(__file__).parents[4] / "docs/security.md"
 BATCHES = "batches"
+STAGE = "scan"
+"""Of both jobs."""
 _FIRST_CELL = "| stream or bucket |"
 
 
@@ -26,6 +28,8 @@ def targets_of(topology: JobTopology) -> list[Target]:
     streams: list[tuple[str, StreamSpec, str]] = [
         ("TASKS", topology.tasks, topology.task_subject("scan")),
         ("TRAJECTORIES", topology.trajectories, topology.trajectory_subject("scan")),
+        ("STAGES", topology.stage_tasks, topology.stage_subject(STAGE)),
+        ("COLUMNS", topology.columns, topology.column_subject(STAGE)),
         ("LEDGER", topology.ledger, topology.ledger_subject),
     ]
     buckets: list[tuple[str, BucketSpec]] = [

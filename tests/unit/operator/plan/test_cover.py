@@ -19,6 +19,9 @@ from trimtab.operator.plan.job import Observed, plan_job
 LATER = float(LOST_AFTER_S)
 
 
+_STAGES = {"rollouts": False}
+
+
 def _pool(name: str, replicas: int, **fields: Any) -> dict[str, Any]:
     return {"name": name, "replicas": replicas, **fields}
 
@@ -45,11 +48,13 @@ def _far(name: str, replicas: int, **fields: Any) -> dict[str, Any]:
         ([_pool("home", 1), _far("one", 1), _far("two", 2)], ["one", "two"], {"home": {"one": 1, "two": 2}}),
         ([_far("one", 1), _far("two", 2)], ["two"], {"one": {"two": 2}}),
         ([_far("one", 1), _far("two", 2)], ["one", "two"], {}),
+        ([_pool("home", 1), _pool("scorers", 1, **_STAGES), _far("far", 2)], ["far"], {"home": {"far": 2}}),
+        ([_pool("home", 1), _far("scorers", 2, **_STAGES)], ["scorers"], {}),
     ],
     ids=[
         "nothing is lost", "one pool takes it all", "up to its bound", "a full pool takes nothing", "nothing to cover",
         "what one cannot take another does", "higher priority first", "the cheaper first", "two lost ones",
-        "another cluster that is there", "nobody is left",
+        "another cluster that is there", "nobody is left", "stages' pools cover nobody", "and nobody covers them",
     ],
 )  # fmt: skip
 def test_covers(pools: list[dict[str, Any]], lost: list[str], covers: dict[str, dict[str, int]]) -> None:

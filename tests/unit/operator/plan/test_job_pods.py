@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.manifests import changed, staged_job
 from tests.support.dataflow.jobs import job
 from tests.support.operator.objects import rollout_pod
 from trimtab.api.algorithm import Algorithm
@@ -13,6 +14,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.lora import Lora
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
+from trimtab.api.validation import parse
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, trainer_pods
 from trimtab.operator.plan.pods import PodPlan, Restart
@@ -275,3 +277,26 @@ def test_a_pod_is_out_of_date_when_what_it_was_made_from_has_changed_and_only_th
     group = trainer_of(desired, desired.spec.policies[0])
     first, second = (trainer_pods(desired, group, attempt=attempt)[0].revision for attempt in (1, 2))
     assert first == second
+
+
+def test_a_pool_has_engines_for_what_its_roles_and_stages_ask() -> None:
+    staged = parse(staged_job())
+    assert isinstance(staged, RLJob)
+    home, spot = staged.spec.pools
+    (rollouts,), (scorers,) = pool_pods(staged, home, replicas=1), pool_pods(staged, spot, replicas=1)
+    assert [one.name for one in rollouts.containers] == ["engine-solver", "engine-critic", "worker"]
+    assert [one.name for one in scorers.containers] == ["engine-reference", "worker"]
+    assert [("--value-head" in one.command) for one in rollouts.containers] == [False, True, False]
+    assert (
+        scorers.containers[-1].environment["TRIMTAB_ENGINES"] == "reference=http://127.0.0.1:$(ENGINE_PORT_REFERENCE)"
+    )
+
+
+def test_pods_are_replaced_when_their_stages_have_changed() -> None:
+    staged, other = parse(staged_job()), parse(changed(staged_job(), {"spec.stages.2.timeoutSeconds": 7}))
+    assert isinstance(staged, RLJob)
+    assert isinstance(other, RLJob)
+    revisions = [[pool_pods(one, pool, replicas=1)[0].revision for pool in one.spec.pools] for one in (staged, other)]
+    assert revisions[0][0] != revisions[1][0], "home runs it"
+    assert revisions[0][1] == revisions[1][1], "spot does not"
+    assert dataflow_pods(staged)[0].revision != dataflow_pods(other)[0].revision

@@ -9,11 +9,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from tests.support.dataflow.jobs import job
+from trimtab.api.algorithm import Algorithm
 from trimtab.api.job import RLJob
 from trimtab.api.model import ObjectMeta
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
 from trimtab.api.validation import parse
+from trimtab.api.workflow import WorkflowSource
 from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
@@ -23,7 +25,7 @@ from trimtab.fabric.signing import Signer
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.pods.credentials import LEDGER_KEY, SEED_KEY, job_credentials, kept_keys
 from trimtab.operator.pods.job_keys import JobKeys
-from trimtab.operator.pods.manifest import JOB_FOLDER, manifest_config_map, manifest_for
+from trimtab.operator.pods.manifest import JOB_FOLDER, code_for, manifest_config_map, manifest_for
 from trimtab.operator.reconcile.refusals import refusal_of
 
 _OWNER = {"kind": "RLJob", "metadata": {"name": "job", "namespace": "here", "uid": "12345678-abcd"}}
@@ -48,6 +50,23 @@ def test_what_programs_cannot_see_makes_no_new_manifest() -> None:
     pool = pool_of(desired, desired.spec.pools[0], None)
     scaled = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 9})})
     assert _name(desired, pool) == _name(desired, scaled)
+
+
+def test_code_is_put_into_a_trainer_only_where_the_algorithm_is_the_users_own() -> None:
+    source = WorkflowSource.model_validate({"configMap": {"name": "my-code"}})
+    desired = job()
+    desired = _changed(desired, workflow=desired.spec.workflow.model_copy(update={"source": source}))
+    custom = Algorithm.model_validate({"name": "custom", "custom": {"entrypoint": "mine:Mine"}})
+    owned = _changed(
+        desired, policies=tuple(policy.model_copy(update={"algorithm": custom}) for policy in desired.spec.policies)
+    )
+    for one in (desired, owned):
+        assert code_for(one, one) == "my-code"
+        assert code_for(one, pool_of(one, one.spec.pools[0], None)) == "my-code"
+    assert code_for(desired, trainer_of(desired, desired.spec.policies[0])) is None
+    assert code_for(owned, trainer_of(owned, owned.spec.policies[0])) == "my-code"
+    installed = _changed(owned, workflow=owned.spec.workflow.model_copy(update={"source": None}))
+    assert code_for(installed, trainer_of(installed, installed.spec.policies[0])) is None
 
 
 def test_a_pool_made_by_hand_is_in_the_manifest_of_its_pods() -> None:

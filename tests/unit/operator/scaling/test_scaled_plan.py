@@ -66,6 +66,21 @@ def test_a_pool_that_somebody_lends_keeps_its_size_and_counts() -> None:
     assert plan.plan.status.autoscaling.current == 4
 
 
+def test_a_pool_of_stages_alone_keeps_the_size_of_the_manifest_and_does_not_count() -> None:
+    own = {"entrypoint": "a:B"}
+    stages = [{"name": "own", "computes": "Custom", "plugin": own, "pool": "scorers"}]
+    pools = [{"name": "local", "replicas": 2}, {"name": "scorers", "replicas": 3, "rollouts": False}]
+    of = job(autoscaling=SCALING, pools=pools, stages=stages)
+    made = [pool_of(of, pool, None) for pool in of.spec.pools]
+    plan = planned(of, *made)
+    changed = [action.pool.metadata.name for action in plan.plan.actions if isinstance(action, PutPool)]
+    assert changed == ["job-local"]
+    assert plan.plan.status.autoscaling is not None
+    assert plan.plan.status.autoscaling.current == 2
+    larger = job(autoscaling=SCALING, pools=[pools[0], {**pools[1], "replicas": 5}], stages=stages)
+    assert pool_of(larger, larger.spec.pools[1], made[1]).spec.replicas == 5, "no autoscaler has a say"
+
+
 def test_after_a_restart_a_decision_that_was_not_carried_out_is_nobodys_hand() -> None:
     of = scaled_job()
     first = planned(of, fleet(of))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.fabric.bus.connection import Bus
@@ -13,13 +14,17 @@ from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.column import ColumnHeader, parse_column_headers
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
+from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
 
 _BATCH = 512
 _DEADLINE_S = 30.0
+M = TypeVar("M", bound=Message)
 
 
 class StreamTrimmed(RuntimeError):
@@ -34,15 +39,27 @@ class Streams:
     headers: Sequence[TrajectoryHeader]
     queued: frozenset[str]
     """Tasks on the work queue."""
+    trajectory_ids: Sequence[str] = ()
+    """Of the headers."""
+    columns: Sequence[tuple[int, ColumnHeader]] = ()
+    """With where they lie."""
+    asked: frozenset[str] = frozenset()
+    """Tasks of stages on their work queue."""
     unreadable: Sequence[str] = ()
 
 
 async def read_streams(
-    bus: Bus, topology: JobTopology, *, ledger: str | None = None, trajectories: str | None = None
+    bus: Bus,
+    topology: JobTopology,
+    *,
+    ledger: str | None = None,
+    trajectories: str | None = None,
+    columns: str | None = None,
 ) -> Streams:
-    """Ledger first, trajectories last: what a record speaks of has arrived by then, also while the job runs.
+    """Ledger first, then columns, trajectories last: what a record or a column speaks of has arrived by then, also
+    while the job runs.
 
-    `ledger` and `trajectories` name mirrors to read in place of the job's own streams. Raises StreamTrimmed.
+    `ledger`, `trajectories` and `columns` name mirrors to read in place of the job's own streams. Raises StreamTrimmed.
     """
     records: list[Record] = []
     unreadable: list[str] = []
@@ -54,14 +71,36 @@ async def read_streams(
             continue
         if isinstance(record, Record):
             records.append(record)
-    queued = await _queued(bus, topology.tasks.name)
+    queued = frozenset(task.task_id for task in await _queued(bus, topology.tasks.name, Task))
+    said: list[tuple[int, ColumnHeader]] = []
+    asked: frozenset[str] = frozenset()
+    if topology.stages:
+        # What is answered leaves the queue after the answer is there.
+        asked = frozenset(task.task_id for task in await _queued(bus, topology.stage_tasks.name, StageTask))
+        for delivery in await _everything(bus, columns or topology.columns.name, headers_only=True):
+            try:
+                said.append((delivery.sequence, parse_column_headers(delivery.headers)))
+            except WireError as error:
+                unreadable.append(f"column {delivery.sequence} is unreadable: {error}")
     headers: list[TrajectoryHeader] = []
+    trajectory_ids: list[str] = []
     for delivery in await _everything(bus, trajectories or topology.trajectories.name, headers_only=True):
         try:
-            headers.append(parse_headers(delivery.headers)[1])
+            trajectory_id, header = parse_headers(delivery.headers)
         except WireError as error:
             unreadable.append(f"trajectory {delivery.sequence} is unreadable: {error}")
-    return Streams(records=records, headers=headers, queued=queued, unreadable=unreadable)
+            continue
+        headers.append(header)
+        trajectory_ids.append(trajectory_id)
+    return Streams(
+        records=records,
+        headers=headers,
+        queued=queued,
+        trajectory_ids=trajectory_ids,
+        columns=said,
+        asked=asked,
+        unreadable=unreadable,
+    )
 
 
 async def _everything(bus: Bus, stream: str, *, headers_only: bool) -> list[Delivery]:
@@ -74,9 +113,9 @@ async def _everything(bus: Bus, stream: str, *, headers_only: bool) -> list[Deli
     return found
 
 
-async def _queued(bus: Bus, stream: str) -> frozenset[str]:
+async def _queued(bus: Bus, stream: str, kind: type[M]) -> list[M]:
     """One by one: a work queue has no second consumer, and what is on it is bounded by admission."""
-    found: set[str] = set()
+    found: list[M] = []
     sequence = 1
     while True:
         try:
@@ -84,7 +123,7 @@ async def _queued(bus: Bus, stream: str) -> frozenset[str]:
                 bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"}, deadline_s=_DEADLINE_S
             )
         except BusNotFound:
-            return frozenset(found)
+            return found
         message = answer["message"]
-        found.add(decode(base64.b64decode(message["data"]), Task).task_id)
+        found.append(decode(base64.b64decode(message["data"]), kind))
         sequence = int(message["seq"]) + 1

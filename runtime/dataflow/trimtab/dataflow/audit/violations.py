@@ -6,12 +6,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.api.data import Data
+from trimtab.api.stage import Stage
+from trimtab.dataflow.audit.columns import Histories, available, staged_histories, wrong_columns
 from trimtab.dataflow.audit.history import (
     GroupHistory,
     Groups,
     Line,
     Lines,
-    deadlines,
     follow,
     lines_of,
     oldest_token,
@@ -31,20 +32,26 @@ from trimtab.dataflow.ledger.task_ids import task_id
 
 
 def violations(
-    streams: Streams, *, data: Data | None = None, batch_sizes: Mapping[str, int] | None = None
+    streams: Streams,
+    *,
+    data: Data | None = None,
+    batch_sizes: Mapping[str, int] | None = None,
+    stages: Sequence[Stage] = (),
 ) -> list[str]:
     """One sentence each; empty when all is well. Staleness and admission only when `data` says what was promised, with
-    `batch_sizes` for the policies that have their own.
+    `batch_sizes` for the policies that have their own. `stages` are those of the manifest.
     """
     groups = trained_on(streams.headers)
+    histories = staged_histories(streams, stages)
     in_order = data is None or (not data.mix and data.selection is None)
     return [
         *streams.unreadable,
         *_misnumbered(streams.records),
         *_wrong_steps(streams.records, groups, data=data, batch_sizes=batch_sizes or {}),
         *_lost_tasks(streams, groups),
-        *(passed_over(streams) if in_order else ()),
-        *([] if data is None else _admitted_too_much(streams.records, groups, data, batch_sizes or {})),
+        *wrong_columns(streams, histories),
+        *(passed_over(streams, histories) if in_order else ()),
+        *([] if data is None else _admitted_too_much(streams.records, groups, histories, data, batch_sizes or {})),
     ]
 
 
@@ -172,7 +179,7 @@ def _lost_tasks(streams: Streams, groups: Groups) -> Iterable[str]:
 
 
 def _admitted_too_much(
-    records: Sequence[Record], groups: Groups, data: Data, batch_sizes: Mapping[str, int]
+    records: Sequence[Record], groups: Groups, histories: Histories, data: Data, batch_sizes: Mapping[str, int]
 ) -> Iterable[str]:
     """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest. Where
     filters leave groups out, as many more are asked for as are expected to be, and a mix asks for what the neediest
@@ -181,6 +188,7 @@ def _admitted_too_much(
     if data.filter.zero_advantage == "Drop" or data.mix or data.selection is not None:
         return
     ended = Counter(group.policy for group in groups.values() if group.failed or group.is_empty)
+    ended.update(groups[group_id].policy for group_id, one in histories.items() if one.over and one.done_at is None)
     lines: Lines = {policy: Line() for policy in lines_of(records)} or {"": Line()}
     for record in records:
         if isinstance(record, TasksIssued):
@@ -193,11 +201,11 @@ def _admitted_too_much(
         follow(lines, record)
 
 
-def passed_over(streams: Streams) -> Iterable[str]:
+def passed_over(streams: Streams, histories: Histories) -> Iterable[str]:
     """Groups that were forgotten: only the order of deadlines tells them from groups that still wait. It holds for jobs
     in which every trainer takes its own stream in that order, as they do without mix.
     """
-    for policy, own_deadlines in deadlines(streams.headers).items():
+    for policy, own_deadlines in available(streams, histories).items():
         own = [record for record in streams.records if getattr(record, "policy", None) == policy]
         yield from _passed_over_by(policy, own, own_deadlines)
 

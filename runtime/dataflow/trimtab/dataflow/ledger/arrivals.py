@@ -11,6 +11,8 @@ class Arrival(StrEnum):
     NEW = "new"
     DUPLICATE = "duplicate"
     COMPLETED = "completed"
+    STAGED = "staged"
+    """A group is complete, and waits for what stages have to say of it."""
     FAILED = "failed"
     EMPTY = "empty"
     """A group is complete, and no episode of it has a row: there is nothing to train, and nothing went wrong."""

@@ -11,6 +11,8 @@ from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record
 from trimtab.dataflow.ledger.snapshot import take_snapshot
+from trimtab.dataflow.ledger.staged_group import ColumnArrival
+from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 _TOKENS_PER_SNAPSHOT = 1 << 24
@@ -33,6 +35,7 @@ class Bookkeeper:
         self._journal = journal
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._stage_due = asyncio.Event()
         self._broken = asyncio.Event()
         self._tokens_at_snapshot = _consumed_tokens(ledger)
         self._announced: set[str] = set()
@@ -93,7 +96,34 @@ class Bookkeeper:
         news = arrival in (Arrival.FAILED, Arrival.EMPTY, Arrival.EVALUATED)
         if news or (arrival is Arrival.COMPLETED and self._is_news(header.policy)):
             self._notify()
+        if arrival is Arrival.STAGED:
+            self._tell_stages()
+            if header.group_id not in self.ledger.stages.staged[header.policy]:
+                self._notify()  # its columns were here before it
         return arrival
+
+    def column_arrived(self, sequence: int, header: ColumnHeader) -> ColumnArrival:
+        arrival = self.ledger.column_arrived(sequence, header)
+        self._tell_stages()
+        news = arrival in (ColumnArrival.FAILED, ColumnArrival.LEFT_OUT)
+        if news or (arrival is ColumnArrival.DONE and self._is_news(header.policy)):
+            self._notify()
+        return arrival
+
+    def _tell_stages(self) -> None:
+        if self.ledger.stages.is_due:
+            self._stage_due.set()
+
+    async def stages_due(self, *, timeout_s: float) -> None:
+        """Return when a stage is to be asked something, or when the time is over."""
+        if self.ledger.stages.is_due:
+            return
+        self._stage_due.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stage_due.wait()
+        except TimeoutError:
+            return
 
     def _is_news(self, stream: str) -> bool:
         """One more group in the buffer is news only to the filters, and to the ranks once it makes enough: no

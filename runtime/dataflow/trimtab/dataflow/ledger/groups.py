@@ -12,6 +12,7 @@ from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.episode_rows import EpisodeRows
 from trimtab.dataflow.outcomes import GroupOutcome, SampleOutcome, mean_parts
 from trimtab.fabric.wire.header import TrajectoryHeader
+from trimtab.fabric.wire.stage import ColumnReference
 from trimtab.fabric.wire.trajectory import Finish, TurnReward
 
 _NO_PARTS: Mapping[str, float] = MappingProxyType({})
@@ -130,6 +131,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     filtered: bool = False
     """Whether the filters were asked about it."""
+    columns: tuple[ColumnReference, ...] = ()
+    """What stages have computed about its rows, for ranks to join to them."""
+    first_column: int | None = None
+    """Where the first column about it lies, also of a stage whose numbers are not joined."""
 
     @classmethod
     def of(cls, group_id: str, partial: PartialGroup, *, policy: str) -> Group | Arrival:

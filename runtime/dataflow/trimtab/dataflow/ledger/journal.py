@@ -1,7 +1,7 @@
 """The ledger's own stream. The server acknowledges a record before anything that depends on it leaves this process.
 
-Once in a while a snapshot of the ledger takes the place of all records before it, and of all trajectories that no one
-will ask for again: what a job keeps follows what is in flight, not how long it has run.
+Once in a while a snapshot of the ledger takes the place of all records before it, and of all trajectories and columns
+that no one will ask for again: what a job keeps follows what is in flight, not how long it has run.
 
 What others have put into the stream is passed over, at recovery and while records are written, and never stops it.
 """
@@ -9,7 +9,7 @@ What others have put into the stream is passed over, at recovery and while recor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
-from trimtab.dataflow.outcomes import header_of
+from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
@@ -32,6 +32,7 @@ from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, publish
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.message import Message
 
@@ -54,6 +55,14 @@ class AnotherWriter(RuntimeError):
 
 class ForeignFlood(RuntimeError):
     """What is not the dataflow's comes faster than records can be written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How far recovery has read the streams."""
+
+    trajectories: int
+    columns: int = 0
 
 
 @dataclass
@@ -115,18 +124,24 @@ class Journal:
         self._record_bytes = 0
         self._snapshot_bytes = 0
 
-    async def recover(self, ledger: Ledger, curator_state: CuratorState | None = None) -> int:
-        """Bring the ledger to where it was, and the curator; returns the sequence of the last trajectory seen."""
+    async def recover(self, ledger: Ledger, curator_state: CuratorState | None = None) -> Seen:
+        """Bring the ledger to where it was, and the curator."""
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
-        # Headers are read last: whatever a record speaks of has arrived by then.
+        # Headers are read last: whatever a record speaks of has arrived by then. Columns are read before the rows that
+        # they speak of, for the same reason.
         history = await self._history()
-        seen = await self._replay_headers(ledger, history.snapshot)
+        columns, last_column = await self._columns(history.snapshot)
+        known = 0 if history.snapshot is None else history.snapshot.stages.last_sequence
+        seen = await self._replay_headers(ledger, history.snapshot, [one for one in columns if one[0] <= known])
+        for sequence, header in columns:
+            if sequence > known:
+                ledger.column_arrived(sequence, header)
         if curator_state is not None and history.snapshot is not None:
             curator_state.restore(history.snapshot.learnt)
         for record in history.records:
             ledger.apply(record)
         ledger.end_replay()
-        return seen
+        return Seen(trajectories=seen, columns=max(known, last_column))
 
     async def _history(self) -> _History:
         history = _History()
@@ -139,9 +154,28 @@ class Journal:
         self._record_bytes, self._snapshot_bytes = history.record_bytes, history.snapshot_bytes
         return history
 
-    async def _replay_headers(self, ledger: Ledger, snapshot: LedgerSnapshot | None) -> int:
+    async def _columns(self, snapshot: LedgerSnapshot | None) -> tuple[list[tuple[int, ColumnHeader]], int]:
+        """All that may still matter, and the number of the last one read."""
+        if not self._topology.stages:
+            return [], 0
+        after = 0 if snapshot is None else snapshot.stages.floor - 1
+        found: list[tuple[int, ColumnHeader]] = []
+        async with StreamReader(
+            self._bus, stream=self._topology.columns.name, after_sequence=after, headers_only=True
+        ) as headers:
+            while not headers.caught_up:
+                for delivery in await headers.read(batch=_BATCH, wait_s=_DEADLINE_S):
+                    header = column_header_of(delivery)
+                    if header is not None:
+                        found.append((delivery.sequence, header))
+            return found, headers.last_sequence
+
+    async def _replay_headers(
+        self, ledger: Ledger, snapshot: LedgerSnapshot | None, columns: Sequence[tuple[int, ColumnHeader]]
+    ) -> int:
+        """`columns` are those that the snapshot knows."""
         ledger.begin_replay()
-        restoration = None if snapshot is None else Restoration(ledger, snapshot)
+        restoration = None if snapshot is None else Restoration(ledger, snapshot, columns)
         known, after = (0, 0) if snapshot is None else (snapshot.last_sequence, snapshot.floor - 1)
         async with StreamReader(
             self._bus, stream=self._topology.trajectories.name, after_sequence=after, headers_only=True
@@ -181,7 +215,14 @@ class Journal:
         self._record_bytes, self._snapshot_bytes = 0, len(packed)
         await self._delete_before(self._topology.ledger.name, first)
         await self._delete_before(self._topology.trajectories.name, snapshot.floor)
-        _log.info("ledger_compacted", bytes=len(packed), trajectories_from=snapshot.floor)
+        if self._topology.stages:
+            await self._delete_before(self._topology.columns.name, snapshot.stages.floor)
+        _log.info(
+            "ledger_compacted",
+            bytes=len(packed),
+            trajectories_from=snapshot.floor,
+            columns_from=snapshot.stages.floor,
+        )
 
     async def _delete_before(self, stream: str, sequence: int) -> None:
         """What is not deleted now is with the next snapshot."""

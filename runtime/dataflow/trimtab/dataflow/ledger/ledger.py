@@ -1,7 +1,8 @@
 """The books of a job: a pure state machine over arrived headers and recorded decisions.
 
-Headers come from the trajectory stream, records from the ledger's own. A restart replays headers first, then the
-records: a grant names groups that had arrived before it was written, so by then all of them are here.
+Headers come from the streams of trajectories and columns, records from the ledger's own. A restart replays headers
+first, those of trajectories before those of columns, then the records: a grant names groups that had arrived before it
+was written, so by then all of them are here, with all that stages have said of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from trimtab.api.stage import Stage
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.episode_rows import CLOSED, WAITING, Added
@@ -32,11 +34,15 @@ from trimtab.dataflow.ledger.records import (
     TasksIssued,
     TrainerAttempt,
 )
+from trimtab.dataflow.ledger.stage_books import StageBooks
+from trimtab.dataflow.ledger.stage_graph import StageGraph
+from trimtab.dataflow.ledger.staged_group import ColumnArrival
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.task_ids import parse_group_id, task_id
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.dataflow.selection.contract import Selection
+from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
@@ -52,8 +58,11 @@ class Witness(Protocol):
     def stepped(self, policy: str, step: int) -> None: ...
 
 
+_TAKEN = frozenset({ColumnArrival.DONE, ColumnArrival.FAILED, ColumnArrival.LEFT_OUT})
+
+
 class Ledger:
-    """State and the questions about it; every change comes in through `arrived` or `apply`."""
+    """State and the questions about it; every change comes in through `arrived`, `column_arrived` or `apply`."""
 
     def __init__(
         self,
@@ -67,6 +76,7 @@ class Ledger:
         seed: int = 0,
         has_filters: bool = False,
         witness: Witness | None = None,
+        stages: Sequence[Stage] = (),
     ) -> None:
         """`groups_per_task` has every policy that learns with the number of its roles: each task gives a group for each
         role. `batch_sizes` are episodes in a step of each. With `has_filters`, groups wait for the word of the filters
@@ -78,6 +88,7 @@ class Ledger:
             for name in groups_per_task
         }
         self.evaluation = EvaluationBooks(groups_per_task)
+        self.stages = StageBooks(StageGraph(stages, policies=tuple(groups_per_task)))
         self.issued = 0
         self.next_position = 0
         """Where the order of prompts goes on."""
@@ -139,10 +150,41 @@ class Ledger:
         group = stream.end(header.group_id)
         if isinstance(group, Arrival):
             return group
+        if self.stages.takes(group):
+            return self._stage(stream, group)
+        self._come_out(stream, group)
+        return Arrival.COMPLETED
+
+    def _stage(self, stream: StreamBooks, group: Group) -> Arrival:
+        if not self.stages.can_ask(group):
+            stream.failed_groups += 1
+            return Arrival.FAILED
+        for sequence, header in self.stages.begin(group):
+            self.column_arrived(sequence, header)
+        return Arrival.STAGED
+
+    def _come_out(self, stream: StreamBooks, group: Group) -> None:
+        """All is there that the filters are asked with."""
         stream.unfiltered[group.group_id] = group
         if not self._holds:
             self._surface(stream, group.group_id)
-        return Arrival.COMPLETED
+
+    def column_arrived(self, sequence: int, header: ColumnHeader) -> ColumnArrival:
+        stream = self.streams.get(header.policy)
+        if stream is None:
+            return ColumnArrival.REFUSED
+        arrival = self.stages.arrived(sequence, header, ended=header.group_id in stream.ended)
+        if arrival not in _TAKEN:
+            return arrival
+        group = self.stages.take(header.policy, header.group_id)
+        assert group is not None
+        if arrival is ColumnArrival.DONE:
+            self._come_out(stream, group)
+        elif arrival is ColumnArrival.FAILED:
+            stream.failed_groups += 1
+        else:
+            stream.filtered_groups += 1
+        return arrival
 
     def _not_wanted(self, stream: StreamBooks, added: Added) -> Arrival:
         if added is Added.REFUSED:
@@ -184,6 +226,8 @@ class Ledger:
         self.newest_tasks = range(record.first, self.issued)
         self.newest_positions = record.positions or range(self.next_position, self.next_position + record.count)
         self.next_position = self.next_position + record.count if record.next_position is None else record.next_position
+        settled = min((stream.settled_tasks for stream in self.streams.values() if stream.groups_per_task), default=0)
+        self.stages.note_places(self.newest_tasks, self.newest_positions, settled=settled)
 
     def _route(self, routes: Mapping[str, Sequence[str]], labels: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         for name, trainer in self.trainers.items():
@@ -205,6 +249,7 @@ class Ledger:
         if len(set(named)) != len(named):
             raise LedgerError(f"{stream.policy}: a group was filtered twice")
         for group_id in named:
+            self._release(stream, group_id)
             if group_id not in stream.unfiltered:
                 raise LedgerError(f"{stream.policy}: group {group_id} was filtered and is not there")
         # All at once and whole: a curator that learnt only of those left out would take them for the rule.
@@ -286,7 +331,7 @@ class Ledger:
 
     def under_way(self, stream: str) -> int:
         """Groups that may still come to the buffers without another task."""
-        return self.running_groups(stream) + len(self.streams[stream].unfiltered)
+        return self.running_groups(stream) + self.stages.count(stream) + len(self.streams[stream].unfiltered)
 
     def can_grant(self, policy: str) -> bool:
         return self._selection.choose(self._offer(self.trainers[policy])) is not None
@@ -347,6 +392,12 @@ class Ledger:
         """No filter was asked about the group: the manifest has none, or had none at the time."""
         self._give(stream.unfiltered.pop(group_id))
 
+    def _release(self, stream: StreamBooks, group_id: str) -> None:
+        """A record speaks of the group: the manifest had no such stages at the time."""
+        group = self.stages.take(stream.policy, group_id)
+        if group is not None:
+            stream.unfiltered[group_id] = group
+
     def _give(self, group: Group) -> None:
         takers = self._takers_of(group)
         for trainer in takers:
@@ -365,6 +416,7 @@ class Ledger:
         for group_id in group_ids:
             if trainer.waiting_group(group_id) is None:
                 for name in trainer.buffers:
+                    self._release(self.streams[name], group_id)
                     if group_id in self.streams[name].unfiltered:
                         self._surface(self.streams[name], group_id)
             if trainer.waiting_group(group_id) is None:

@@ -43,6 +43,11 @@ class SettledGroups:
                 floor += 1
             self._floor[role] = floor
 
+    def floor(self, *, roles: int) -> int:
+        """Of every task below it, the groups of so many roles are settled. Roles that no task has do not hold it up."""
+        floors = sorted(self._floor.values(), reverse=True)
+        return floors[roles - 1] if 0 < roles <= len(floors) else 0
+
     def state(self) -> dict[str, tuple[int, list[int]]]:
         """By role, the floor and the numbers above it."""
         return {role: (self._floor.get(role, 0), sorted(above)) for role, above in self._above.items()}

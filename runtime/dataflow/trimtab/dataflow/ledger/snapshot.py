@@ -1,10 +1,11 @@
 """All that the ledger knows at one moment, small enough to be written down: ids and counts. What the headers say is not
-in it, because those of every group that still matters are in the trajectory stream.
+in it, because those of every group that still matters are in the streams of trajectories and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -14,15 +15,18 @@ from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup,
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
+from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.ledger.step_times import StepTime
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 
 class StreamState(msgspec.Struct, kw_only=True):
     ended: dict[str, tuple[int, list[int]]]
     unfiltered: list[str] = msgspec.field(name="unsifted")
+    staged: list[str] = []
     finished_groups: int
     produced_tokens: int
     filtered_groups: int
@@ -54,6 +58,17 @@ class EvaluationState(msgspec.Struct, kw_only=True):
     latest: EvaluationEnded | None
 
 
+class StageState(msgspec.Struct, kw_only=True):
+    last_sequence: int = 0
+    """Of the last column that these books know of."""
+    floor: int = 1
+    """No column before this one is needed any more."""
+    places: dict[int, int] = {}
+    """By task, the place of its prompt."""
+    done: dict[str, int] = {}
+    failed: dict[str, int] = {}
+
+
 class LedgerSnapshot(msgspec.Struct, kw_only=True):
     format: Literal[1]
     last_sequence: int
@@ -69,6 +84,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     filtered: dict[str, Kept] = msgspec.field(name="sifted")
     """What filters left of groups."""
     evaluation: EvaluationState
+    stages: StageState = msgspec.field(default_factory=StageState)
     learnt: dict[str, Any]
     """What the curator knows."""
 
@@ -88,7 +104,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         next_position=ledger.next_position,
         newest_first=ledger.newest_tasks.start,
         newest_positions=list(ledger.newest_positions),
-        streams={name: _stream_state(stream) for name, stream in ledger.streams.items()},
+        streams={name: _stream_state(stream, ledger.stages.staged[name]) for name, stream in ledger.streams.items()},
         trainers={name: _trainer_state(trainer) for name, trainer in ledger.trainers.items()},
         filtered={
             group.group_id: group.kept()
@@ -102,14 +118,27 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             last_lead=ledger.evaluation.last_lead,
             latest=ledger.evaluation.latest,
         ),
+        stages=StageState(
+            last_sequence=ledger.stages.last_sequence,
+            floor=_column_floor(ledger),
+            places=dict(ledger.stages.places),
+            done=dict(ledger.stages.done),
+            failed=dict(ledger.stages.failed),
+        ),
         learnt=learnt,
     )
 
 
 class Restoration:
-    """Brings an empty ledger to where a snapshot was taken, from the snapshot and the headers since its floor."""
+    """Brings an empty ledger to where a snapshot was taken, from the snapshot and the headers since its floors."""
 
-    def __init__(self, ledger: Ledger, snapshot: LedgerSnapshot) -> None:
+    def __init__(
+        self, ledger: Ledger, snapshot: LedgerSnapshot, columns: Sequence[tuple[int, ColumnHeader]] = ()
+    ) -> None:
+        """`columns` are those up to where the snapshot knows them, in their order."""
+        self._columns: dict[tuple[str, str], list[tuple[int, ColumnHeader]]] = defaultdict(list)
+        for sequence, header in columns:
+            self._columns[header.policy, header.group_id].append((sequence, header))
         self._ledger = ledger
         self._snapshot = snapshot
         self._partials: dict[str, PartialGroup] = {}
@@ -150,6 +179,8 @@ class Restoration:
         for name, stream_state in snapshot.streams.items():
             stream = _stream_of(ledger, name)
             stream.unfiltered = {group_id: self._group(group_id) for group_id in stream_state.unfiltered}
+            for group_id in stream_state.staged:
+                self._restage(stream, group_id)
             stream.finished_groups = stream_state.finished_groups
             stream.produced_tokens = stream_state.produced_tokens
             stream.filtered_groups = stream_state.filtered_groups
@@ -159,6 +190,20 @@ class Restoration:
         for name, trainer_state in snapshot.trainers.items():
             self._restore_trainer(ledger.trainers[name], trainer_state)
         ledger.last_sequence = snapshot.last_sequence
+        ledger.stages.last_sequence = snapshot.stages.last_sequence
+        ledger.stages.places = snapshot.stages.places
+        ledger.stages.done = Counter(snapshot.stages.done)
+        ledger.stages.failed = Counter(snapshot.stages.failed)
+
+    def _restage(self, stream: StreamBooks, group_id: str) -> None:
+        """A group that waited for stages."""
+        group = self._arrived(group_id)
+        if not self._ledger.stages.takes(group):
+            stream.unfiltered[group_id] = group  # the manifest has no such stages any more
+            return
+        self._ledger.stages.begin(group)
+        for sequence, header in self._columns[stream.policy, group_id]:
+            self._ledger.column_arrived(sequence, header)
 
     def _restore_trainer(self, trainer: TrainerBooks, state: TrainerState) -> None:
         for group_ids in state.buffers.values():
@@ -185,14 +230,25 @@ class Restoration:
             setattr(trainer, name, state.counts[name])
 
     def _group(self, group_id: str) -> Group:
+        """A group that had all that it waited for."""
+        group = self._arrived(group_id)
+        staged = StagedGroup(group, self._ledger.stages.graph)
+        for sequence, header in self._columns.get((group.policy, group_id), ()):
+            if self._ledger.stages.graph.applies(header.stage, group.policy):
+                staged.add(sequence, header)
+        if staged.first_column is not None:
+            group = staged.finished()
+        kept = self._snapshot.filtered.get(group_id)
+        return group if kept is None else group.reduced_to(kept)
+
+    def _arrived(self, group_id: str) -> Group:
         partial = self._partials.get(group_id)
         group = None
         if partial is not None and len(partial.closed) == self._ledger.group_size:
             group = Group.of(group_id, partial, policy=self._policy[group_id])
         if not isinstance(group, Group):
             raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
-        kept = self._snapshot.filtered.get(group_id)
-        return group if kept is None else group.reduced_to(kept)
+        return group
 
 
 def _stream_of(ledger: Ledger, name: str) -> StreamBooks:
@@ -201,8 +257,9 @@ def _stream_of(ledger: Ledger, name: str) -> StreamBooks:
     return ledger.streams[name]
 
 
-def _stream_state(stream: StreamBooks) -> StreamState:
+def _stream_state(stream: StreamBooks, staged: Iterable[str]) -> StreamState:
     return StreamState(
+        staged=list(staged),
         ended=stream.ended.state(),
         unfiltered=list(stream.unfiltered),
         finished_groups=stream.finished_groups,
@@ -238,11 +295,9 @@ def _held(trainer: TrainerBooks) -> Iterator[Group]:
 
 
 def _floor(ledger: Ledger) -> int:
-    streams, trainers = ledger.streams.values(), ledger.trainers.values()
-    groups = chain(
-        (group for stream in streams for group in stream.unfiltered.values()),
-        (group for trainer in trainers for group in _held(trainer)),
-    )
+    streams = ledger.streams.values()
+    staged = (one.group for own in ledger.stages.staged.values() for one in own.values())
+    groups = chain(staged, _past_stages(ledger))
     evaluated = ledger.evaluation.first_sequence
     sequences = chain(
         () if evaluated is None else (evaluated,),
@@ -252,10 +307,24 @@ def _floor(ledger: Ledger) -> int:
     return min(sequences, default=ledger.last_sequence + 1)
 
 
+def _past_stages(ledger: Ledger) -> Iterator[Group]:
+    """Groups that have all that they waited for."""
+    for stream in ledger.streams.values():
+        yield from stream.unfiltered.values()
+    for trainer in ledger.trainers.values():
+        yield from _held(trainer)
+
+
+def _column_floor(ledger: Ledger) -> int:
+    staged = (one.first_column for own in ledger.stages.staged.values() for one in own.values())
+    sequences = chain(staged, (group.first_column for group in _past_stages(ledger)))
+    return min((one for one in sequences if one is not None), default=ledger.stages.last_sequence + 1)
+
+
 def _group_ids(snapshot: LedgerSnapshot) -> frozenset[str]:
     return frozenset(
         chain(
-            (group_id for state in snapshot.streams.values() for group_id in state.unfiltered),
+            (group_id for state in snapshot.streams.values() for group_id in (*state.unfiltered, *state.staged)),
             (group_id for state in snapshot.trainers.values() for ids in state.buffers.values() for group_id in ids),
             (group_id for state in snapshot.trainers.values() for group_id, _, _ in state.pool),
             (

@@ -32,6 +32,11 @@ class StreamBooks:
         """Groups asked for with so many tasks and not at their end."""
         return issued * self.groups_per_task - self.finished_groups
 
+    @property
+    def settled_tasks(self) -> int:
+        """All groups of tasks below this one have come to their end."""
+        return self.ended.floor(roles=self.groups_per_task)
+
     def end(self, group_id: str) -> Group | Arrival:
         """The group whose last episode is closed; FAILED or EMPTY where there is nothing to train."""
         partial = self.arriving.pop(group_id)

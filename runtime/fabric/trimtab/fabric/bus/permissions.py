@@ -17,7 +17,7 @@ from trimtab.fabric.bus.rights import (
     stream_lookups,
     stream_reads,
 )
-from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
+from trimtab.fabric.bus.topology import STAGE_ROOT, TASK_CONSUMER, JobTopology
 
 
 def keeper_rights(*, inbox_prefix: str) -> Rights:
@@ -31,8 +31,10 @@ def keeper_rights(*, inbox_prefix: str) -> Rights:
             "$JS.API.STREAM.CREATE.*",
             "$JS.API.STREAM.UPDATE.*",
             "$JS.API.STREAM.DELETE.*",
-            f"$JS.API.CONSUMER.INFO.*.{TASK_CONSUMER}",
+            "$JS.API.CONSUMER.INFO.*.*",
             f"$JS.API.CONSUMER.CREATE.*.{TASK_CONSUMER}",
+            # Those of stages are known by what they filter: a wildcard stands for a whole name.
+            f"$JS.API.CONSUMER.CREATE.*.*.trimtab.*.*.{STAGE_ROOT}.*",
             "$JS.API.CONSUMER.CREATE.*.*.$KV.>",
             "$JS.API.CONSUMER.MSG.NEXT.*.*",
             "$JS.API.CONSUMER.DELETE.*.*",
@@ -47,20 +49,23 @@ def claims_rights(*, inbox_prefix: str) -> Rights:
 
 
 def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
-    """The dataflow issues tasks, reads what trajectories say of themselves, answers trainers, and keeps the ledger. It
-    makes no streams: the operator does.
+    """The dataflow issues tasks, reads what trajectories and columns say of themselves, answers trainers, and keeps the
+    ledger. It makes no streams: the operator does.
     """
     ledger, trajectories = topology.ledger.name, topology.trajectories.name
+    columns = (topology.columns.name,) if topology.stages else ()
     followed = (topology.members, topology.weights)
     return Rights(
         publish=(
             *stream_lookups(topology),
             *topology.tasks.subjects,
+            *map(topology.stage_subject, topology.stages),
             topology.ledger_subject,
             f"$JS.API.STREAM.MSG.GET.{ledger}",
             f"$JS.API.STREAM.PURGE.{ledger}",
             f"$JS.API.STREAM.PURGE.{trajectories}",
-            *stream_reads(ledger, trajectories),
+            *(f"$JS.API.STREAM.PURGE.{stream}" for stream in columns),
+            *stream_reads(ledger, trajectories, *columns),
             *key_writes(topology.balance, topology.members),
             *key_reads(topology.balance, topology.members),
             *direct_reads(*followed),
@@ -72,7 +77,8 @@ def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
 
 def rollout_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
     """Rollout pods take the job's tasks, store its trajectories, say that they are there, and read where the weights
-    are. They read neither trajectories nor batches nor the ledger, and write no pointer to weights.
+    are. They read neither trajectories nor batches nor the ledger, and write no pointer to weights. In jobs with stages
+    they take the tasks of those too, store columns, and read trajectories and columns by their numbers.
 
     They make no consumers: a user who may make one may have the server deliver to any subject of the job's account,
     into its ledger for one. The operator makes the streams, the buckets and the consumer of tasks.
@@ -87,6 +93,7 @@ def rollout_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
             f"$JS.API.CONSUMER.MSG.NEXT.{tasks}.{TASK_CONSUMER}",
             f"$JS.ACK.{tasks}.{TASK_CONSUMER}.>",
             *topology.trajectories.subjects,
+            *_stage_work(topology),
             *key_writes(*written),
             *key_reads(*written, topology.weights),
             *direct_reads(*followed),
@@ -95,15 +102,31 @@ def rollout_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
     )
 
 
+def _stage_work(topology: JobTopology) -> list[str]:
+    if not topology.stages:
+        return []
+    tasks, consumers = topology.stage_tasks.name, [*map(topology.stage_consumer_name, topology.stages)]
+    return [
+        *(f"$JS.API.CONSUMER.INFO.{tasks}.{consumer}" for consumer in consumers),
+        *(f"$JS.API.CONSUMER.MSG.NEXT.{tasks}.{consumer}" for consumer in consumers),
+        *(f"$JS.ACK.{tasks}.{consumer}.>" for consumer in consumers),
+        *map(topology.column_subject, topology.stages),
+        f"$JS.API.DIRECT.GET.{topology.trajectories.name}",
+        f"$JS.API.DIRECT.GET.{topology.columns.name}",
+    ]
+
+
 def trainer_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
-    """Trainers ask for batches, read the trajectories in them by number, say where weights are, and that they are
-    there. They take no tasks, store no trajectories, and neither read nor write the ledger.
+    """Trainers ask for batches, read the trajectories and columns in them by number, say where weights are, and that
+    they are there. They take no tasks, store no trajectories, and neither read nor write the ledger.
     """
+    columns = (topology.columns.name,) if topology.stages else ()
     return Rights(
         publish=(
             *stream_lookups(topology),
             topology.all_batches,
             f"$JS.API.DIRECT.GET.{topology.trajectories.name}",
+            *(f"$JS.API.DIRECT.GET.{stream}" for stream in columns),
             *key_writes(topology.weights, topology.members),
             *key_reads(topology.weights, topology.members),
         ),

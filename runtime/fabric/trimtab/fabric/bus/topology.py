@@ -14,6 +14,8 @@ _HAND_BACKS_BYTES = 16 << 20
 _SWAP_TURN_S = 10.0
 _TASKS_IN_FLIGHT = 100_000
 TASK_CONSUMER = "rollout"
+STAGE_ROOT = "stages"
+"""The token of a job's subjects under which its stages' tasks are."""
 
 
 class Retention(StrEnum):
@@ -146,6 +148,8 @@ class JobTopology:
     tasks_max_bytes: int = -1
     trajectories_max_bytes: int = -1
     member_ttl_s: float = 15.0
+    stages: tuple[str, ...] = ()
+    """Names of its stages. Their streams exist only in jobs that have some."""
     _root: str = field(init=False, repr=False)
     _stem: str = field(init=False, repr=False)
 
@@ -170,6 +174,28 @@ class JobTopology:
         return StreamSpec(
             name=f"{self._stem}{SEPARATOR}TRAJECTORIES",
             subjects=(f"{self._root}.trajectories.>",),
+            max_bytes=self.trajectories_max_bytes,
+            allow_direct=True,
+            replicas=self.replicas,
+        )
+
+    @property
+    def stage_tasks(self) -> StreamSpec:
+        """What stages are to compute: each stage takes its own by a consumer of its own."""
+        return StreamSpec(
+            name=f"{self._stem}{SEPARATOR}STAGES",
+            subjects=(f"{self._root}.{STAGE_ROOT}.>",),
+            retention=Retention.WORK_QUEUE,
+            max_bytes=self.tasks_max_bytes,
+            replicas=self.replicas,
+        )
+
+    @property
+    def columns(self) -> StreamSpec:
+        """What stages have computed. It refuses new messages when full, as the stream of trajectories does."""
+        return StreamSpec(
+            name=f"{self._stem}{SEPARATOR}COLUMNS",
+            subjects=(f"{self._root}.columns.>",),
             max_bytes=self.trajectories_max_bytes,
             allow_direct=True,
             replicas=self.replicas,
@@ -230,7 +256,8 @@ class JobTopology:
 
     @property
     def streams(self) -> tuple[StreamSpec, ...]:
-        return (self.tasks, self.trajectories, self.ledger)
+        always = (self.tasks, self.trajectories, self.ledger)
+        return (*always, self.stage_tasks, self.columns) if self.stages else always
 
     @property
     def buckets(self) -> tuple[BucketSpec, ...]:
@@ -242,6 +269,26 @@ class JobTopology:
         return ConsumerSpec(
             name=TASK_CONSUMER, stream=self.tasks.name, ack_wait_s=lease_s, max_ack_pending=_TASKS_IN_FLIGHT
         )
+
+    def stage_consumer(self, stage: str, *, lease_s: float) -> ConsumerSpec:
+        """By which all pods that run a stage take its tasks."""
+        return ConsumerSpec(
+            name=self.stage_consumer_name(stage),
+            stream=self.stage_tasks.name,
+            filter_subjects=(self.stage_subject(stage),),
+            ack_wait_s=lease_s,
+            max_ack_pending=_TASKS_IN_FLIGHT,
+        )
+
+    @staticmethod
+    def stage_consumer_name(stage: str) -> str:
+        return f"stage-{escape_token(stage)}"
+
+    def stage_subject(self, stage: str) -> str:
+        return f"{self._root}.{STAGE_ROOT}.{escape_token(stage)}"
+
+    def column_subject(self, stage: str) -> str:
+        return f"{self._root}.columns.{escape_token(stage)}"
 
     def task_subject(self, queue: str) -> str:
         return f"{self._root}.tasks.{escape_token(queue)}"

@@ -45,6 +45,18 @@ class Instance(Part, frozen=True, kw_only=True):
     """Tasks that it may have; 0 where it does not say."""
 
 
+class StageLoad(Part, frozen=True, kw_only=True):
+    """One stage of the job in the window, whichever policies' rows it gets."""
+
+    stage: Name
+    waiting: Count = 0
+    """Groups that it has been asked about and has not answered at the end of the window."""
+    done: Count = 0
+    """Groups that it answered in the window."""
+    failed: Count = 0
+    """Groups that were given up because of it in the window."""
+
+
 class BalanceReport(Message, frozen=True, kw_only=True):
     """What autoscaling is decided on, and what `trimtab balance` shows."""
 
@@ -72,6 +84,8 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     room: Count | None = None
     """The most that may wait or be in the making: the staleness bound."""
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
+    stages: Annotated[tuple[StageLoad, ...], Meta(max_length=1024)] = ()
+    """Those that rows go through which the trainer takes."""
     branch: Branch
     current: Count
     maintainer: Name

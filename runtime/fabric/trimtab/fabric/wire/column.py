@@ -101,6 +101,17 @@ class Column(Message, frozen=True, kw_only=True, eq=False):
         """Decides duplicates in the stream."""
         return f"{self.group_id}.{self.stage}.{self.run}"
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Column):
+            return NotImplemented
+        return all(
+            np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else bool(mine == theirs)
+            for mine, theirs in ((getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.message_id)
+
 
 class ColumnHeader(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """All that the dataflow needs of a column. `error` is that of a stage that was given up: there are no numbers then,

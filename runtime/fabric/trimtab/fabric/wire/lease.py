@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message, Part
+from trimtab.fabric.wire.stage import MAX_COLUMNS, ColumnReference
 from trimtab.fabric.wire.trajectory import MAX_PARTS, MAX_TURNS, TurnReward
 from trimtab.fabric.wire.values import (
     Count,
@@ -101,6 +102,13 @@ class Group(Part, frozen=True, kw_only=True):
     group_id: Token
     prompt_id: Identifier
     episodes: Annotated[tuple[Episode, ...], Meta(min_length=1, max_length=65536)]
+    columns: Annotated[tuple[ColumnReference, ...], Meta(max_length=MAX_COLUMNS)] = ()
+    """What stages have computed about its rows, for the ranks to join to them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.columns and len({column.stage for column in self.columns}) != len(self.columns):
+            raise InvalidFieldError("a stage is listed twice", field="columns")
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -162,6 +170,8 @@ class BatchLease(Message, frozen=True, kw_only=True):
     world_size: WorldSize
     stream: Name
     """The stream that the sequences count in: each dataflow shard has its own."""
+    columns_stream: Name | None = None
+    """That in which those of columns do; absent in jobs without stages."""
     groups: Annotated[tuple[Group, ...], Meta(max_length=MAX_SAMPLES)]
     samples: Annotated[tuple[SampleReference, ...], Meta(max_length=MAX_SAMPLES)]
     chunk: Index = 0
@@ -175,6 +185,8 @@ class BatchLease(Message, frozen=True, kw_only=True):
         _check_rank(self.rank, self.world_size)
         if self.expires_at < self.issued_at:
             raise InvalidFieldError("before issued_at", field="expires_at")
+        if self.columns_stream is None and any(group.columns for group in self.groups):
+            raise InvalidFieldError("missing, and there are columns", field="columns_stream")
         for position, sample in enumerate(self.samples):
             if sample.group >= len(self.groups):
                 raise InvalidFieldError(

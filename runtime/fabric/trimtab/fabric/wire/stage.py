@@ -13,6 +13,7 @@ from trimtab.fabric.wire.task import Opaque
 from trimtab.fabric.wire.values import Finite, Identifier, Label, Name, Token, UnixSeconds, Versions, check_plain
 
 MAX_ROWS = 1 << 16
+MAX_COLUMNS = 64
 StreamSequence = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
@@ -48,7 +49,7 @@ class StageTask(Message, frozen=True, kw_only=True):
     prompt: Opaque = msgspec.field(default_factory=dict)
     """What the prompt source gave: judges compare answers with it."""
     rows: Annotated[tuple[StageRow, ...], Meta(min_length=1, max_length=MAX_ROWS)]
-    columns: Annotated[tuple[ColumnReference, ...], Meta(max_length=64)] = ()
+    columns: Annotated[tuple[ColumnReference, ...], Meta(max_length=MAX_COLUMNS)] = ()
     """Of the stages that this one needs."""
     minimum_versions: Versions = msgspec.field(default_factory=dict)
     """Per policy that learns, the oldest weights that may compute it."""

@@ -20,6 +20,7 @@ from trimtab.rollout.engines.contract import (
     PauseMode,
     Progress,
     SamplingSettings,
+    Scored,
     ServerInfo,
     WeightUpdate,
     refusal,
@@ -87,6 +88,26 @@ class EngineClient(EngineSession):
             json=body | {"stream": True},
         )
         return streamed.whole()
+
+    async def score(
+        self, token_ids: Sequence[int], *, temperature: float, request_id: str, weight_version: str
+    ) -> Scored:
+        """By the same request that generates, for no token. SGLang's logprobs of a prompt are those at temperature 1:
+        `trimtab.api.support` refuses others there.
+        """
+        body: dict[str, Any] = {
+            "rid": request_id,
+            "input_ids": list(token_ids),
+            "sampling_params": {"max_new_tokens": 0, "temperature": temperature},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        body |= self._weights_field(weight_version)
+        return responses.scored(await self._post("/generate", body, timeout_s=self._request_timeout_s), token_ids)
+
+    async def values(self, token_ids: Sequence[int], *, request_id: str, weight_version: str) -> Scored:
+        body = {"rid": request_id, "input_ids": list(token_ids)}
+        return responses.valued(await self._post("/values", body, timeout_s=self._request_timeout_s), token_ids)
 
     def _weights_field(self, weight_version: str) -> Mapping[str, Any]:
         """What a request says of the weights that it is meant for."""

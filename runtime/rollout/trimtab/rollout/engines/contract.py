@@ -74,6 +74,19 @@ class Generated:
     """Its word on each token, from first to last; None from an engine that does not keep account of it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Numbers about tokens that were given: logprobs, or what a value head says."""
+
+    token_ids: tuple[int, ...]
+    """Those that have one: all but the first have a logprob, and all a value."""
+    numbers: tuple[float, ...]
+    finish: Finish
+    """`length` when it is whole; what was aborted has no numbers."""
+    weight_version: str
+    weight_runs: tuple[WeightRun, ...] | None
+
+
 Progress = Callable[[Generated], None]
 """Is given what came since it was last called, as an answer that was broken off there. All that it was given is what
 the answer begins with, if there is one in the end.
@@ -137,6 +150,22 @@ class SamplingEngine(Protocol):
         """
 
     async def load(self, *, timeout_s: float) -> EngineLoad: ...
+
+
+class ScoringEngine(Protocol):
+    """What a worker needs of an engine to have given tokens scored. Raises an EngineError for everything that keeps it
+    from an answer.
+    """
+
+    async def score(
+        self, token_ids: Sequence[int], *, temperature: float, request_id: str, weight_version: str
+    ) -> Scored:
+        """The logprob of every token after the first, given those before it, as if it had been sampled at
+        `temperature` from the whole vocabulary: what sampling would have told of it.
+        """
+
+    async def values(self, token_ids: Sequence[int], *, request_id: str, weight_version: str) -> Scored:
+        """What the value head says at every token, the tokens up to it being known. Engines without one refuse."""
 
 
 class EngineError(RuntimeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, get_args
@@ -16,6 +16,7 @@ from trimtab.rollout.engines.contract import (
     Generated,
     ModelInfo,
     SamplingSettings,
+    Scored,
     ServerInfo,
     WeightRun,
     WeightUpdate,
@@ -34,15 +35,63 @@ def generated(answer: Mapping[str, Any], *, truncated: SamplingSettings | None =
     part = _read("/generate", _generated, answer)
     if truncated is not None:
         part = _read("/generate", partial(_renormalized, part, truncated), answer)
-    reason = answer["meta_info"]["finish_reason"]
-    if part.finish == "abort" and reason.get("status_code"):
-        # SGLang answers some refusals this way, with 200 around it.
-        raise refusal("/generate", int(reason["status_code"]), str(reason.get("message", ""))[:_MAX_TEXT])
-    if part.finish not in get_args(Finish):
-        raise EngineError(f"/generate ended for a reason we do not know: {part.finish!r}")
+    _raise_refusal("/generate", part.finish, answer)
     if not all(map(math.isfinite, part.logprobs)):
         raise EngineError("/generate answered with a logprob that is not finite: are the weights damaged?")
     return part
+
+
+def _raise_refusal(path: str, finish: Finish, answer: Mapping[str, Any]) -> None:
+    reason = answer["meta_info"]["finish_reason"]
+    if finish == "abort" and reason.get("status_code"):
+        # SGLang answers some refusals this way, with 200 around it.
+        raise refusal(path, int(reason["status_code"]), str(reason.get("message", ""))[:_MAX_TEXT])
+    if finish not in get_args(Finish):
+        raise EngineError(f"{path} ended for a reason we do not know: {finish!r}")
+
+
+def scored(answer: Mapping[str, Any], token_ids: Sequence[int]) -> Scored:
+    """Logprobs of all tokens after the first. An answer about other tokens is none."""
+    return _checked("/generate", _read("/generate", partial(_scored, token_ids), answer), answer)
+
+
+def valued(answer: Mapping[str, Any], token_ids: Sequence[int]) -> Scored:
+    return _checked("/values", _read("/values", partial(_valued, token_ids), answer), answer)
+
+
+def _checked(path: str, part: Scored, answer: Mapping[str, Any]) -> Scored:
+    _raise_refusal(path, part.finish, answer)
+    if not all(map(math.isfinite, part.numbers)):
+        raise EngineError(f"{path} answered with a number that is not finite: are the weights damaged?")
+    return part
+
+
+def _scored(token_ids: Sequence[int], answer: Mapping[str, Any]) -> Scored:
+    meta = answer["meta_info"]
+    pairs = meta["input_token_logprobs"][1:]
+    finish = meta["finish_reason"]["type"]
+    if finish == "length" and [int(pair[1]) for pair in pairs] != list(token_ids[1:]):
+        raise ValueError("input_token_logprobs is not of the tokens that were given")
+    return _numbers(token_ids[1:], [float(pair[0]) for pair in pairs] if finish == "length" else [], meta)
+
+
+def _valued(token_ids: Sequence[int], answer: Mapping[str, Any]) -> Scored:
+    meta = answer["meta_info"]
+    values = [float(value) for value in answer["values"]]
+    if meta["finish_reason"]["type"] == "length" and len(values) != len(token_ids):
+        raise ValueError(f"{len(values)} values for {len(token_ids)} tokens")
+    return _numbers(token_ids, values, meta)
+
+
+def _numbers(token_ids: Sequence[int], numbers: Sequence[float], meta: Mapping[str, Any]) -> Scored:
+    return Scored(
+        token_ids=tuple(token_ids) if numbers else (),
+        numbers=tuple(numbers),
+        finish=meta["finish_reason"]["type"],
+        weight_version=str(meta["weight_version"]),
+        # SGLang accounts for sampled tokens alone, and of those there are none.
+        weight_runs=weight_runs(meta.get("weight_versions") or None, tokens=len(numbers)),
+    )
 
 
 def weight_update(path: str, answer: Mapping[str, Any]) -> WeightUpdate:

@@ -187,7 +187,7 @@ class PolicySampler(Completing):
 
     def __init__(self, engine: SamplingEngine, gate: VersionGate, *, backoff: FullJitter = _BACKOFF) -> None:
         super().__init__(backoff=backoff)
-        self._engine = engine
+        self.engine = engine
         self.gate = gate
         self.lost = asyncio.Event()
         """The engine is gone, or answered with weights that it should not have. Whoever looks after it clears this."""
@@ -225,7 +225,7 @@ class PolicySampler(Completing):
             async with self.gate.request() as crossing:
                 newest = label_of(crossing.possible[-1])
                 so_far = None if grown is None else TrustedSoFar(crossing, grown)
-                part = await self._engine.generate(
+                part = await self.engine.generate(
                     input_ids,
                     settings,
                     request_id=request_id,

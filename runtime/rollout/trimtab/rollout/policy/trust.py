@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trimtab.rollout.engines.contract import Generated
+from trimtab.rollout.engines.contract import Generated, Scored
 from trimtab.rollout.policy.version_gate import Crossing, label_of
 from trimtab.weights.store.position import Position
 
 
-def token_versions(part: Generated, possible: Sequence[Position]) -> list[int] | None:
+def token_versions(part: Generated | Scored, possible: Sequence[Position]) -> list[int] | None:
     """One version for each token; None when the answer cannot be trusted.
 
     `possible` are the weights that the engine can have had while the request ran, in their order. An engine that names

@@ -30,6 +30,7 @@ from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.worker.concurrency import TaskOccupancy
 from trimtab.rollout.worker.episodes import GroupRunner
 from trimtab.rollout.worker.failures import EpisodeFailed, FailureTally, TaskRefused
+from trimtab.rollout.worker.held_delivery import keep, weights_arrived
 from trimtab.rollout.worker.metrics import HandBack, RolloutMetrics
 from trimtab.rollout.worker.quarantine import Quarantine
 
@@ -71,16 +72,19 @@ class HandBacks:
     and one count may be lost, which costs the task an attempt.
     """
 
-    def __init__(self, bucket: KeyValue, *, deadline_s: float = 2.0) -> None:
-        """Twice `deadline_s` fits into the time that a draining worker keeps for handing back."""
+    def __init__(self, bucket: KeyValue, *, queue: str = "", deadline_s: float = 2.0) -> None:
+        """`queue` keeps the counts of one queue apart from those of others, whose sequences are the same. Twice
+        `deadline_s` fits into the time that a draining worker keeps for handing back.
+        """
         self._bucket = bucket
+        self._prefix = f"{queue}." if queue else ""
         self._deadline_s = deadline_s
 
     async def add(self, delivery: Delivery) -> None:
         """A hand-back that cannot be counted counts as an attempt: a draining worker may have no time to repeat it."""
         try:
             count = await self._count(delivery) + 1
-            await self._bucket.put(str(delivery.sequence), str(count).encode(), deadline_s=self._deadline_s)
+            await self._bucket.put(self._key(delivery), str(count).encode(), deadline_s=self._deadline_s)
         except BusError as error:
             _log.warning("hand_back_not_counted", sequence=delivery.sequence, error=str(error))
 
@@ -94,11 +98,14 @@ class HandBacks:
             _log.warning("hand_backs_unknown", sequence=delivery.sequence, error=str(error))
             return delivery.attempt
 
+    def _key(self, delivery: Delivery) -> str:
+        return f"{self._prefix}{delivery.sequence}"
+
     async def _count(self, delivery: Delivery) -> int:
         if delivery.attempt == 1:
             return 0
         try:
-            entry = await self._bucket.get(str(delivery.sequence), deadline_s=self._deadline_s)
+            entry = await self._bucket.get(self._key(delivery), deadline_s=self._deadline_s)
         except BusNotFound:
             return 0
         return int(entry.value) if entry.value.isdigit() else 0
@@ -153,7 +160,7 @@ class TaskServer:
         return self._failures.counts
 
     async def serve(self, delivery: Delivery, occupancy: TaskOccupancy) -> None:
-        heartbeat = asyncio.create_task(self._keep(delivery))
+        heartbeat = asyncio.create_task(keep(delivery, lease_s=self._lease_s))
         try:
             try:
                 await self._settle(delivery, occupancy)
@@ -192,20 +199,15 @@ class TaskServer:
             await self.hand_back(delivery, HandBack.WEIGHTS, delay_s=self._timings.retry_delay_s)
 
     async def _weights_arrived(self, task: Task) -> bool:
-        """Wait for the weights that the task asks for, at most as long as a lease.
-
-        They are on their way to this worker, and the heartbeat keeps the task here meanwhile. After that, another
-        worker may have them.
-        """
-        end = self._clock() + self._lease_s
-        while served := self._freshness.too_old_for(task.minimum_versions):
-            if self.draining.is_set() or self._clock() >= end:
-                _log.info("weights_too_old", task=task.task_id, wanted=task.minimum_versions, served=served)
-                return False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timings.weights_poll_s):
-                    await self.draining.wait()
-        return True
+        return await weights_arrived(
+            self._freshness,
+            task.minimum_versions,
+            task_id=task.task_id,
+            lease_s=self._lease_s,
+            draining=self.draining,
+            clock=self._clock,
+            poll_s=self._timings.weights_poll_s,
+        )
 
     async def _run(self, delivery: Delivery, task: Task, occupancy: TaskOccupancy) -> None:
         began = self._clock()
@@ -281,13 +283,6 @@ class TaskServer:
                     self._metrics.deposited()
                 await publisher.publish(subject, frame, message_id=trajectory.message_id, headers=header)
         self._metrics.published(trajectories)
-
-    async def _keep(self, delivery: Delivery) -> None:
-        """Tell the queue that we are still at it, well before it would give the task to another."""
-        while True:
-            await asyncio.sleep(self._lease_s / 3)
-            with contextlib.suppress(BusError):
-                await delivery.in_progress()
 
 
 def _refusal_kind(error: Exception) -> str:

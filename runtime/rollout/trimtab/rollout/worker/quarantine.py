@@ -13,6 +13,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.quarantine import QuarantinedTask, stored_entry
+from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
 from trimtab.rollout.worker.episodes import Origin
 from trimtab.rollout.worker.failures import EpisodeFailed
@@ -41,6 +42,14 @@ class Quarantine:
                 task=task,
                 attempts=attempts,
                 **self._circumstances(failure),
+            )
+        )
+
+    async def admit_stage(self, task: StageTask, failure: EpisodeFailed, *, attempts: int) -> None:
+        """A group that a stage was given up on, under its id and that of the stage."""
+        await self._put(
+            QuarantinedTask(
+                task_id=task.task_id, prompt_id=task.prompt_id, attempts=attempts, **self._circumstances(failure)
             )
         )
 

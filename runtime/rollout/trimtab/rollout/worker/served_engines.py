@@ -10,6 +10,7 @@ from trimtab.api.policy import Policy
 from trimtab.rollout.engines.contract import SamplingEngine
 from trimtab.rollout.policy.freshness import Announcements, VersionLine
 from trimtab.rollout.policy.sampler import SpreadSampler
+from trimtab.rollout.policy.scorer import PolicyScorer
 from trimtab.rollout.worker.served_policy import (
     PodResources,
     ServedPolicy,
@@ -27,6 +28,7 @@ class ServedEngines:
     def __init__(self, seats: Sequence[ServedPolicy[SamplingEngine]]) -> None:
         self.seats = tuple(seats)
         self.sampler = SpreadSampler([seat.sampler for seat in seats])
+        self.scorer = PolicyScorer([seat.sampler for seat in seats])
 
     @property
     def policy(self) -> Policy:

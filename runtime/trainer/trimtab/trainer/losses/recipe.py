@@ -11,6 +11,7 @@ import torch
 from trimtab.trainer.losses.averaging import Averaging
 from trimtab.trainer.losses.clipping import ClipRange
 from trimtab.trainer.losses.tokens import LossTokens
+from trimtab.trainer.row_rewards import Advantages
 
 UNCLIPPED = ClipRange(low=1.0, high=float("inf"))
 
@@ -42,3 +43,9 @@ class Recipe:
     """Tokens pushed too far away are left out over the whole step (see m2po.py)."""
     ratio_of_answers: bool = False
     """A token's ratio is that of its whole answer, so the whole answer is looked at first (see gspo.py)."""
+    advantages: Advantages | None = None
+    """What is made of a row; None, all its tokens have what comparing with the group gives."""
+    value_head: bool = False
+    """The network says values instead of probabilities (see critic.py)."""
+    columns: tuple[str, ...] = ()
+    """Stages whose word on a row is needed, for its advantages or for its loss."""

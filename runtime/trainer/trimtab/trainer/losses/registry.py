@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimtab.api.algorithm import Algorithm, AlgorithmName, Correction
+from trimtab.trainer.gae import CriticAdvantages
 from trimtab.trainer.losses.cispo import CISPO
 from trimtab.trainer.losses.clipping import ClipRange
+from trimtab.trainer.losses.critic import critic
 from trimtab.trainer.losses.dapo import DAPO
+from trimtab.trainer.losses.distill import distill
 from trimtab.trainer.losses.drgrpo import DRGRPO
 from trimtab.trainer.losses.grpo import GRPO
 from trimtab.trainer.losses.gspo import GSPO
@@ -27,6 +30,11 @@ _RECIPES: dict[AlgorithmName, Recipe] = {
     "rloo": RLOO,
 }
 
+
+class RecipeMissing(ValueError):
+    """An algorithm that is not ours came without its recipe."""
+
+
 _UNBOUNDED: tuple[AlgorithmName, ...] = ("ppo", "rloo")
 
 
@@ -39,8 +47,30 @@ def correction_of(algorithm: Algorithm) -> Correction:
     return Correction() if algorithm.name in _UNBOUNDED else Correction(type="None")
 
 
-def recipe_of(algorithm: Algorithm) -> Recipe:
-    recipe = _RECIPES[algorithm.name]
+def _published(algorithm: Algorithm) -> Recipe:
+    if algorithm.distill is not None:
+        return distill(stage=algorithm.distill.stage, reward_weight=algorithm.distill.reward_weight)
+    asked = algorithm.critic
+    recipe = critic(stage=asked.stage) if algorithm.name == "critic" and asked else _RECIPES.get(algorithm.name)
+    if recipe is None:
+        raise RecipeMissing(f"algorithm.name: there is no recipe of {algorithm.name} here")
+    if asked is None:
+        return recipe
+    advantages = CriticAdvantages(
+        stage=asked.stage, discount=asked.discount, decay=asked.lambda_, credit=algorithm.credit
+    )
+    return replace(recipe, columns=(asked.stage,), advantages=advantages)
+
+
+def needed_columns(algorithm: Algorithm, recipe: Recipe) -> tuple[str, ...]:
+    """Stages without whose word on a row it is not trained on."""
+    stage = algorithm.kl.stage
+    return tuple(dict.fromkeys([*recipe.columns, *([] if stage is None else [stage])]))
+
+
+def recipe_of(algorithm: Algorithm, own: Recipe | None = None) -> Recipe:
+    """`own` is that of an algorithm that the manifest has from elsewhere."""
+    recipe = own or _published(algorithm)
     clip = algorithm.clip
     if clip is not None:
         published = recipe.clip

@@ -5,7 +5,8 @@ An answer is all that a policy wrote in an episode. It may be cut into several s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -29,6 +30,11 @@ class LossTokens:
     """Tokens that an answer may have."""
     answer_log_ratios: torch.Tensor | None = None
     """Of each sequence, the mean log ratio of its whole answer; None where every answer is one sequence."""
+    values: torch.Tensor | None = None
+    """What the value head says of it now, where there is one. Gradients flow through it then, and `logprobs` are those
+    of sampling."""
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """By stage, what it computed of the token."""
 
     @property
     def log_ratio(self) -> torch.Tensor:

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from trimtab.trainer.network.model_files import ModelFiles, UnsupportedModel
 from trimtab.trainer.network.spread import held_here, held_rows
 
 _META = torch.device("meta")
+VALUE_HEAD = "score.weight"
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,11 @@ class BlankModel:
     stored: frozenset[str]
 
     @classmethod
-    def of(cls, folder: Path) -> BlankModel:
-        """In float32: master weights are never kept in less. Raises UnsupportedModel."""
-        causal_lm = _on_meta(folder)
+    def of(cls, folder: Path, *, value_head: bool = False) -> BlankModel:
+        """In float32: master weights are never kept in less. With a value head in the place of the one for tokens where
+        that is asked for. Raises UnsupportedModel.
+        """
+        causal_lm = _on_meta(folder, value_head=value_head)
         computed: dict[str, torch.Tensor] = {}
         for name, module, attribute in _computed_buffers(causal_lm):
             value = torch.empty_like(getattr(module, attribute), device="cpu")
@@ -56,16 +65,22 @@ class BlankModel:
         for names, tensor in _by_tensor(model):
             if self.stored.isdisjoint(names):
                 continue
+            if VALUE_HEAD in names and not files.have(VALUE_HEAD):
+                held_here(tensor).zero_()
+                continue
             rows = held_rows(tensor) if tensor.shape else None
             files.read(_stored_names(model, names), held_here(tensor), shape=tensor.shape, rows=rows)
 
 
-def _on_meta(folder: Path) -> PreTrainedModel:
+def _on_meta(folder: Path, *, value_head: bool) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_not_quantised(config, folder)
+        kind = AutoModelForSequenceClassification if value_head else AutoModelForCausalLM
+        if value_head:
+            config.num_labels = 1
         with _META:
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32, attn_implementation="sdpa"
             )
     except OSError as error:

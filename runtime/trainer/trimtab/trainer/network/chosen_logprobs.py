@@ -23,10 +23,12 @@ _WHOLE = Truncation()
 
 
 class TokenScores(NamedTuple):
-    """Of each chosen token; entropies of the distributions they were chosen from where asked for."""
+    """Of each chosen token; entropies of the distributions they were chosen from where asked for, and values where a
+    network says those: then the logprobs are the ones of sampling."""
 
     logprobs: torch.Tensor
     entropies: torch.Tensor | None
+    values: torch.Tensor | None = None
 
 
 def chosen_logprobs(

@@ -36,6 +36,9 @@ class ModelFiles:
                     f"policies[].model.uri: {path} is not a whole safetensors file: {error}"
                 ) from None
 
+    def have(self, name: str) -> bool:
+        return name in self._files
+
     @torch.no_grad()
     def read(self, names: Iterable[str], into: torch.Tensor, *, shape: torch.Size, rows: range | None = None) -> None:
         """Fill `into` with the tensor that goes by one of these names and has this shape, or with some of its rows."""

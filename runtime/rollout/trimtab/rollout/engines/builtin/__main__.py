@@ -58,6 +58,7 @@ _GPU_PREFILL = 4096
 @click.option("--lora-rank", type=click.IntRange(min=1), help="Make room for adapters of this rank.")
 @click.option("--lora-alpha", type=float, help="Adapters are scaled by alpha/rank.")
 @click.option("--lora-targets", help="Projections that have them, with commas between, such as q_proj,v_proj.")
+@click.option("--value-head", is_flag=True, help="Say one number of each token by score.weight, and sample none.")
 @click.option("--weight-version", default="0", show_default=True)
 @click.option("--max-running-requests", type=int, default=BatchLimits.max_running, show_default=True)
 @click.option("--max-queued-requests", type=int, default=4096, show_default=True)
@@ -81,6 +82,7 @@ def main(
     lora_rank: int | None,
     lora_alpha: float | None,
     lora_targets: str | None,
+    value_head: bool,
     weight_version: str,
     max_running_requests: int,
     max_queued_requests: int,
@@ -94,8 +96,8 @@ def main(
     torch.set_num_threads(threads)
     types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
     adapters = _adapters(lora_rank, alpha=lora_alpha, targets=lora_targets)
-    model = EngineModel(model_path, device=device, dtype=types[dtype], adapters=adapters)
-    if device.startswith("cuda") and not disable_cuda_graph:
+    model = EngineModel(model_path, device=device, dtype=types[dtype], adapters=adapters, value_head=value_head)
+    if device.startswith("cuda") and not disable_cuda_graph and not value_head:
         _capture(model, most_rows=max_running_requests)
     limits = BatchLimits(
         max_running=max_running_requests,

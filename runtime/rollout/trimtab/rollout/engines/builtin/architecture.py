@@ -45,6 +45,8 @@ class Architecture:
     rotary_scale: float
     """Factor on sine and cosine: YaRN's attention temperature, else 1."""
     eos_ids: frozenset[int]
+    value_head: bool = False
+    """It says one number of each token, in place of probabilities of the next."""
 
 
 class _ModelConfig(BaseModel):
@@ -101,7 +103,7 @@ class _ModelConfig(BaseModel):
         return 128 if self.model_type == "qwen3" else self.hidden_size // self.num_attention_heads
 
 
-def read_architecture(folder: Path) -> Architecture:
+def read_architecture(folder: Path, *, value_head: bool = False) -> Architecture:
     """From `config.json` and, where there is one, `generation_config.json`."""
     config = _read_config(folder / "config.json")
     frequencies, scale = _rotary(config, folder)
@@ -125,6 +127,7 @@ def read_architecture(folder: Path) -> Architecture:
         rotary_frequencies=frequencies,
         rotary_scale=scale,
         eos_ids=_ids(config.eos_token_id) | _generation_eos(folder / "generation_config.json"),
+        value_head=value_head,
     )
 
 

@@ -31,6 +31,7 @@ from trimtab.rollout.engines.builtin.messages import (
 )
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
+from trimtab.rollout.engines.builtin.score_endpoint import ScoreEndpoint
 
 _SEED_BITS = 64
 _HEALTH_TIMEOUT_S = 20.0
@@ -40,8 +41,16 @@ class GenerateEndpoint:
     """Requests in, answers out; the scheduler does the work. Unseeded requests take their seed from `seeds`."""
 
     def __init__(
-        self, model: EngineModel, scheduler: Scheduler, *, codec: TextCodec | None, seeds: random.Random
+        self,
+        model: EngineModel,
+        scheduler: Scheduler,
+        scoring: ScoreEndpoint,
+        *,
+        codec: TextCodec | None,
+        seeds: random.Random,
     ) -> None:
+        """`scoring` answers those that ask for no token."""
+        self._scoring = scoring
         self._model = model
         self._scheduler = scheduler
         self._codec = codec
@@ -49,6 +58,8 @@ class GenerateEndpoint:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await parsed(request, GenerateRequest)
+        if body.scores:
+            return await self._scoring.logprobs(body)
         if body.stream:
             return await self._stream(request, body)
         started = time.monotonic()
@@ -87,7 +98,7 @@ class GenerateEndpoint:
         )
         try:
             answer = self._scheduler.on_model(lambda _: None)
-            if not self._scheduler.paused:
+            if not self._scheduler.paused and not self._model.architecture.value_head:
                 with contextlib.suppress(QueueFullError):
                     self._scheduler.submit(probe)
                     answer = probe.done
@@ -106,6 +117,8 @@ class GenerateEndpoint:
                 self._scheduler.withdraw(generation)
 
     def _generations(self, body: GenerateRequest) -> list[Generation]:
+        if self._model.architecture.value_head:
+            raise bad_request("the model has a value head in place of probabilities: ask /values")
         prompts = body.prompts()
         ids = [f"{body.rid}_{n}" if body.batched else body.rid for n in range(len(prompts))]
         if not isinstance(body.rid, str):

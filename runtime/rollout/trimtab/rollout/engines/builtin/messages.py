@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trimtab.rollout.engines.builtin.generation import SamplingParams
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError
@@ -28,6 +28,8 @@ class GenerateRequest(BaseModel):
     text: str | list[str] | None = None
     sampling_params: SamplingParams = SamplingParams()
     return_logprob: bool = False
+    logprob_start_len: int | None = None
+    """0 asks for the logprobs of the prompt's tokens, all but the first, with max_new_tokens 0 alone."""
     stream: bool = False
     """Every token as soon as it is there, as SGLang does with --incremental-streaming-output. For one prompt alone."""
 
@@ -43,7 +45,18 @@ class GenerateRequest(BaseModel):
             raise ValueError("a list of rid needs as many prompts")
         if self.stream and self.batched:
             raise ValueError("stream: give one prompt, or ask for whole answers")
+        if self.scores and (self.stream or not self.return_logprob or self.logprob_start_len != 0):
+            raise ValueError("max_new_tokens 0 needs return_logprob, logprob_start_len 0 and no stream")
+        if self.scores and self.sampling_params.temperature <= 0:
+            raise ValueError("sampling_params.temperature: no token has a logprob at temperature 0")
+        if not self.scores and self.logprob_start_len not in (None, -1):
+            raise ValueError("logprob_start_len: only with max_new_tokens 0")
         return self
+
+    @property
+    def scores(self) -> bool:
+        """Whether it asks for the logprobs of what it gives, and for no token."""
+        return self.sampling_params.max_new_tokens == 0
 
     @property
     def batched(self) -> bool:
@@ -57,6 +70,15 @@ class GenerateRequest(BaseModel):
             return self.text
         lists = [entry for entry in self.input_ids or () if isinstance(entry, list)]
         return lists or [[entry for entry in self.input_ids or () if isinstance(entry, int)]]
+
+
+class ValuesRequest(BaseModel):
+    """Token ids of one sequence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rid: str | None = None
+    input_ids: list[int] = Field(min_length=1)
 
 
 class PauseRequest(BaseModel):

@@ -27,14 +27,21 @@ class EngineModel:
     """
 
     def __init__(
-        self, path: Path, *, device: str, dtype: torch.dtype | None = None, adapters: AdapterShape | None = None
+        self,
+        path: Path,
+        *,
+        device: str,
+        dtype: torch.dtype | None = None,
+        adapters: AdapterShape | None = None,
+        value_head: bool = False,
     ) -> None:
-        """`adapters` is what it has room for, besides the model's own weights."""
+        """`adapters` is what it has room for, besides the model's own weights. With a `value_head` it says numbers of
+        tokens, and samples none."""
         self._adapters = adapters
         self._device = torch.device(device)
         # Few CPUs compute bf16 faster than float32, and those without its instructions take a hundred times as long.
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
-        self.architecture = read_architecture(path)
+        self.architecture = read_architecture(path, value_head=value_head)
         self._transformer = Transformer(self.architecture, device=self._device, dtype=self._dtype)
         self._weights = self._read(path)
         self._graphs: GraphedDecode | None = None
@@ -62,6 +69,15 @@ class EngineModel:
     def extend(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of every sequence in the pieces."""
         return self._transformer.extend(self._weights, pieces)
+
+    @torch.inference_mode()
+    def score(
+        self, pieces: Sequence[Piece], targets: Sequence[torch.Tensor], temperatures: Sequence[float]
+    ) -> list[list[float]]:
+        """Logprobs of the tokens that follow those of each piece, or what the value head says at each of them."""
+        if self.architecture.value_head:
+            return self._transformer.values(self._weights, pieces)
+        return self._transformer.logprobs(self._weights, pieces, targets, temperatures)
 
     @torch.inference_mode()
     def decode(self, arenas: Sequence[Arena[Any]], tokens: Sequence[int]) -> torch.Tensor:

@@ -16,6 +16,7 @@ from typing import Literal
 from trimtab.rollout.engines.builtin.batch import BatchLimits, ContinuousBatch
 from trimtab.rollout.engines.builtin.generation import Generation
 from trimtab.rollout.engines.builtin.model import EngineModel, Staged
+from trimtab.rollout.engines.builtin.scoring import Scoring, ScoringBatch
 from trimtab.rollout.engines.builtin.sparse_update import PlacedUpdate, WeightMismatchError
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -65,8 +66,9 @@ class Scheduler:
         """How long nothing was computed because weights were changed, the last time they were."""
         self._model = model
         self._batch = ContinuousBatch(model, limits)
+        self._scorings = ScoringBatch(model, max_tokens=limits.max_total_tokens, step_tokens=limits.prefill_tokens)
         self._max_held = max_held
-        self._inbox: queue.SimpleQueue[Generation | _Command] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Generation | Scoring | _Command] = queue.SimpleQueue()
         self._paused = False
         self._stopping = False
         # Guards what other threads change or must see together: how many requests are held, and why no more are taken.
@@ -89,14 +91,14 @@ class Scheduler:
 
     @property
     def load(self) -> Load:
-        running = self._batch.running
+        running = self._batch.running + self._scorings.running
         return Load(
             running=running,
             waiting=max(0, self._held - running),
             used_tokens=self._batch.used_tokens,
             kept_tokens=self._batch.kept_tokens,
             generated_tokens=self._batch.generated_tokens,
-            prompt_tokens=self._batch.prompt_tokens,
+            prompt_tokens=self._batch.prompt_tokens + self._scorings.scored_tokens,
             cached_tokens=self._batch.cached_tokens,
         )
 
@@ -113,7 +115,7 @@ class Scheduler:
             self._command(self._stop)
         self._thread.join(timeout_s)
 
-    def submit(self, generation: Generation) -> None:
+    def submit(self, generation: Generation | Scoring) -> None:
         """Queue it; its `done` is set when it has ended. Raises QueueFullError or EngineDeadError."""
         # From here on it cannot be cancelled, so that the model's thread never meets a future that is settled already.
         generation.done.set_running_or_notify_cancel()
@@ -134,7 +136,7 @@ class Scheduler:
         """Abort the requests with this id, or all of them."""
         return self._command(lambda: self._abort(lambda g: request_id is None or g.request_id == request_id))
 
-    def withdraw(self, generation: Generation) -> Future[None]:
+    def withdraw(self, generation: Generation | Scoring) -> Future[None]:
         """Abort this one alone, whatever other requests use its id: its client is gone."""
         return self._command(lambda: self._abort(lambda g: g is generation))
 
@@ -173,15 +175,23 @@ class Scheduler:
         reason = "it was stopped"
         try:
             while not self._stopping:
-                self._read_inbox(wait=self._paused or not self._batch.busy)
-                if self._batch.busy and not self._paused and not self._stopping:
+                self._read_inbox(wait=self._paused or not self._busy)
+                if self._paused or self._stopping:
+                    continue
+                if self._batch.busy:
                     for generation in self._batch.step(weight_version=self.weight_version):
                         self._answer(generation)
+                for scoring in self._scorings.step():
+                    self._answer(scoring)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             raise
         finally:
             self._die(reason)
+
+    @property
+    def _busy(self) -> bool:
+        return self._batch.busy or self._scorings.busy
 
     def _die(self, reason: str) -> None:
         """No request may be left waiting: none that is running or queued, and none that comes in the meantime."""
@@ -192,11 +202,11 @@ class Scheduler:
                 item = self._inbox.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(item, Generation):
-                self._batch.queue(item)
-            else:
+            if isinstance(item, _Command):
                 item.done.set_exception(self._death)
-        for generation in self._batch.end(lambda _: True):
+            else:
+                self._queue(item)
+        for generation in self._ended(lambda _: True):
             if self._stopping:
                 self._answer(generation)
             else:
@@ -211,12 +221,18 @@ class Scheduler:
             except queue.Empty:
                 return
             wait = False
-            if isinstance(item, Generation):
-                self._batch.queue(item)
-            else:
+            if isinstance(item, _Command):
                 _carry_out(item)
+            else:
+                self._queue(item)
 
-    def _answer(self, generation: Generation) -> None:
+    def _queue(self, request: Generation | Scoring) -> None:
+        if isinstance(request, Scoring):
+            self._scorings.queue(request)
+        else:
+            self._batch.queue(request)
+
+    def _answer(self, generation: Generation | Scoring) -> None:
         generation.weight_version = self.weight_version
         self._release()
         generation.done.set_result(None)
@@ -231,16 +247,21 @@ class Scheduler:
             self._abort(lambda _: True)
         elif mode == "retract":
             self._batch.retract()
+            self._scorings.restart()
 
     def _resume(self) -> None:
         self._paused = False
 
-    def _abort(self, chosen: Callable[[Generation], bool]) -> None:
-        for generation in self._batch.end(chosen):
+    def _abort(self, chosen: Callable[[Generation | Scoring], bool]) -> None:
+        for generation in self._ended(chosen):
             self._answer(generation)
 
+    def _ended(self, chosen: Callable[[Generation | Scoring], bool]) -> list[Generation | Scoring]:
+        """Requests that are taken out, wherever they are."""
+        return [*self._batch.end(chosen), *self._scorings.end(chosen)]
+
     def _flush(self) -> None:
-        if self._batch.busy:
+        if self._busy:
             raise EngineBusyError("the cache is not flushed while requests are held; abort or finish them first")
         self._batch.flush_prefixes()
 
@@ -256,6 +277,7 @@ class Scheduler:
         started = time.monotonic()
         change()
         self._batch.flush_prefixes()
+        self._scorings.restart()
         if weight_version is not None:
             self.weight_version = weight_version
         self.last_swap_s = time.monotonic() - started

@@ -16,6 +16,7 @@ from trimtab.rollout.engines.builtin.messages import error_response
 from trimtab.rollout.engines.builtin.model import EngineModel
 from trimtab.rollout.engines.builtin.openai_endpoints import OpenAIEndpoints
 from trimtab.rollout.engines.builtin.scheduler import Scheduler
+from trimtab.rollout.engines.builtin.score_endpoint import ScoreEndpoint
 
 _STOP_TIMEOUT_S = 5.0
 _MAX_BODY = 64 * 1024 * 1024
@@ -39,7 +40,8 @@ class EngineServer:
         self._model_path = model_path
         self._linger_s = linger_s
         codec = TextCodec.find(tokenizer_path or model_path)
-        self._generating = GenerateEndpoint(model, scheduler, codec=codec, seeds=seeds)
+        self._scoring = ScoreEndpoint(model, scheduler)
+        self._generating = GenerateEndpoint(model, scheduler, self._scoring, codec=codec, seeds=seeds)
         self._openai = OpenAIEndpoints(
             self._generating, codec=codec, served_model=str(model_path), max_length=model.architecture.max_length
         )
@@ -56,6 +58,7 @@ class EngineServer:
             [
                 web.post("/generate", self._generating.generate),
                 web.put("/generate", self._generating.generate),
+                web.post("/values", self._scoring.values),
                 web.get("/health_generate", self._generating.health_generate),
                 *self._controlling.routes(),
                 *self._openai.routes(),
@@ -109,7 +112,7 @@ class EngineServer:
         return {
             "model_path": str(self._model_path),
             "weight_version": self._scheduler.weight_version,
-            "is_generation": True,
+            "is_generation": not self._model.architecture.value_head,
             "max_model_len": self._model.architecture.max_length,
             "vocab_size": self._model.architecture.vocabulary,
         }

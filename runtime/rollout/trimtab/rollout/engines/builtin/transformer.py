@@ -18,6 +18,7 @@ from trimtab.rollout.engines.builtin.architecture import Architecture
 from trimtab.rollout.engines.builtin.kv_rows import Arena
 from trimtab.rollout.engines.builtin.weights import ServedWeights
 
+_LOGIT_ROWS = 128
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Layer, queries, keys and values of this pass (tokens, heads, head size), to the heads' outputs side by side."""
 
@@ -46,13 +47,61 @@ class Transformer:
     def extend(self, weights: ServedWeights, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of every sequence, piece by piece; their keys and values go into the caches."""
         ends: list[int] = []
-        positions: list[torch.Tensor] = []
         total = 0
         for piece in pieces:
             count, length = piece.tokens.shape
             ends.extend(range(total + length - 1, total + count * length, length))
-            positions.append(torch.arange(piece.start, piece.start + length).repeat(count))
             total += count * length
+        hidden = self._extended(weights, pieces)
+        return self._logits(weights, hidden[torch.tensor(ends, device=self._device)])
+
+    def logprobs(
+        self,
+        weights: ServedWeights,
+        pieces: Sequence[Piece],
+        targets: Sequence[torch.Tensor],
+        temperatures: Sequence[float],
+    ) -> list[list[float]]:
+        """Of the tokens that follow those of each piece, of one sequence each; the last of a sequence has none after
+        it. `targets` are those that follow the first of the piece, and all behind them.
+        """
+        hidden = self._norm(self._extended(weights, pieces), weights.norm)
+        told: list[list[float]] = []
+        first = 0
+        for piece, following, temperature in zip(pieces, targets, temperatures, strict=True):
+            rows = hidden[first : first + min(piece.tokens.numel(), len(following))]
+            first += piece.tokens.numel()
+            chosen = following[: len(rows)].to(self._device)
+            # In slices: the logits of many tokens over a whole vocabulary are larger than the model.
+            told.append(
+                [
+                    number
+                    for start in range(0, len(rows), _LOGIT_ROWS)
+                    for number in self._chosen(
+                        weights, rows[start : start + _LOGIT_ROWS], chosen[start : start + _LOGIT_ROWS], temperature
+                    )
+                ]
+            )
+        return told
+
+    def _chosen(
+        self, weights: ServedWeights, rows: torch.Tensor, chosen: torch.Tensor, temperature: float
+    ) -> list[float]:
+        scores = functional.linear(rows, weights.head).float() / temperature
+        picked = scores.gather(-1, chosen[:, None])[:, 0] - scores.logsumexp(dim=-1)
+        logprobs: list[float] = picked.tolist()
+        return logprobs
+
+    def values(self, weights: ServedWeights, pieces: Sequence[Piece]) -> list[list[float]]:
+        """What the value head says at each token of each piece."""
+        hidden = self._norm(self._extended(weights, pieces), weights.norm)
+        said = functional.linear(hidden.float(), weights.head.float())[:, 0]
+        return [part.tolist() for part in torch.split(said, [piece.tokens.numel() for piece in pieces])]
+
+    def _extended(self, weights: ServedWeights, pieces: Sequence[Piece]) -> torch.Tensor:
+        positions = [
+            torch.arange(piece.start, piece.start + piece.tokens.shape[1]).repeat(len(piece.tokens)) for piece in pieces
+        ]
         tokens = torch.cat([piece.tokens.flatten() for piece in pieces]).to(self._device)
 
         def attend(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -62,8 +111,7 @@ class Transformer:
                 outputs.append(_attend_piece(piece, piece.cache[layer], queries[part], keys[part], values[part]))
             return torch.cat(outputs)
 
-        hidden = self._layers(weights, tokens, torch.cat(positions).to(self._device), attend)
-        return self._logits(weights, hidden[torch.tensor(ends, device=self._device)])
+        return self._layers(weights, tokens, torch.cat(positions).to(self._device), attend)
 
     def decode(self, weights: ServedWeights, arenas: Sequence[Arena[Any]], tokens: Sequence[int]) -> torch.Tensor:
         """Logits after one more token on every row, whose keys and values go behind those the row has."""

@@ -17,6 +17,8 @@ from trimtab.rollout.engines.builtin.architecture import Architecture
 from trimtab.rollout.engines.builtin.low_rank import AdapterShape, LowRank
 from trimtab.rollout.engines.builtin.sparse_update import PlacedTensor, SparseTensor, WeightMismatchError
 
+_LM_HEAD = "lm_head.weight"
+_VALUE_HEAD = "score.weight"
 _DERIVED = "rotary_emb.inv_freq"
 """Old checkpoints store it; it follows from the configuration."""
 
@@ -70,7 +72,9 @@ class ServedWeights:
         self.embedding = self._vector("model.embed_tokens", architecture.vocabulary, architecture.hidden)
         self.layers = [self._layer(f"model.layers.{number}") for number in range(architecture.layers)]
         self.norm = self._vector("model.norm", architecture.hidden)
-        if architecture.tied:
+        if architecture.value_head:
+            self.head = self._vector("score", 1, architecture.hidden)
+        elif architecture.tied:
             self.head = self.named["lm_head.weight"] = self.embedding
         else:
             self.head = self._vector("lm_head", architecture.vocabulary, architecture.hidden)
@@ -87,11 +91,18 @@ class ServedWeights:
     ) -> ServedWeights:
         """A checkpoint's weights, once all its names and shapes are found to fit."""
         expected = cls(architecture, device=torch.device("meta"), dtype=dtype).named
-        tied = {"lm_head.weight", "model.embed_tokens.weight"} if architecture.tied else set()
-        _check_fits(folder, expected, tied=tied)
+        if architecture.value_head:
+            # A critic begins with a language model: its head is of no use, and expects nothing at first.
+            _check_fits(folder, expected, absent={_VALUE_HEAD}, unused={_LM_HEAD})
+        else:
+            tied = {_LM_HEAD, "model.embed_tokens.weight"} if architecture.tied else set()
+            _check_fits(folder, expected, tied=tied)
         weights = cls(architecture, device=device, dtype=dtype, adapters=adapters)
+        if architecture.value_head:
+            weights.head.zero_()
         for name, _, content in _stored(folder, with_content=True):
-            weights.named[name].copy_(content)
+            if name in weights.named:
+                weights.named[name].copy_(content)
         return weights
 
     def staged_adapters(self, folder: Path) -> dict[str, torch.Tensor]:
@@ -179,10 +190,19 @@ class ServedWeights:
         return Projection(matrix, bias, adapters)
 
 
-def _check_fits(folder: Path, expected: Mapping[str, torch.Tensor], *, tied: Set[str] = frozenset()) -> None:
-    """All names and shapes; of those that are `tied` one is enough."""
-    seen: set[str] = set()
+def _check_fits(
+    folder: Path,
+    expected: Mapping[str, torch.Tensor],
+    *,
+    tied: Set[str] = frozenset(),
+    absent: Set[str] = frozenset(),
+    unused: Set[str] = frozenset(),
+) -> None:
+    """All names and shapes. Of `tied` ones one is enough, `absent` ones may be so, and `unused` ones may be there."""
+    seen = set(absent)
     for name, shape, _ in _stored(folder, with_content=False):
+        if name in unused and name not in expected:
+            continue
         if name not in expected:
             raise WeightMismatchError(f"{folder} holds {name}, which the served model does not have")
         if shape != tuple(expected[name].shape):

@@ -1,0 +1,101 @@
+"""Asks stages about groups, as soon as all is there that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trimtab.api.job import RLJob
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
+from trimtab.dataflow.ledger.stage_books import Due
+from trimtab.dataflow.ledger.stage_graph import asks_with_prompt
+from trimtab.dataflow.ledger.staged_group import StagedGroup
+from trimtab.dataflow.prompts.order import PromptOrder
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.window import WindowedPublisher
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.stage import StageRow, StageTask
+
+_IDLE_S = 1.0
+_MAX_AT_ONCE = 256
+
+
+class StageIssuer:
+    """Nothing is recorded: what is not answered after a restart is asked again under the same id. The queue drops a
+    copy by that id, and if it is too late for that, the column it leads to comes second.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        job: RLJob,
+        prompts: PromptOrder,
+        books: Bookkeeper,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bus = bus
+        self._topology = topology
+        self._job = job
+        self._prompts = prompts
+        self._books = books
+        self._clock = clock
+
+    async def run(self) -> None:
+        async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
+            while True:
+                due = self._books.ledger.stages.due(_MAX_AT_ONCE)
+                for one in due:
+                    await self._publish(publisher, one)
+                await publisher.flush()
+                if not due:
+                    await self._books.stages_due(timeout_s=_IDLE_S)
+
+    async def _publish(self, publisher: WindowedPublisher, due: Due) -> None:
+        policy, group_id, stage = due
+        staged = self._books.ledger.stages.staged[policy].get(group_id)
+        if staged is None:
+            return  # it has failed while others were published
+        task = self._task(staged, stage)
+        # An answer that was refused does not count, and the question must not pass for one that was asked before.
+        again = staged.refused.get(stage, 0)
+        message_id = f"{task.task_id}.{again}" if again else task.task_id
+        await publisher.publish(self._topology.stage_subject(stage), encode(task), message_id=message_id)
+
+    def _task(self, staged: StagedGroup, stage: str) -> StageTask:
+        group = staged.group
+        return StageTask(
+            job=self._job.metadata.name,
+            stage=stage,
+            policy=group.policy,
+            group_id=group.group_id,
+            prompt_id=group.prompt_id,
+            label=group.label,
+            prompt=dict(self._prompt(group.group_id, stage)),
+            rows=tuple(
+                StageRow(sequence=row.sequence, trajectory_id=row.trajectory_id, reward=row.reward)
+                for row in staged.rows_for(stage)
+            ),
+            columns=staged.references(stage),
+            minimum_versions=self._minimum_versions(self._books.ledger, stage),
+            created_at=self._clock(),
+        )
+
+    def _prompt(self, group_id: str, stage: str) -> Mapping[str, Any]:
+        stages = self._books.ledger.stages
+        if not asks_with_prompt(stages.graph.stages[stage]):
+            return {}
+        place = stages.place_of(group_id)
+        if place is None:
+            raise LedgerError(f"the prompt of group {group_id} is not known: the job began without stages")
+        return self._prompts.at(place).content
+
+    def _minimum_versions(self, ledger: Ledger, stage: str) -> dict[str, int]:
+        """Of a policy that learns: what it says of rows may be as old as the rows may be."""
+        policy = ledger.stages.graph.stages[stage].policy
+        if policy is None or policy not in ledger.trainers:
+            return {}
+        return {policy: max(0, ledger.trainers[policy].trained_steps - self._job.spec.data.max_staleness)}
