@@ -9,6 +9,8 @@ from tests.support.fabric.wire_specimens import quarantined
 from tests.support.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
@@ -52,6 +54,28 @@ async def test_the_watch_survives_a_killed_server_and_nonsense(own_nats: Embedde
         await bucket.put(key, progress(2), deadline_s=60.0)
         await eventually(lambda: newest() == 2, timeout_s=20.0)
         assert [one.step for one in watch.policies["solver"].steps] == [0, 1, 2]
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_the_watch_makes_what_workers_of_tasks_and_stages_may_not(own_nats: EmbeddedNats) -> None:
+    topology = JobTopology("default", "staged", stages=("reference", "judge"))
+    async with await Bus.connect(own_nats.settings, name="test") as bus:
+        watching = asyncio.create_task(JobWatch(bus, topology, ["solver"], task_lease_s=7.0).run())
+        wanted = [
+            (topology.tasks.name, "rollout"),
+            *((topology.stage_tasks.name, f"stage-{s}") for s in topology.stages),
+        ]
+
+        async def made() -> bool:
+            assert not watching.done()
+            try:
+                found = [await api_call(bus, f"CONSUMER.INFO.{at}.{one}", deadline_s=10.0) for at, one in wanted]
+            except BusNotFound:
+                return False
+            return all(info["config"]["ack_wait"] == 7_000_000_000 for info in found)
+
+        await eventually(made, timeout_s=30.0)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
