@@ -46,7 +46,9 @@ class GenerateRequest(BaseModel):
         if self.stream and self.batched:
             raise ValueError("stream: give one prompt, or ask for whole answers")
         if self.scores and (self.stream or not self.return_logprob or self.logprob_start_len != 0):
-            raise ValueError("max_new_tokens 0 needs return_logprob, logprob_start_len 0 and no stream")
+            raise ValueError(
+                "sampling_params.max_new_tokens: 0 needs return_logprob, logprob_start_len 0 and no stream"
+            )
         if self.scores and self.sampling_params.temperature <= 0:
             raise ValueError("sampling_params.temperature: no token has a logprob at temperature 0")
         if not self.scores and self.logprob_start_len not in (None, -1):
