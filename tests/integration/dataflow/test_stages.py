@@ -140,6 +140,7 @@ async def waiting(sim: Simulation) -> int:
     return int(state["messages"])
 
 
+@pytest.mark.slow
 async def test_nothing_is_mixed_up_while_the_dataflow_and_stage_workers_die(
     nats_settings: NatsSettings, tmp_path: Path
 ) -> None:

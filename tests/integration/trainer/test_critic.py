@@ -93,6 +93,7 @@ def expecting(learner: Learner, given: list[Row]) -> list[Row]:
     return told
 
 
+@pytest.mark.slow
 def test_it_learns_the_returns_of_its_rows(model: Path) -> None:
     learner = critic(model)
     given = rows(SAMPLES, seed=0)
