@@ -14,22 +14,13 @@ import numpy as np
 from msgspec import Meta
 
 from trimtab.fabric.wire import arrays
-from trimtab.fabric.wire.errors import (
-    DepthError,
-    InvalidFieldError,
-    MalformedError,
-    OversizeError,
-    TruncatedError,
-    VersionError,
-)
-from trimtab.fabric.wire.header import MAX_HEADER_BYTES, MESSAGE_ID
-from trimtab.fabric.wire.message import Message, as_invalid_field
+from trimtab.fabric.wire.errors import InvalidFieldError
+from trimtab.fabric.wire.header import MESSAGE_ID, read_header
+from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.stage import MAX_ROWS
 from trimtab.fabric.wire.values import Count, Finite, Name, RunId, Slug, Text, Token, UnixSeconds, Version
 
 COLUMN = "Trimtab-Column"
-_VERSION = 1
-_STARTS_WITH_VERSION = f"[{_VERSION},"
 _FLOAT32 = np.dtype("<f4")
 _MAX_VALUES = 1 << 26
 
@@ -165,23 +156,7 @@ def column_headers(header: ColumnHeader) -> dict[str, str]:
 
 def parse_column_headers(received: Mapping[str, str]) -> ColumnHeader:
     """Raises a WireError for anything that `column_headers` would not have written."""
-    try:
-        message_id = received[MESSAGE_ID]
-        text = received[COLUMN]
-    except KeyError as missing:
-        raise TruncatedError("header is missing", field=str(missing.args[0])) from None
-    if len(text) > MAX_HEADER_BYTES:
-        raise OversizeError(f"{len(text)} characters, at most {MAX_HEADER_BYTES} are accepted", field=COLUMN)
-    if not text.startswith(_STARTS_WITH_VERSION):
-        raise VersionError(f"expected header version {_VERSION}, got {text[:8]!r}", field=COLUMN)
-    try:
-        header = _decode(text)
-    except msgspec.ValidationError as error:
-        raise as_invalid_field(error, root=COLUMN) from None
-    except RecursionError:
-        raise DepthError("nested too deeply", field=COLUMN) from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(str(error), field=COLUMN) from None
+    message_id, header = read_header(received, COLUMN, _decode)
     if message_id != f"{header.group_id}.{header.stage}.{header.run}":
         raise InvalidFieldError("not that of the group, the stage and the run", field=MESSAGE_ID)
     return header

@@ -8,8 +8,8 @@ headers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -55,6 +55,7 @@ MAX_HEADER_BYTES = 60_000
 _VERSION = 1
 _STARTS_WITH_VERSION = f"[{_VERSION},"
 
+H = TypeVar("H")
 Size = Annotated[int, Meta(ge=1, le=65536)]
 
 
@@ -180,24 +181,29 @@ def headers(trajectory: Trajectory) -> dict[str, str]:
 
 def parse_headers(received: Mapping[str, str]) -> tuple[str, TrajectoryHeader]:
     """The trajectory id and the header. Raises a WireError for anything that `headers` would not have written."""
-    try:
-        message_id = received[MESSAGE_ID]
-        text = received[TRAJECTORY]
-    except KeyError as missing:
-        raise TruncatedError("header is missing", field=str(missing.args[0])) from None
-    if len(text) > MAX_HEADER_BYTES:
-        raise OversizeError(f"{len(text)} characters, at most {MAX_HEADER_BYTES} are accepted", field=TRAJECTORY)
-    if not text.startswith(_STARTS_WITH_VERSION):
-        raise VersionError(f"expected header version {_VERSION}, got {text[:8]!r}", field=TRAJECTORY)
-    try:
-        header = _decode(text)
-    except msgspec.ValidationError as error:
-        raise as_invalid_field(error, root=TRAJECTORY) from None
-    except RecursionError:
-        raise DepthError("nested too deeply", field=TRAJECTORY) from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(str(error), field=TRAJECTORY) from None
+    message_id, header = read_header(received, TRAJECTORY, _decode)
     trajectory_id, _, run = message_id.rpartition(".")
     if run != header.run or not run or not is_token(trajectory_id):
         raise InvalidFieldError("expected the row's id and its run, with a dot between them", field=MESSAGE_ID)
     return trajectory_id, header
+
+
+def read_header(received: Mapping[str, str], name: str, decode: Callable[[str], H]) -> tuple[str, H]:
+    """The id of a message, and what its header of this name says: a JSON array that begins with its version."""
+    try:
+        message_id = received[MESSAGE_ID]
+        text = received[name]
+    except KeyError as missing:
+        raise TruncatedError("header is missing", field=str(missing.args[0])) from None
+    if len(text) > MAX_HEADER_BYTES:
+        raise OversizeError(f"{len(text)} characters, at most {MAX_HEADER_BYTES} are accepted", field=name)
+    if not text.startswith(_STARTS_WITH_VERSION):
+        raise VersionError(f"expected header version {_VERSION}, got {text[:8]!r}", field=name)
+    try:
+        return message_id, decode(text)
+    except msgspec.ValidationError as error:
+        raise as_invalid_field(error, root=name) from None
+    except RecursionError:
+        raise DepthError("nested too deeply", field=name) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise MalformedError(str(error), field=name) from None

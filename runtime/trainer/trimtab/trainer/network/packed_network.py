@@ -20,7 +20,6 @@ from trimtab.trainer.batch import PackedBatch
 from trimtab.trainer.network.adapters import attach
 from trimtab.trainer.network.attention import IMPLEMENTATION, Packing
 from trimtab.trainer.network.blank_model import BlankModel
-from trimtab.trainer.network.chosen_logprobs import TokenScores
 from trimtab.trainer.network.model_files import ModelFiles, UnsupportedModel
 
 CPU = torch.device("cpu")
@@ -42,7 +41,9 @@ class Placement:
 
 
 class PackedNetwork(nn.Module):
-    """`causal_lm` keeps its own names: they are those of checkpoints and published weights."""
+    """Gives TokenScores of a PackedBatch. `causal_lm` keeps its own names: they are those of checkpoints and published
+    weights.
+    """
 
     def __init__(self, causal_lm: PreTrainedModel) -> None:
         super().__init__()
@@ -76,9 +77,6 @@ class PackedNetwork(nn.Module):
     @property
     def layers(self) -> nn.ModuleList:
         return cast(nn.ModuleList, self.causal_lm.base_model.layers)
-
-    def forward(self, batch: PackedBatch) -> TokenScores:
-        raise NotImplementedError
 
     def hidden(self, batch: PackedBatch) -> torch.Tensor:
         """The states that the model has before each trained token."""

@@ -7,12 +7,11 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.answers import (
+from trimtab.rollout.engines.builtin.generate_response import (
     NO_MORE,
     ComingTokens,
     StreamedParts,
@@ -30,6 +29,7 @@ from trimtab.rollout.engines.builtin.messages import (
     unavailable,
 )
 from trimtab.rollout.engines.builtin.model import EngineModel
+from trimtab.rollout.engines.builtin.queued import ended, withdraw
 from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
 from trimtab.rollout.engines.builtin.score_endpoint import ScoreEndpoint
 
@@ -71,21 +71,7 @@ class GenerateEndpoint:
     async def finished(self, body: GenerateRequest) -> list[Generation]:
         """One generation per prompt, at its end. Raises the answer to give where there is none."""
         generations = self._generations(body)
-        submitted: list[Generation] = []
-        try:
-            for generation in generations:
-                self._scheduler.submit(generation)
-                submitted.append(generation)
-            for generation in generations:
-                await asyncio.wrap_future(generation.done)
-        except QueueFullError as full:
-            self._withdraw(submitted)
-            raise too_many_requests(str(full)) from None
-        except EngineDeadError as dead:
-            raise unavailable(str(dead)) from None
-        except asyncio.CancelledError:
-            self._withdraw(submitted)  # the client is gone
-            raise
+        await ended(self._scheduler, generations)
         return generations
 
     async def health_generate(self, request: web.Request) -> web.Response:
@@ -107,33 +93,25 @@ class GenerateEndpoint:
         except EngineDeadError as dead:
             return error_response(503, str(dead))
         except TimeoutError:
-            self._withdraw([probe])
+            withdraw(self._scheduler, [probe])
             return error_response(503, f"no token within {_HEALTH_TIMEOUT_S:.0f} s")
         return web.Response()
-
-    def _withdraw(self, generations: Sequence[Generation]) -> None:
-        with contextlib.suppress(EngineDeadError):
-            for generation in generations:
-                self._scheduler.withdraw(generation)
 
     def _generations(self, body: GenerateRequest) -> list[Generation]:
         if self._model.architecture.value_head:
             raise bad_request("the model has a value head in place of probabilities: ask /values")
         prompts = body.prompts()
-        ids = [f"{body.rid}_{n}" if body.batched else body.rid for n in range(len(prompts))]
-        if not isinstance(body.rid, str):
-            ids = list(body.rid or (uuid.uuid4().hex for _ in prompts))
         params = body.sampling_params
         stop = StopStrings(self._text_codec("stop"), params.stop) if params.stop else None
         return [
             Generation(
-                request_id=str(request_id),
+                request_id=request_id,
                 input_ids=self._checked(prompt, params),
                 params=params,
                 seed=self._seeds.getrandbits(_SEED_BITS) if params.sampling_seed is None else params.sampling_seed,
                 stop_strings=stop,
             )
-            for request_id, prompt in zip(ids, prompts, strict=True)
+            for request_id, prompt in zip(body.request_ids(), prompts, strict=True)
         ]
 
     def _text_codec(self, field: str) -> TextCodec:
@@ -183,7 +161,7 @@ class GenerateEndpoint:
             await response.write_eof()
         finally:
             if not generation.done.done():
-                self._withdraw([generation])  # the client is gone
+                withdraw(self._scheduler, [generation])  # the client is gone
         return response
 
     def _answer(self, generation: Generation, *, with_logprobs: bool, latency_s: float) -> dict[str, Any]:

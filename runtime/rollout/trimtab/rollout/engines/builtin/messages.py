@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -54,6 +55,13 @@ class GenerateRequest(BaseModel):
         if not self.scores and self.logprob_start_len not in (None, -1):
             raise ValueError("logprob_start_len: only with max_new_tokens 0")
         return self
+
+    def request_ids(self) -> list[str]:
+        """Of each prompt: those that the client gave, or new ones."""
+        prompts = self.prompts()
+        if isinstance(self.rid, str):
+            return [f"{self.rid}_{n}" if self.batched else self.rid for n in range(len(prompts))]
+        return self.rid or [uuid.uuid4().hex for _ in prompts]
 
     @property
     def scores(self) -> bool:

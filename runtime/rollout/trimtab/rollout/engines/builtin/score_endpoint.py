@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
-from trimtab.rollout.engines.builtin.messages import (
-    GenerateRequest,
-    ValuesRequest,
-    bad_request,
-    parsed,
-    too_many_requests,
-    unavailable,
-)
+from trimtab.rollout.engines.builtin.messages import GenerateRequest, ValuesRequest, bad_request, parsed
 from trimtab.rollout.engines.builtin.model import EngineModel
-from trimtab.rollout.engines.builtin.scheduler import EngineDeadError, QueueFullError, Scheduler
+from trimtab.rollout.engines.builtin.queued import ended
+from trimtab.rollout.engines.builtin.scheduler import Scheduler
 from trimtab.rollout.engines.builtin.scoring import Scoring
 
 
@@ -38,19 +29,16 @@ class ScoreEndpoint:
         prompts = [prompt for prompt in body.prompts() if isinstance(prompt, list)]
         if body.text is not None:
             raise bad_request("text: give input_ids, whose logprobs these are to be")
-        ids = [f"{body.rid}_{n}" if body.batched else body.rid for n in range(len(prompts))]
-        if not isinstance(body.rid, str):
-            ids = list(body.rid or (uuid.uuid4().hex for _ in prompts))
         started = time.monotonic()
         scorings = [
             Scoring(
-                request_id=str(request_id),
+                request_id=request_id,
                 input_ids=self._checked(prompt),
                 temperature=body.sampling_params.temperature,
             )
-            for request_id, prompt in zip(ids, prompts, strict=True)
+            for request_id, prompt in zip(body.request_ids(), prompts, strict=True)
         ]
-        await self._finished(scorings)
+        await ended(self._scheduler, scorings)
         took = time.monotonic() - started
         answers = [_logprobs_answer(scoring, latency_s=took) for scoring in scorings]
         return web.json_response(answers if body.batched else answers[0])
@@ -62,31 +50,9 @@ class ScoreEndpoint:
             raise bad_request("the engine serves no value head: start it with --value-head")
         scoring = Scoring(request_id=body.rid or uuid.uuid4().hex, input_ids=self._checked(body.input_ids))
         started = time.monotonic()
-        await self._finished([scoring])
+        await ended(self._scheduler, [scoring])
         meta = _meta(scoring, tokens=len(scoring.numbers), latency_s=time.monotonic() - started)
         return web.json_response({"values": scoring.numbers, "meta_info": meta})
-
-    async def _finished(self, scorings: Sequence[Scoring]) -> None:
-        submitted: list[Scoring] = []
-        try:
-            for scoring in scorings:
-                self._scheduler.submit(scoring)
-                submitted.append(scoring)
-            for scoring in scorings:
-                await asyncio.wrap_future(scoring.done)
-        except QueueFullError as full:
-            self._withdraw(submitted)
-            raise too_many_requests(str(full)) from None
-        except EngineDeadError as dead:
-            raise unavailable(str(dead)) from None
-        except asyncio.CancelledError:
-            self._withdraw(submitted)  # the client is gone
-            raise
-
-    def _withdraw(self, scorings: Sequence[Scoring]) -> None:
-        with contextlib.suppress(EngineDeadError):
-            for scoring in scorings:
-                self._scheduler.withdraw(scoring)
 
     def _checked(self, tokens: list[int]) -> list[int]:
         shape = self._model.architecture
