@@ -1,5 +1,6 @@
-"""What stages cost: rows with a column that a stage adds to them, from publish to the rank, beside TransferQueue with
-the same rows and columns in the same run.
+"""What stages cost and what they gain: rows with a column that a stage adds to them, from publish to the rank, beside
+TransferQueue with the same rows and columns in the same run; and the trainer's step with a reference in its memory and
+as a stage, and with groups as they come.
 
 `python -m benchmarks.stages` starts nats-server, the dataflow pod, processes of workers, of a stage and of a rank, and
 Ray.
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.report import Bar, logs_to_stderr, note, paired_share, report
+from benchmarks.training.stage_steps import measure_on_cpu
 from benchmarks.trajectories import ranks
 from benchmarks.trajectories.broker import MonitoredNats
 from benchmarks.trajectories.columns import ColumnResult, measure_columns
@@ -27,6 +29,7 @@ SIZES = (
     Size(name="32KiB", payload_bytes=32 << 10, batch_size=256, steps=8),
 )
 _TIMES_TRANSFERQUEUE = 1.0
+_TRAINER_THREADS = 1
 
 
 def column_bars(results: Sequence[ColumnResult]) -> dict[str, Bar]:
@@ -55,6 +58,7 @@ def measured_columns() -> list[ColumnResult]:
 
 def main() -> None:
     logs_to_stderr()
+    steps, step_bars = measure_on_cpu(threads=_TRAINER_THREADS)
     columns = measured_columns()
     report(
         "stages",
@@ -62,8 +66,9 @@ def main() -> None:
             "cores": os.cpu_count(),
             "transferqueue": VERSION,
             "columns": {result.size.name: result.figures() for result in columns},
+            **steps,
         },
-        column_bars(columns),
+        {**column_bars(columns), **step_bars},
     )
 
 

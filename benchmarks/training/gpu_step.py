@@ -27,7 +27,7 @@ from trimtab.trainer.network.gpu_attention import attend, rounded_up
 
 _PEAK_FLOPS = 989e12
 _STEP_TOKENS = 131_072
-_PACK_TOKENS = 36_864
+PACK_TOKENS = 36_864
 _LONGEST = 16_384
 _WARM_UP_STEPS = 3
 _STEPS = 8
@@ -37,7 +37,7 @@ _POLICY = {
     "model": {"uri": "model"},
     "algorithm": {"name": "dapo", "optimizer": {"learningRate": 1e-6}},
     "sampling": {"maxTokens": _LONGEST},
-    "trainer": {"dtype": "bfloat16", "microBatchTokens": _PACK_TOKENS, "gradientCheckpointing": False},
+    "trainer": {"dtype": "bfloat16", "microBatchTokens": PACK_TOKENS, "gradientCheckpointing": False},
 }
 
 

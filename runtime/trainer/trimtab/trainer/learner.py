@@ -118,7 +118,6 @@ class Learner:
         self._held: list[Row] = []
         self._begun: dict[int, torch.Tensor] = {}
         """Of rows that are held, by key, what the policy said before the first update."""
-        self._waiting: list[Share] = []
         self._seen = 0
         self._skipped_in_a_row = 0
 
@@ -131,33 +130,25 @@ class Learner:
     def accumulate(self, rows: Sequence[Row]) -> None:
         """Rows of the step that is under way: whole groups of all of it, or of a portion while others do not exist yet.
 
-        Where something has to be decided over the whole step first they are only looked at, and kept.
+        Where something has to be decided over the whole step first they are only looked at, and kept: the second pass
+        has only the gradient left to do, and packs them anew, as portions make small packs.
         """
         self._seen += len(rows)
         if self._witness is not None:
             self._witness.notice(rows)
-        algorithm = self._policy.algorithm
-        if algorithm.updates_per_batch > 1:
-            # Which update a row belongs to is known when all are there; what the policy says to it, now.
-            if self._remembers:
-                self._remember(rows)
-            self._held += rows
+        if not self._keeps:
+            self._backward(self._packed(rows))
             return
-        share = self._packed(rows)
-        if self._objective.looks_at_the_step_first:
-            # While others of its portions are still sampled: the second pass has only the gradient left to do.
-            share = self._looked_at(share)
-        if self._objective.looks_at_the_step_first or algorithm.normalize_batch_advantages:
-            self._waiting.append(share)
-        else:
-            self._backward(share)
+        if self._remembers:
+            self._remember(rows)
+        self._held += rows
 
     def update(self, totals: StepTotals) -> StepOutcome:
         """The step's update or updates, from all its rows."""
         self._check_seen(totals)
         algorithm = self._policy.algorithm
-        updates, self._waiting = [self._waiting], []
-        if algorithm.updates_per_batch > 1:
+        updates: list[list[Share]] = [[]]
+        if self._keeps:
             held, self._held = self._held, []
             updates = [[self._packed(rows)] for rows in dealt(held, algorithm.updates_per_batch)]
             self._begun = {}
@@ -213,8 +204,16 @@ class Learner:
         return pack(rows, device=self._device, columns=self._objective.columns)
 
     @property
+    def _keeps(self) -> bool:
+        """What a row does to the gradient is known when all rows of the step are there."""
+        algorithm, looks = self._policy.algorithm, self._objective.looks_at_the_step_first
+        return looks or algorithm.normalize_batch_advantages or algorithm.updates_per_batch > 1
+
+    @property
     def _remembers(self) -> bool:
-        return self._policy.algorithm.updates_per_batch > 1 and self._objective.remembers_the_beginning
+        if self._policy.algorithm.updates_per_batch > 1:
+            return self._objective.remembers_the_beginning
+        return self._objective.looks_at_the_step_first
 
     def _remember(self, rows: Sequence[Row]) -> None:
         packed = self._micro_batches(rows)
