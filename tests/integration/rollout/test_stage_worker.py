@@ -71,6 +71,29 @@ async def test_a_group_gets_one_column_with_what_was_said_of_each_row(job: Stage
     assert first.mask.tolist() == [False, False, True, True]
 
 
+async def test_a_worker_says_how_much_of_it_is_in_use(job: StagedJob) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Waits(Says):
+        async def compute(self, rows: Sequence[Shown], context: StageContext) -> Any:
+            begun.set()
+            await go_on.wait()
+            return await super().compute(rows, context)
+
+    await job.add(row("g", 0, answer="4"))
+    worker = job.worker(Waits([1.0]))
+    async with computing(worker):
+        await asyncio.wait_for(begun.wait(), timeout=30.0)
+        worker.occupancy.since_last()
+        await asyncio.sleep(0.05)
+        assert worker.occupancy.since_last() == pytest.approx(1.0)
+        go_on.set()
+        await eventually(job.settled, timeout_s=30.0)
+        worker.occupancy.since_last()
+        await asyncio.sleep(0.05)
+        assert worker.occupancy.since_last() == 0.0
+
+
 @pytest.mark.parametrize(
     ("computes", "said", "field", "told"),
     [

@@ -195,7 +195,9 @@ class StagedJob:
             wall_clock=lambda: 7.0,
             timings=QUICK,
         )
-        return StageWorker(used, self.topology, server, ceiling=2, lease_s=600.0, grace_s=grace_s, timings=QUICK)
+        return StageWorker(
+            used, self.topology, server, ceiling=2, lease_s=600.0, grace_s=grace_s, clock=time.monotonic, timings=QUICK
+        )
 
 
 @asynccontextmanager

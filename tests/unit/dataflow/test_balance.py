@@ -203,4 +203,22 @@ def test_a_report_has_a_line_for_each_stage_that_its_rows_go_through() -> None:
         StageLoad(stage="reference", waiting=1, done=1, failed=1),
         StageLoad(stage="grade", waiting=1, done=1, failed=0),
     )
+    assert report.staged == 2 * GROUP, "t1 and t3: of the others one is done and one was given up"
     assert decode(encode(report), type(report)) == report
+
+
+def test_pods_of_stages_alone_are_told_apart_from_those_that_bring_samples() -> None:
+    own = {"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}, "pool": "scorers"}
+    of = job(pools=[{"name": "local"}, {"name": "scorers", "rollouts": False}], stages=[own])
+    feed, mark = trained(1, wait_s=1.0)
+    report = balance_report(
+        feed.ledger,
+        of,
+        policy="solver",
+        since=mark,
+        until=Mark.of(feed.ledger, "solver", now=40.0),
+        members=[member("pod-0"), member("s-0", version=None, pool="scorers")],
+        ready_s={"pod-0": 30.0, "s-0": 15.0},
+    )
+    assert [one.member_id for one in report.instances] == ["pod-0"]
+    assert [(one.member_id, one.pool, one.availability) for one in report.stage_pods] == [("s-0", "scorers", 0.5)]

@@ -16,12 +16,13 @@ from trimtab.operator.autoscale.recommendation import (
     missing_evidence,
     pool_weights,
     recommend,
+    stages_behind,
 )
 from trimtab.operator.autoscale.record import ScaleEvent
 from trimtab.operator.conditions import Statement
 
 # Rails that wait for time to pass are tried again as often as HPA tries.
-_REQUEUE_S = 15.0
+REQUEUE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ def settle(
         config=config,
         history=history,
         no_shrink=unknown,
+        no_growth=stages_behind(reports),
         now=now,
     )
     after = decided(history, config=config, fleet=fleet, wanted=kept.wanted, targets=kept.targets, now=now)
@@ -95,6 +97,6 @@ def _plausible(targets: Targets, *, fleet: Fleet) -> dict[str, int]:
 
 def _requeue_at(kept: Bounded, reports: LatestReports, *, config: Autoscaling, now: float) -> float | None:
     if kept.wanted != kept.targets:
-        return now + _REQUEUE_S
+        return now + REQUEUE_S
     stale = [report.at + config.report_timeout_seconds + 1 for report in reports.values() if report is not None]
     return min((at for at in stale if at > now), default=None)

@@ -1,6 +1,6 @@
 """What the rails leave of a recommendation, from a formula or from a language model.
 
-In this order: bounds, missing evidence, pauses, stabilisation, cool-down, rate limits. The bounds are what a person
+In this order: bounds, evidence, pauses, stabilisation, cool-down, rate limits. The bounds are what a person
 asked for, so a fleet outside them is brought back at once, whatever the other rails say.
 """
 
@@ -42,6 +42,7 @@ class _Scene:
     config: Autoscaling
     history: History
     no_shrink: Limit | None
+    no_growth: Limit | None
     now: float
 
 
@@ -56,12 +57,15 @@ def bounded(
     config: Autoscaling,
     history: History,
     no_shrink: Limit | None,
+    no_growth: Limit | None = None,
     now: float,
 ) -> Bounded:
-    """`no_shrink` says why the evidence does not do for shrinking; None when it does."""
+    """`no_shrink` says why the evidence does not do for shrinking; None when it does. `no_growth` says why a larger
+    fleet would bring nothing."""
     scene = _Scene(
         base=_brought_in(fleet.sizes, fleet, weights, config),
-        fleet=fleet, weights=weights, config=config, history=history, no_shrink=no_shrink, now=now,
+        fleet=fleet, weights=weights, config=config, history=history, no_shrink=no_shrink,
+        no_growth=no_growth, now=now,
     )  # fmt: skip
     wanted = _brought_in(recommended, fleet, weights, config)
     limits = [_bound_met(recommended, wanted, config)]
@@ -107,9 +111,11 @@ def _bound_met(recommended: Targets, wanted: Targets, config: Autoscaling) -> Li
 
 
 def _evidence(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int], Limit | None]:
-    if scene.no_shrink is None or not _falls(targets, scene.base):
-        return targets, None
-    return _no_lower(targets, scene.base), scene.no_shrink
+    if scene.no_shrink is not None and _falls(targets, scene.base):
+        return _no_lower(targets, scene.base), scene.no_shrink
+    if scene.no_growth is not None and _rises(targets, scene.base):
+        return _no_higher(targets, scene.base), scene.no_growth
+    return targets, None
 
 
 def _pauses(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int], Limit | None]:

@@ -82,6 +82,8 @@ class History:
     cooldown_until: float = 0.0
     decisions: tuple[PastDecision, ...] = ()
     """Newest first. One that says what the one before said is not among them."""
+    stages: History | None = None
+    """Of the pools that serve stages alone, which are decided about by themselves."""
 
     @property
     def last_change(self) -> float | None:

@@ -17,6 +17,9 @@ from trimtab.operator.autoscale.trim import trim
 from trimtab.operator.autoscale.windows import usual_speeds
 from trimtab.operator.conditions import moment
 
+_STAGED = 0.5
+"""Share of the samples under way that wait for stages, above which rollouts are not what a trainer lacks."""
+
 LatestReports = Mapping[str, BalanceReport | None]
 """The latest of every policy that still learns; None for one that has none yet."""
 
@@ -62,6 +65,18 @@ def missing_evidence(reports: LatestReports, *, config: Autoscaling, now: float)
                 # The moment and not the age: what changes every second would be written every second.
                 message=f"the last balance report of {policy} came at {moment(report.at):%H:%M:%S} UTC, "
                 f"more than reportTimeoutSeconds {config.report_timeout_seconds} ago",
+            )
+    return None
+
+
+def stages_behind(reports: LatestReports) -> Limit | None:
+    """Why nothing of the fleet need grow: samples wait for stages, and more of them would wait there too."""
+    for policy, report in sorted(reports.items()):
+        if report is not None and report.room and report.staged > _STAGED * report.room:
+            return Limit(
+                reason="StagesBehind",
+                message=f"{report.staged} samples of {policy} wait for stages, of {report.room} that may be under way:"
+                " more rollouts would wait there too",
             )
     return None
 

@@ -14,7 +14,7 @@ from trimtab.operator.autoscale.recommendation import LatestReports, Recommendat
 from trimtab.operator.conditions import Statement, moment
 from trimtab.operator.event_reasons import RESCALED, SCALED_BY_HAND
 
-_MAX_MESSAGE = 2048
+MAX_MESSAGE = 2048
 _MAX_REASON = 128
 _SIZE_LIMITS = frozenset(
     ("TooManyReplicas", "TooFewReplicas", "ScaleUpLimit", "ScaleDownLimit", "ScaleUpPaused", "ScaleDownPaused")
@@ -46,7 +46,7 @@ def status(
         recommended=sum(recommendation.targets.values()),
         bounded=sum(kept.targets.values()),
         reason=recommendation.reason[:_MAX_REASON],
-        message=explained(recommendation, kept.limits, dry=config.mode == "DryRun")[:_MAX_MESSAGE],
+        message=explained(recommendation, kept.limits, dry=config.mode == "DryRun")[:MAX_MESSAGE],
         maintainer=recommendation.maintainer,
         waiting_fraction=max((report.wait_fraction for report in known), default=None),
         pools=tuple(

@@ -48,7 +48,7 @@ def own_replicas(job: RLJob, pool: JobPool, present: RolloutPool | None) -> int:
     if present is None:
         return pool.replicas
     asked = str(pool.replicas)
-    if job.spec.autoscaling.mode == "Auto" and pool.rollouts:
+    if job.spec.autoscaling.mode == "Auto" and (pool.rollouts or pool.max_replicas is not None):
         size = present.spec.replicas
     elif present.metadata.annotations.get(labels.APPLIED_REPLICAS, asked) == asked:
         size = uncovered_replicas(present)

@@ -9,6 +9,7 @@ from trimtab.api import labels
 from trimtab.api.autoscaling import Agent, AutoscalingStatus
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
+from trimtab.api.placement import stages_of
 from trimtab.api.pool import RolloutPool
 from trimtab.operator.autoscale.agent.case import Case, ReportHistory, Troubles
 from trimtab.operator.autoscale.agent.proposal import AgentReply
@@ -16,7 +17,8 @@ from trimtab.operator.autoscale.decide import Decision, decide, settle, watch
 from trimtab.operator.autoscale.fleet import Fleet, Pool
 from trimtab.operator.autoscale.history import History, restored
 from trimtab.operator.autoscale.recommendation import LatestReports, missing_evidence, recommend
-from trimtab.operator.autoscale.record import ScaleEvent, not_scaling
+from trimtab.operator.autoscale.record import MAX_MESSAGE, ScaleEvent, not_scaling
+from trimtab.operator.autoscale.stage_pools import StageDecision, decide_stages
 from trimtab.operator.conditions import find, updated
 from trimtab.operator.plan.actions import Action, DeletePool, PutPool, PutTrainer
 from trimtab.operator.plan.children import made_by
@@ -57,14 +59,13 @@ def with_scaling(
         return ScaledPlan(plan=plan, history=history)
     known = history if history is not None else _remembered(job, observed.pools, now=now)
     # What is lost is no capacity, and takes nothing from what the job may cost.
-    # Pools of stages alone bring no samples, so no waiting trainer says how many of their pods are needed.
-    there = [pool for pool in _in_order(observed.pools) if pool.spec.rollouts and not is_lost(pool, now=now)]
-    fleet = Fleet(pools=tuple(_pool(job, pool) for pool in there))
+    there = [pool for pool in _in_order(observed.pools) if not is_lost(pool, now=now)]
+    fleet = Fleet(pools=tuple(_pool(job, pool) for pool in there if pool.spec.rollouts))
     agent = job.spec.autoscaling.maintainer.agent
     if agent is None:
         reports = _newest(_reports(job, observed))
         decision = decide(reports, config=job.spec.autoscaling, fleet=fleet, history=known, now=now)
-        return _decided(plan, job, observed, decision, now=now)
+        return _decided(plan, job, observed, decision, known=known, now=now)
     return _with_agent(plan, job, agent, observed, fleet=fleet, history=known, reply=reply, now=now)
 
 
@@ -98,7 +99,9 @@ def _with_agent(
         return ScaledPlan(plan=plan, history=seen, question=given.question)
     decision = settle(given.recommendation, reports, config=config, fleet=fleet, before=history, history=seen, now=now)
     shown = decision.status.model_copy(update={"proposal": given.proposal})
-    decided = _decided(plan, job, observed, replace(decision, status=shown), victims=given.victims, now=now)
+    decided = _decided(
+        plan, job, observed, replace(decision, status=shown), known=history, victims=given.victims, now=now
+    )
     return replace(decided, question=given.question)
 
 
@@ -108,9 +111,13 @@ def _decided(
     observed: Observed,
     decision: Decision,
     *,
+    known: History,
     victims: Collection[str] = (),
     now: float,
 ) -> ScaledPlan:
+    stages = _stage_decision(job, observed, known=known, now=now)
+    if stages is not None:
+        decision = _together(decision, stages)
     return ScaledPlan(
         plan=replace(
             plan,
@@ -127,6 +134,37 @@ def _decided(
         ),
         history=decision.history,
         events=decision.events,
+    )
+
+
+def _stage_decision(job: RLJob, observed: Observed, *, known: History, now: float) -> StageDecision | None:
+    """About pools that serve stages alone, by formula whoever decides about the others; None where there are none."""
+    there = [pool for pool in _in_order(observed.pools) if not pool.spec.rollouts and not is_lost(pool, now=now)]
+    if not there:
+        return None
+    return decide_stages(
+        _newest(_reports(job, observed)),
+        stages={
+            pool_label(pool): [stage.name for stage in stages_of(job.spec, pool.spec, name=pool_label(pool))]
+            for pool in there
+        },
+        config=job.spec.autoscaling,
+        fleet=Fleet(pools=tuple(_pool(job, pool) for pool in there)),
+        history=known.stages or History(since=now, targets=known.targets),
+        now=now,
+    )
+
+
+def _together(decision: Decision, stages: StageDecision) -> Decision:
+    message = f"{decision.status.message}; {stages.message}"[:MAX_MESSAGE]
+    status = decision.status.model_copy(update={"message": message, "pools": (*decision.status.pools, *stages.pools)})
+    return replace(
+        decision,
+        targets={**decision.targets, **stages.targets},
+        status=status,
+        events=(*decision.events, *stages.events),
+        history=replace(decision.history, stages=stages.history),
+        requeue_at=min((at for at in (decision.requeue_at, stages.requeue_at) if at is not None), default=None),
     )
 
 

@@ -122,6 +122,13 @@ def balance_report(
         for member in members
         if _makes_rows(member, job, policy)
     )
+    stage_pods = tuple(
+        _instance(
+            member, policy, version=0, availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at)
+        )
+        for member in members
+        if _serves_stages_alone(member, job)
+    )
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
     consumed = until.consumed_samples - since.consumed_samples
@@ -157,9 +164,11 @@ def balance_report(
         replayed=replayed,
         stale_skipped=(until.dropped_groups - since.dropped_groups) * size,
         buffered=buffered_samples(ledger, job, policy),
+        staged=sum(ledger.stages.count(stream) for stream in books.buffers) * size,
         room=room_samples(job, policy),
         instances=instances,
         stages=_stage_loads(ledger, policy, since=since, until=until),
+        stage_pods=stage_pods,
         branch=branch,
         current=len(instances),
         maintainer=maintainer,
@@ -184,11 +193,13 @@ def _stage_loads(ledger: Ledger, policy: str, *, since: Mark, until: Mark) -> tu
 
 def _makes_rows(member: MemberHeartbeat, job: RLJob, policy: str) -> bool:
     """Pods of stages alone bring no rows. A policy without a role learns from those of others, whoever serves it."""
-    if member.role is not Role.ROLLOUT or any(
-        pool.name == member.pool and not pool.rollouts for pool in job.spec.pools
-    ):
+    if member.role is not Role.ROLLOUT or _serves_stages_alone(member, job):
         return False
     return policy in member.versions or policy not in roles_of(job.spec).values()
+
+
+def _serves_stages_alone(member: MemberHeartbeat, job: RLJob) -> bool:
+    return any(pool.name == member.pool and not pool.rollouts for pool in job.spec.pools)
 
 
 def _share(seconds: float, *, of: float) -> float:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.support.dataflow.jobs import job
 from tests.support.operator.scaling import NOW, SCALING, fleet, planned, reason, sizes, starving
 from trimtab.api import labels
 from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPoolStatus
+from trimtab.fabric.wire.balance import BalanceReport, Instance, StageLoad
+from trimtab.fabric.wire.member import State
 from trimtab.operator.conditions import Statement, find, updated
 from trimtab.operator.plan.actions import PutPool
 from trimtab.operator.plan.children import pool_of
@@ -66,18 +70,64 @@ def test_a_pool_that_somebody_lends_keeps_its_size_and_counts() -> None:
     assert plan.plan.status.autoscaling.current == 4
 
 
-def test_a_pool_of_stages_alone_keeps_the_size_of_the_manifest_and_does_not_count() -> None:
-    own = {"entrypoint": "a:B"}
-    stages = [{"name": "own", "computes": "Custom", "plugin": own, "pool": "scorers"}]
-    pools = [{"name": "local", "replicas": 2}, {"name": "scorers", "replicas": 3, "rollouts": False}]
-    of = job(autoscaling=SCALING, pools=pools, stages=stages)
+STAGES = [{"name": "own", "computes": "Custom", "plugin": {"entrypoint": "a:B"}, "pool": "scorers"}]
+
+
+def staged_job(**scorers: Any) -> RLJob:
+    pools = [{"name": "local", "replicas": 2}, {"name": "scorers", "replicas": 3, "rollouts": False, **scorers}]
+    return job(autoscaling=SCALING, pools=pools, stages=STAGES)
+
+
+def busy(of: RLJob, *, in_flight: float, at: float = NOW, staged: int = 0) -> BalanceReport:
+    pods = tuple(
+        Instance(member_id=f"s-{number}", pool="scorers", state=State.READY, mean_in_flight=in_flight, capacity=4)
+        for number in range(3)
+    )
+    load = StageLoad(stage="own", waiting=0, done=100)
+    return replace(starving(of, at=at), stage_pods=pods, stages=(load,), staged=staged, room=100)
+
+
+def test_a_pool_of_stages_alone_is_sized_by_its_places_in_use() -> None:
+    of = staged_job(maxReplicas=8)
     made = [pool_of(of, pool, None) for pool in of.spec.pools]
-    plan = planned(of, *made)
+    plan = planned(of, *made, balance={"solver": (busy(of, in_flight=4.0),)})
+    changed = {
+        action.pool.metadata.name: action.pool.spec.replicas
+        for action in plan.plan.actions
+        if isinstance(action, PutPool)
+    }
+    assert changed == {"job-local": 4, "job-scorers": 5}
+    assert plan.history is not None
+    assert plan.history.stages is not None
+    status = plan.plan.status.autoscaling
+    assert status is not None
+    assert (status.current, status.bounded) == (2, 4), "stage pools are no rollout replicas"
+    assert {pool.name: pool.target for pool in status.pools} == {"local": 4, "scorers": 5}
+    assert "100 % of 12 places in use" in status.message
+    grown = of.model_copy(update={"status": plan.plan.status})
+    kept = made[1].model_copy(update={"spec": made[1].spec.model_copy(update={"replicas": 5})})
+    assert pool_of(grown, grown.spec.pools[1], kept).spec.replicas == 5, "the manifest's number does not undo it"
+
+
+def test_rollout_pools_do_not_grow_while_samples_wait_for_stages() -> None:
+    of = staged_job(maxReplicas=8)
+    made = [pool_of(of, pool, None) for pool in of.spec.pools]
+    plan = planned(of, *made, balance={"solver": (busy(of, in_flight=4.0, staged=60),)})
+    changed = [action.pool.metadata.name for action in plan.plan.actions if isinstance(action, PutPool)]
+    assert changed == ["job-scorers"]
+    assert plan.plan.status.autoscaling is not None
+    assert "60 samples of solver wait for stages" in plan.plan.status.autoscaling.message
+
+
+def test_a_pool_of_stages_alone_without_a_bound_keeps_the_size_of_the_manifest() -> None:
+    of = staged_job()
+    made = [pool_of(of, pool, None) for pool in of.spec.pools]
+    plan = planned(of, *made, balance={"solver": (busy(of, in_flight=4.0),)})
     changed = [action.pool.metadata.name for action in plan.plan.actions if isinstance(action, PutPool)]
     assert changed == ["job-local"]
     assert plan.plan.status.autoscaling is not None
     assert plan.plan.status.autoscaling.current == 2
-    larger = job(autoscaling=SCALING, pools=[pools[0], {**pools[1], "replicas": 5}], stages=stages)
+    larger = staged_job(replicas=5)
     assert pool_of(larger, larger.spec.pools[1], made[1]).spec.replicas == 5, "no autoscaler has a say"
 
 

@@ -81,11 +81,15 @@ class BalanceReport(Message, frozen=True, kw_only=True):
     stale_skipped: Count = 0
     buffered: Count | None = None
     """Samples that wait for the trainer at the end of the window."""
+    staged: Count = 0
+    """Samples that wait for stages at the end of the window."""
     room: Count | None = None
     """The most that may wait or be in the making: the staleness bound."""
     instances: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
     stages: Annotated[tuple[StageLoad, ...], Meta(max_length=1024)] = ()
     """Those that rows go through which the trainer takes."""
+    stage_pods: Annotated[tuple[Instance, ...], Meta(max_length=16384)] = ()
+    """Pods that serve stages alone; what they have in flight are groups."""
     branch: Branch
     current: Count
     maintainer: Name

@@ -98,6 +98,7 @@ def stage_workers(around: StageSurroundings, served: Mapping[str, ServedEngines]
             ceiling=max(1, pool.max_concurrency // spec.data.group_size),
             lease_s=spec.data.tasks.lease_seconds,
             grace_s=pool.grace_period_seconds,
+            clock=time.monotonic,
         )
         for stage in stages_of(spec, pool, name=pool.name)
     ]

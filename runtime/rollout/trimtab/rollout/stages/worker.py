@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import structlog
 
@@ -14,6 +15,7 @@ from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.rollout.stages.server import StageServer
+from trimtab.rollout.worker.concurrency import Occupancy
 from trimtab.rollout.worker.deliveries import WORKER_TIMINGS, WorkerTimings
 
 _log = structlog.get_logger(__name__)
@@ -32,6 +34,7 @@ class StageWorker:
         ceiling: int,
         lease_s: float,
         grace_s: float,
+        clock: Callable[[], float],
         timings: WorkerTimings = WORKER_TIMINGS,
     ) -> None:
         """`ceiling` is how many groups it may have at once."""
@@ -45,6 +48,7 @@ class StageWorker:
         self._running: set[asyncio.Task[None]] = set()
         self._failed_pulls = 0
         self._freed = asyncio.Event()
+        self.occupancy = Occupancy(clock=clock)
 
     @property
     def in_flight(self) -> int:
@@ -83,6 +87,7 @@ class StageWorker:
             self._begin(delivery)
 
     def _begin(self, delivery: Delivery) -> None:
+        self.occupancy.work(1.0)
         task = asyncio.create_task(self.server.serve(delivery))
         self._running.add(task)
         task.add_done_callback(self._finished)
@@ -95,6 +100,7 @@ class StageWorker:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self.occupancy.work(-1.0)
         self._freed.set()
         if not task.cancelled() and task.exception() is not None:
             _log.error("task_not_settled", stage=self.server.stage, error=repr(task.exception()))

@@ -57,9 +57,11 @@ class PodWork:
             found.update({f"{stage.server.stage}.{kind}"[:64]: count for kind, count in stage.server.failures.items()})
         return found
 
-    def mean_in_flight(self) -> float | None:
-        """Of tasks of rollouts, since the last look."""
-        return None if self._rollouts is None else self._rollouts.occupancy.since_last()
+    def mean_in_flight(self) -> float:
+        """Since the last look, of what `capacity` counts."""
+        if self._rollouts is None:
+            return sum(stage.occupancy.since_last() for stage in self._stages)
+        return self._rollouts.occupancy.since_last()
 
     async def run(self, stopping: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as works:
