@@ -20,12 +20,20 @@ ROOT = Path(__file__).resolve().parents[1]
 _INSTALL_TIMEOUT_S = 30 * 60.0
 _TRY_TIMEOUT_S = 300.0
 
-# Imports every module of the packages, as a module that is imported in a rare case is missing just then.
+# Imports every module of the packages, as a module that is imported in a rare case is missing just then. Those that
+# need a library of the user's have to say which.
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
-for package in sys.argv[1:]:
+packages, users = (names.split(",") for names in sys.argv[1:])
+for package in packages:
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
-        if not module.name.endswith("__main__"):
+        if module.name in users:
+            try:
+                importlib.import_module(module.name)
+            except ImportError as error:
+                if "pip install" not in str(error):
+                    raise
+        elif not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 """
 
@@ -41,6 +49,8 @@ class Image:
     """What its pods run."""
     without: tuple[str, ...]
     """Modules that would only make it large."""
+    with_users_libraries: tuple[str, ...] = ()
+    """Modules of ours that work with a library which users add to the image."""
 
 
 IMAGES = {
@@ -58,6 +68,7 @@ IMAGES = {
         entry_point="trimtab.rollout",
         packages=("trimtab.rollout", "trimtab.weights", "trimtab.api", "trimtab.fabric"),
         without=("kopf", "kubernetes", "anthropic"),
+        with_users_libraries=("trimtab.rollout.worlds.openenv",),
     ),
     "trainer": Image(
         entry_point="trimtab.trainer",
@@ -82,7 +93,8 @@ def build_environment(role: str, folder: Path) -> Path:
 def try_environment(role: str, python: Path) -> None:
     """Raises EnvironmentBroken if the pods of the image could not start in it, or it has what it should not."""
     image, bare = IMAGES[role], {"PATH": "/usr/bin:/bin"}
-    _run([str(python), "-P", "-c", _IMPORT_ALL, *image.packages], bare, timeout_s=_TRY_TIMEOUT_S, cwd=python.parent)
+    named = (",".join(names) for names in (image.packages, image.with_users_libraries))
+    _run([str(python), "-P", "-c", _IMPORT_ALL, *named], bare, timeout_s=_TRY_TIMEOUT_S, cwd=python.parent)
     for module in image.without:
         found = subprocess.run([str(python), "-c", f"import {module}"], env=bare, capture_output=True, timeout=60)
         if found.returncode == 0:

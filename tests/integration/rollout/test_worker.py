@@ -230,7 +230,7 @@ async def test_draining_it_hands_back_what_it_cannot_finish_and_another_gets_it_
         async with working(first) as stopping:
             await eventually(lambda: held.begun == 3 * GROUP_SIZE, timeout_s=20.0)
             stopping.set()
-    assert first.draining
+    assert first.draining.is_set()
     assert (first.in_flight, first.completed) == (0, 0)
     second = job.worker(SingleTurn(), roles, name="second")
     async with working(second):
@@ -246,7 +246,7 @@ async def test_draining_it_finishes_what_it_can_and_takes_nothing_new(job: Job, 
     async with working(worker) as stopping:
         await eventually(lambda: held.begun == 2 * GROUP_SIZE, timeout_s=20.0)
         stopping.set()
-        await eventually(lambda: worker.draining, timeout_s=10.0)
+        await eventually(worker.draining.is_set, timeout_s=10.0)
         await job.issue(4)  # two of them are new
         held.open.set()
     assert worker.completed == 2 * GROUP_SIZE

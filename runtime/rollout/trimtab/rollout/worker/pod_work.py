@@ -21,9 +21,9 @@ class PodWork:
 
     @property
     def draining(self) -> bool:
-        if self._rollouts is not None and self._rollouts.draining:
+        if self._rollouts is not None and self._rollouts.draining.is_set():
             return True
-        return any(stage.server.draining.is_set() for stage in self._stages)
+        return any(stage.draining.is_set() for stage in self._stages)
 
     @property
     def in_flight(self) -> int:
