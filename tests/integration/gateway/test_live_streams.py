@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,10 @@ async def site(process: EngineProcess, models: Path) -> AsyncIterator[Site]:
         yield site
 
 
+_EPISODE_S = 600.0
+"""A busy machine takes minutes to start an engine again."""
+
+
 @asynccontextmanager
 async def _site(engine: EngineClient, models: Path) -> AsyncIterator[Site]:
     gate = VersionGate()
@@ -92,7 +96,7 @@ async def _site(engine: EngineClient, models: Path) -> AsyncIterator[Site]:
     roles = {"solver": Role("solver", "solver", tokenizer, PolicySampler(engine, gate), sampling)}
     metrics = GatewayMetrics(Metrics())
     async with running_gateway(roles=("solver",), metrics=metrics, clock=time.monotonic) as gateway:
-        team = Team(roles, assignment(), gateway=gateway)
+        team = Team(roles, replace(assignment(), deadline_s=_EPISODE_S), gateway=gateway)
         async with (
             team.endpoint() as endpoint,
             openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key, timeout=600) as by_openai,
