@@ -26,6 +26,7 @@ from trimtab.fabric.pod import JobMisconfigured, read_job
 from trimtab.rollout.engines.builtin.__main__ import run as engine
 from trimtab.rollout.worker.served_policy import read_tokenizer
 from trimtab.trainer.__main__ import _learner as learner
+from trimtab.trainer.losses.registry import recipe_of
 
 file = Path(sys.argv[1])
 job, folder = read_job(file), file.parent
@@ -47,7 +48,7 @@ def engine_said():
             return f"{{ended.code}}: {{text.getvalue()}}"
 
 print(json.dumps({{
-    "trainer": said(lambda: learner(policy, folder=folder, device=torch.device("cpu"))),
+    "trainer": said(lambda: learner(policy, recipe_of(policy.algorithm), folder=folder, device=torch.device("cpu"))),
     "rollout": said(lambda: read_tokenizer(policy, folder=folder)),
     "dataflow": said(lambda: asyncio.run(read_prompts(job, folder=folder, object_store=None, scratch=None))),
     "engine": engine_said(),

@@ -92,13 +92,24 @@ def _launched(pool: PoolSettings, seat: _Seat, *, value_head: bool) -> tuple[str
         scaled = () if lora is None else (f"--lora-alpha={lora.full_alpha:g}",)
         valued = ("--value-head",) if value_head else ()
         # The last word is ours.
-        return ("python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *adapters, *scaled, *valued)
+        return (
+            "python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *_rounded(seat.policy), *adapters,
+            *scaled, *valued,
+        )  # fmt: skip
     return (
         "python", "-m", "trimtab.rollout.engines.sglang", *serve, *adapters,
         f"--startup-timeout-seconds={engine.startup_timeout_seconds}",
         *(() if engine.interpreter is None else (f"--interpreter={_beside_the_manifest(engine.interpreter)}",)),
         "--", *seat.args,
     )  # fmt: skip
+
+
+def _rounded(policy: Policy) -> tuple[str, ...]:
+    """Trainer and engine score the same weights from the first version on, whatever the model's files are in. A frozen
+    policy has no trainer, and of one with adapters the files' own weights are never published.
+    """
+    rounds = not policy.frozen and policy.lora is None and policy.trainer.dtype == "bfloat16"
+    return ("--rounded-to=bfloat16",) if rounds else ()
 
 
 def _beside_the_manifest(path: str) -> str:

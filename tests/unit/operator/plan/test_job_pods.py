@@ -14,6 +14,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.lora import Lora
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
+from trimtab.api.training import TrainerSettings
 from trimtab.api.validation import parse
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import dataflow_pods, trainer_pods
@@ -148,7 +149,7 @@ def test_a_policy_has_as_many_engines_in_a_pod_as_the_pool_says() -> None:
     ]
     third, judge, worker = pod.containers[2:]
     assert third.command[3:5] == ("--log", "--device=cpu")
-    assert third.command[-1] == "--port=$(ENGINE_PORT_3_SOLVER)"
+    assert "--port=$(ENGINE_PORT_3_SOLVER)" in third.command
     assert "--device=cpu" not in judge.command
     assert worker.environment["TRIMTAB_ENGINES"].split(",") == [
         "solver=http://127.0.0.1:$(ENGINE_PORT_SOLVER)",
@@ -199,8 +200,27 @@ def test_the_built_in_engine_takes_arguments_too_and_the_last_word_is_ours() -> 
     (pod,) = pool_pods(desired, desired.spec.pools[0], replicas=1)
     assert pod.containers[0].command == (
         "python", "-m", "trimtab.rollout.engines.builtin", "--device=cpu", "--port=1",
-        "--model-path=$(JOB_FOLDER)/model", "--port=$(ENGINE_PORT_SOLVER)",
+        "--model-path=$(JOB_FOLDER)/model", "--port=$(ENGINE_PORT_SOLVER)", "--rounded-to=bfloat16",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "rounds"),
+    [
+        ({}, True),
+        ({"trainer": TrainerSettings(dtype="float32")}, False),
+        ({"frozen": True}, False),
+        ({"lora": Lora(rank=8)}, False),
+    ],
+    ids=["bfloat16", "float32", "frozen", "lora"],
+)
+def test_the_first_weights_are_rounded_as_the_later_ones_are_published(change: dict[str, Any], rounds: bool) -> None:
+    desired = job("sums", pools=[{"name": "home"}])
+    (policy,) = desired.spec.policies
+    policies = (policy.model_copy(update=change),)
+    changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
+    (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
+    assert ("--rounded-to=bfloat16" in pod.containers[0].command) == rounds
 
 
 def test_a_relative_interpreter_is_looked_for_beside_the_manifest() -> None:

@@ -74,6 +74,18 @@ def test_logprobs_are_those_of_one_forward_pass(family: str, step_tokens: int, t
         assert numbers == pytest.approx(expected(reference, row), abs=1e-4)
 
 
+def test_weights_can_be_rounded_to_what_a_trainer_publishes(tmp_path: Path) -> None:
+    reference = saved(CONFIGS["llama"], tmp_path)
+    (as_stored,) = scored(EngineModel(tmp_path, device="cpu"), [ROWS[2]], step_tokens=16)
+    rounding = EngineModel(tmp_path, device="cpu", rounded_to=torch.bfloat16)
+    (rounded,) = scored(rounding, [ROWS[2]], step_tokens=16)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.copy_(parameter.bfloat16())
+    assert rounded == pytest.approx(expected(reference, ROWS[2]), abs=1e-5)
+    assert rounded != pytest.approx(as_stored, abs=1e-4)
+
+
 def test_logprobs_are_at_the_temperature_that_is_asked_for(tmp_path: Path) -> None:
     reference = saved(CONFIGS["llama"], tmp_path)
     (numbers,) = scored(EngineModel(tmp_path, device="cpu"), [ROWS[2]], step_tokens=16, temperature=0.7)

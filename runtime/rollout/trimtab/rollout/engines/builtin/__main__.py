@@ -53,6 +53,11 @@ _GPU_PREFILL = 4096
     help="What it computes with; auto is bfloat16 on a GPU and float32 on a CPU.",
 )
 @click.option(
+    "--rounded-to",
+    type=click.Choice(["bfloat16"]),
+    help="Round the first weights to what a trainer publishes the later ones in.",
+)
+@click.option(
     "--disable-cuda-graph", is_flag=True, help="Start a GPU's kernels one by one: slower, but quicker to start."
 )
 @click.option("--lora-rank", type=click.IntRange(min=1), help="Make room for adapters of this rank.")
@@ -78,6 +83,7 @@ def main(
     device: str,
     threads: int,
     dtype: str,
+    rounded_to: str | None,
     disable_cuda_graph: bool,
     lora_rank: int | None,
     lora_alpha: float | None,
@@ -96,7 +102,14 @@ def main(
     torch.set_num_threads(threads)
     types = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
     adapters = _adapters(lora_rank, alpha=lora_alpha, targets=lora_targets)
-    model = EngineModel(model_path, device=device, dtype=types[dtype], adapters=adapters, value_head=value_head)
+    model = EngineModel(
+        model_path,
+        device=device,
+        dtype=types[dtype],
+        adapters=adapters,
+        value_head=value_head,
+        rounded_to=None if rounded_to is None else types[rounded_to],
+    )
     if device.startswith("cuda") and not disable_cuda_graph and not value_head:
         _capture(model, most_rows=max_running_requests)
     limits = BatchLimits(

@@ -34,16 +34,17 @@ class EngineModel:
         dtype: torch.dtype | None = None,
         adapters: AdapterShape | None = None,
         value_head: bool = False,
+        rounded_to: torch.dtype | None = None,
     ) -> None:
         """`adapters` is what it has room for, besides the model's own weights. With a `value_head` it says numbers of
-        tokens, and samples none."""
+        tokens, and samples none. `rounded_to` is what later versions are published in, and the first is to equal."""
         self._adapters = adapters
         self._device = torch.device(device)
         # Few CPUs compute bf16 faster than float32, and those without its instructions take a hundred times as long.
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self.architecture = read_architecture(path, value_head=value_head)
         self._transformer = Transformer(self.architecture, device=self._device, dtype=self._dtype)
-        self._weights = self._read(path)
+        self._weights = self._read(path, rounded_to=rounded_to)
         self._graphs: GraphedDecode | None = None
         self.kv_shape = KvShape(
             layers=self.architecture.layers,
@@ -99,9 +100,14 @@ class EngineModel:
         self._adapters.check(adapter)
         return self._weights.staged_adapters(folder)
 
-    def _read(self, folder: Path) -> ServedWeights:
+    def _read(self, folder: Path, *, rounded_to: torch.dtype | None = None) -> ServedWeights:
         return ServedWeights.read(
-            folder, self.architecture, device=self._device, dtype=self._dtype, adapters=self._adapters
+            folder,
+            self.architecture,
+            device=self._device,
+            dtype=self._dtype,
+            adapters=self._adapters,
+            rounded_to=rounded_to,
         )
 
     @torch.inference_mode()

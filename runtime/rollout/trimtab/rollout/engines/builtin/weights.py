@@ -88,8 +88,11 @@ class ServedWeights:
         device: torch.device,
         dtype: torch.dtype,
         adapters: AdapterShape | None = None,
+        rounded_to: torch.dtype | None = None,
     ) -> ServedWeights:
-        """A checkpoint's weights, once all its names and shapes are found to fit."""
+        """A checkpoint's weights, once all its names and shapes are found to fit; `rounded_to` what a trainer would
+        publish them in.
+        """
         expected = cls(architecture, device=torch.device("meta"), dtype=dtype).named
         if architecture.value_head:
             # A critic begins with a language model: its head is of no use, and expects nothing at first.
@@ -102,7 +105,7 @@ class ServedWeights:
             weights.head.zero_()
         for name, _, content in _stored(folder, with_content=True):
             if name in weights.named:
-                weights.named[name].copy_(content)
+                weights.named[name].copy_(content if rounded_to is None else content.to(rounded_to))
         return weights
 
     def staged_adapters(self, folder: Path) -> dict[str, torch.Tensor]:
