@@ -40,7 +40,8 @@ async def test_turns_that_are_spelt_as_the_encoder_does_make_the_tokens_of_the_w
 ) -> None:
     tokenizer, end = speaker(pretrained, template)
     assert tokenizer.render is not None
-    says = ("The harbour was quiet.", "  Two spaces, 1234 digits\n\nand lines", "é and 漢字")
+    # None begins with a space: the encoder would join it to the line break before it, which nobody sampled.
+    says = ("The harbour was quiet.", "Two  spaces, 1234 digits\n\nand lines", "é and 漢字")
     talker = Talker(tokenizer, lambda number: says[number], end=end, misspelt=0.0)
     session = session_of(Role("solver", "solver", tokenizer, talker, SamplingSettings(max_new_tokens=200)))
     history: list[Said] = []
@@ -55,7 +56,7 @@ async def test_turns_that_are_spelt_as_the_encoder_does_make_the_tokens_of_the_w
     check_trained(session, talker)
 
 
-@pytest.mark.parametrize(("template", "seed"), itertools.product(["smollm2", "qwen2.5", "qwen3"], range(5)))
+@pytest.mark.parametrize(("template", "seed"), list(itertools.product(["smollm2", "qwen2.5", "qwen3"], range(5))))
 async def test_every_sampled_token_is_trained_once_as_it_was_sampled(
     pretrained: PreTrainedTokenizerFast, template: str, seed: int
 ) -> None:
