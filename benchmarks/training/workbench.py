@@ -19,7 +19,7 @@ from trimtab.trainer.learner import Learner
 REFERENCE = "reference"
 """The stage whose column every row has."""
 _SEED = 2
-_ROWS = 48
+_ROWS = 24
 _GPU_SEED = 0
 
 
@@ -73,7 +73,7 @@ def on_cpu(folder: Path) -> Workbench:
         device=torch.device("cpu"),
         model_path=folder,
         rows=_with_column(rows),
-        group_size=8,
+        group_size=4,
         micro_batch_tokens=MICRO_BATCH_ROWS * max(len(row.token_ids) for row in rows),
     )
 
