@@ -111,11 +111,12 @@ def _bound_met(recommended: Targets, wanted: Targets, config: Autoscaling) -> Li
 
 
 def _evidence(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int], Limit | None]:
-    if scene.no_shrink is not None and _falls(targets, scene.base):
-        return _no_lower(targets, scene.base), scene.no_shrink
+    limit = None
     if scene.no_growth is not None and _rises(targets, scene.base):
-        return _no_higher(targets, scene.base), scene.no_growth
-    return targets, None
+        targets, limit = _no_higher(targets, scene.base), scene.no_growth
+    if scene.no_shrink is not None and _falls(targets, scene.base):
+        targets, limit = _no_lower(targets, scene.base), scene.no_shrink
+    return targets, limit
 
 
 def _pauses(targets: dict[str, int], scene: _Scene) -> tuple[dict[str, int], Limit | None]:

@@ -27,6 +27,7 @@ def railed(
     config: Autoscaling | None = None,
     history: History = LONG_AGO,
     no_shrink: Limit | None = None,
+    no_growth: Limit | None = None,
 ) -> Bounded:
     pools = pools or fleet(home(8))
     return bounded(
@@ -36,6 +37,7 @@ def railed(
         config=config or auto(**FREE),
         history=history,
         no_shrink=no_shrink,
+        no_growth=no_growth,
         now=NOW,
     )
 
@@ -63,6 +65,16 @@ def test_without_evidence_nothing_shrinks_and_growth_goes_on() -> None:
     kept = railed(3, no_shrink=UNKNOWN)
     assert (kept.targets["home"], reasons(kept)) == (8, ["ReportStale"])
     assert railed(9, no_shrink=UNKNOWN).targets["home"] == 9
+
+
+def test_growth_that_would_bring_nothing_is_left_out_whatever_else_holds() -> None:
+    behind = Limit(reason="StagesBehind", message="samples wait for stages")
+    kept = railed(12, no_growth=behind)
+    assert (kept.targets["home"], reasons(kept)) == (8, ["StagesBehind"])
+    assert railed(5, no_growth=behind).targets["home"] == 5
+    pools = fleet(home(4, name="old"), home(4, name="new"))
+    both = railed({"old": 2, "new": 8}, pools=pools, no_shrink=UNKNOWN, no_growth=behind)
+    assert both.targets == {"old": 4, "new": 4}
 
 
 @pytest.mark.parametrize(("target", "size"), [(12, 8), (4, 4)])
