@@ -112,23 +112,15 @@ def balance_report(
     scaling = job.spec.autoscaling
     wait_s, step_s = books.times.waiting(first_step=since.step, last_step=until.step - 1)
     wait_fraction = min(1.0, wait_s / step_s) if step_s else 0.0
+
+    def instance(member: MemberHeartbeat, *, version: int) -> Instance:
+        availability = _share(ready_s.get(member.member_id, 0.0), of=until.at - since.at)
+        return _instance(member, policy, version=version, availability=availability)
+
     instances = tuple(
-        _instance(
-            member,
-            policy,
-            version=books.trained_steps,
-            availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at),
-        )
-        for member in members
-        if _makes_rows(member, job, policy)
+        instance(member, version=books.trained_steps) for member in members if _makes_rows(member, job, policy)
     )
-    stage_pods = tuple(
-        _instance(
-            member, policy, version=0, availability=_share(ready_s.get(member.member_id, 0.0), of=until.at - since.at)
-        )
-        for member in members
-        if _serves_stages_alone(member, job)
-    )
+    stage_pods = tuple(instance(member, version=0) for member in members if _serves_stages_alone(member, job))
     size = job.spec.data.group_size
     accepted = (until.accepted_groups - since.accepted_groups) * size
     consumed = until.consumed_samples - since.consumed_samples

@@ -56,6 +56,28 @@ async def test_turns_that_are_spelt_as_the_encoder_does_make_the_tokens_of_the_w
     check_trained(session, talker)
 
 
+@pytest.mark.parametrize("template", ["smollm2", "qwen2.5"])
+async def test_an_answer_that_begins_with_spaces_is_sent_back_as_it_was_sampled(
+    pretrained: PreTrainedTokenizerFast, template: str
+) -> None:
+    tokenizer, end = speaker(pretrained, template)
+    assert tokenizer.render is not None
+    says = ("  Two spaces, 1234 digits\n\nand lines", "so")
+    talker = Talker(tokenizer, lambda number: says[number], end=end, misspelt=0.0)
+    session = session_of(Role("solver", "solver", tokenizer, talker, SamplingSettings(max_new_tokens=200)))
+    history = [Said(speaker="user", text="Question?")]
+    (answer,) = await session.ask(Ask(role="solver", messages=tuple(history)))
+    history += [answer.said, Said(speaker="user", text="And?")]
+    await session.ask(Ask(role="solver", messages=tuple(history)))
+    first, second = talker.requests
+    begun = first.prompt + first.completion.token_ids
+    assert second.prompt[: len(begun)] == begun, "and not as the encoder would write the whole"
+    shown = tokenizer.render([{"role": one.speaker, "content": one.text} for one in history], {})
+    assert pretrained.decode(list(second.prompt)) == shown
+    assert len(session.scored(1.0)) == 1
+    check_trained(session, talker)
+
+
 @pytest.mark.parametrize(("template", "seed"), list(itertools.product(["smollm2", "qwen2.5", "qwen3"], range(5))))
 async def test_every_sampled_token_is_trained_once_as_it_was_sampled(
     pretrained: PreTrainedTokenizerFast, template: str, seed: int
