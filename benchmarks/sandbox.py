@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -33,6 +34,10 @@ _ATTACKED = ProgramLimits(
 # As many processes as an attacker may have, all of them busy: what a slot may take.
 _HONEST = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
 _ALIVE_S = 20.0
+# As an engine on the processor works: it computes all the time, in one thread.
+_WORK = "import sys, time\nuntil, n = time.monotonic() + float(sys.argv[1]), 0\n" + (
+    "while time.monotonic() < until:\n    sum(range(1000)); n += 1\nprint(n)"
+)
 
 
 async def latency_ms(runs: Runs) -> float:
@@ -91,15 +96,24 @@ async def beside(sandbox: Sandbox, sources: Sequence[str]) -> AsyncIterator[None
                 raise one
 
 
-async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Programs a second, by what runs beside them."""
+async def work(*, seconds: float) -> float:
+    """What a process outside the sandbox gets done, a second."""
+    arguments = ("-c", _WORK, str(seconds))
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    return int(told) / seconds
+
+
+async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+    """Programs a second, and work outside, by what runs beside them."""
     runs = in_sandbox(sandbox)
     company: dict[str, Sequence[str]] = {"nothing": (), "attacks": tuple(FLOODS.values()), "honest": (_HONEST,)}
-    found: dict[str, list[float]] = {name: [] for name in company}
+    found: dict[str, dict[str, list[float]]] = {name: {"programs": [], "work": []} for name in company}
     for turn in range(rounds):
         for name in list(company) if turn % 2 == 0 else list(reversed(company)):
             async with beside(sandbox, company[name]):
-                found[name].append(await rate(runs, seconds=seconds))
+                found[name]["programs"].append(await rate(runs, seconds=seconds))
+                found[name]["work"].append(await work(seconds=seconds))
     return found
 
 
@@ -166,7 +180,8 @@ async def main(arguments: argparse.Namespace) -> None:
             note(f"{name:>10}: {ms:6.1f} ms, {per_s:6.1f} programs/s")
         company = await attacked(sandbox, rounds=arguments.rounds, seconds=arguments.seconds * 2)
         for name, rates in company.items():
-            note(f"beside {name}: {statistics.median(rates):.1f} programs/s")
+            programs, done = statistics.median(rates["programs"]), statistics.median(rates["work"])
+            note(f"beside {name}: {programs:.1f} programs/s, work {done:.0f}/s")
         layers = described(sandbox.layers)
     crowd = await many(arguments.programs)
     note(f"{crowd}")
@@ -180,14 +195,20 @@ async def main(arguments: argparse.Namespace) -> None:
             "ms": {name: round(statistics.median(figures["ms"]), 2) for name, figures in found.items()},
             "programs_per_s": {name: round(statistics.median(figures["rate"]), 1) for name, figures in found.items()},
             "share_of_plain_rate": round(paired_share(found["sandbox"]["rate"], found["plain"]["rate"]), 3),
-            "beside_per_s": {name: round(statistics.median(rates), 1) for name, rates in company.items()},
-            "beside_attacks_over_beside_honest": round(paired_share(company["attacks"], company["honest"]), 3),
+            "beside_per_s": {name: round(statistics.median(rates["programs"]), 1) for name, rates in company.items()},
+            "work_per_s": {name: round(statistics.median(rates["work"])) for name, rates in company.items()},
+            "beside_attacks_over_beside_honest": round(
+                paired_share(company["attacks"]["programs"], company["honest"]["programs"]), 3
+            ),
             "crowd": {name: round(value, 2) for name, value in crowd.items()},
         },
         {
             "overhead_ms": Bar(overhead, 20.0, at_most=True),
             "rate_over_bubblewrap": Bar(paired_share(found["sandbox"]["rate"], found["bubblewrap"]["rate"]), 1.0),
-            "rate_beside_attacks": Bar(paired_share(company["attacks"], company["nothing"]), 0.9),
+            "work_beside_attacks": Bar(paired_share(company["attacks"]["work"], company["nothing"]["work"]), 0.9),
+            "rate_beside_attacks": Bar(
+                paired_share(company["attacks"]["programs"], company["nothing"]["programs"]), 0.9
+            ),
             "crowd_alive_at_once": Bar(crowd["alive_at_once"], float(arguments.programs)),
             "crowd_mib_per_program": Bar(crowd["mib_per_program"], 8.0, at_most=True),
         },
