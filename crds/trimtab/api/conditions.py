@@ -16,7 +16,7 @@ class ConditionType(StrEnum):
     """Every condition Trimtab writes. An absent one reads as Unknown."""
 
     ACCEPTED = "Accepted"  # all kinds: the server's dry run took the children, templates included
-    SUCCEEDED = "Succeeded"  # RLJob, the summary: Unknown while running, True or False is final
+    SUCCEEDED = "Succeeded"  # RLJob, the summary: Unknown while running, False is final, True until more is asked for
     READY = "Ready"  # RolloutPool and Trainer, the summary
     SUSPENDED = "Suspended"
     PROGRESSING = "Progressing"  # a changed template or size is being rolled out

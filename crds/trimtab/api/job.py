@@ -13,6 +13,7 @@ from trimtab.api.conditions import Conditions, LastError
 from trimtab.api.data import Data
 from trimtab.api.evaluation import Evaluation, EvaluationResult
 from trimtab.api.failure import FailurePolicy
+from trimtab.api.goals import Goals
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
@@ -122,7 +123,8 @@ class RLJobSpec(ApiModel):
     evaluation: Evaluation | None = None
     """Evaluation on held-out prompts; absent, there is none."""
     max_steps: PositiveCount | None = None
-    """Trainer steps after which a policy has succeeded; the job ends when all have."""
+    """Trainer steps after which a policy has succeeded; the job ends when all have. A job that has succeeded goes on
+    from where it ended when this, targetReward or data.epochs is raised."""
     target_reward: float | None = None
     """Mean reward over a window of autoscaling.windowSteps at which a policy has succeeded; the job ends when all
     have."""
@@ -142,6 +144,11 @@ class RLJobSpec(ApiModel):
     def learning(self) -> tuple[Policy, ...]:
         """The policies that are trained."""
         return tuple(policy for policy in self.policies if not policy.frozen)
+
+    @property
+    def goals(self) -> Goals:
+        """What ends the job."""
+        return Goals(max_steps=self.max_steps, target_reward=self.target_reward, epochs=self.data.epochs)
 
     def batch_size(self, policy: str) -> int:
         """Episodes in one step of this policy's trainer."""
@@ -192,7 +199,9 @@ class RLJobStatus(ApiModel):
     start_time: datetime | None = None
     """When the first pod was created."""
     completion_time: datetime | None = None
-    """When the job succeeded or failed."""
+    """When the job succeeded or failed; absent again when it goes on."""
+    goals: Goals | None = None
+    """What the job was to reach when it succeeded: it goes on when the manifest asks for more."""
     step: Count = 0
     """Trainer steps done by the policy that is furthest behind."""
     reward: float | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.conditions import Conditions, LastError
+from trimtab.api.goals import Goals
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.policy import Model
 from trimtab.api.pool import CHILD_NAME_RULE
@@ -50,6 +51,9 @@ class TrainerStatus(ApiModel):
     started_attempt: Count | None = None
     """Newest attempt whose ranks were let run. One that never was, such as one that a quota refuses, is tried again
     under its number. Absent: not known, and taken to have run."""
+    goals: Goals | None = None
+    """What the job was to reach when this attempt began. An attempt that ends well is not the last one when the
+    manifest asks for more by then."""
     restarts: Count = 0
     """Restarts for any reason."""
     restarts_counted: Count = 0

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 
+from trimtab.api.goals import Goals, raised
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
 from trimtab.api.support import unsupported, without_meaning_here
@@ -76,8 +78,14 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
 def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
     succeeded = folder / "succeeded"
     if succeeded.exists():
-        console.print(f"{job.metadata.name} has succeeded already ({folder}); --fresh begins anew", soft_wrap=True)
-        return
+        if not raised(job.spec.goals, _reached(succeeded)):
+            console.print(
+                f"{job.metadata.name} has succeeded already ({folder}); raise maxSteps, targetReward or data.epochs to"
+                " go on, --fresh begins anew",
+                soft_wrap=True,
+            )
+            return
+        succeeded.unlink()
     try:
         has_succeeded = asyncio.run(_run(job, file, folder, console, picture))
     except JobFailed as failure:
@@ -89,13 +97,21 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
         raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
     _conclude(folder, console)
     if has_succeeded:
-        succeeded.touch()
+        succeeded.write_text(job.spec.goals.model_dump_json())
         console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}", soft_wrap=True)
     else:
         console.print(
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
         )
         sys.exit(130)
+
+
+def _reached(succeeded: Path) -> Goals | None:
+    """What the job has succeeded in. Versions before this one have written nothing there."""
+    try:
+        return Goals.model_validate_json(succeeded.read_text())
+    except ValidationError:
+        return None
 
 
 def _check_supported(job: RLJob) -> None:

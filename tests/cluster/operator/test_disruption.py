@@ -1,4 +1,6 @@
-"""Pods that are taken away cost a job nothing; pods that fail cost it a restart; jobs that have ended go on time."""
+"""Pods that are taken away cost a job nothing; pods that fail cost it a restart; jobs that have ended go on time, or go
+on when they are asked for more.
+"""
 
 from __future__ import annotations
 
@@ -84,3 +86,24 @@ def test_a_job_that_has_ended_is_deleted_when_its_time_is_over(scene: Scene, sec
     scene.job_gone("tiny")
     assert "CleanupIncomplete" not in scene.reasons("tiny")
     assert scene.get(RLJOBS, "stays") is not None
+
+
+def test_a_job_that_has_succeeded_goes_on_when_it_is_to_do_more_steps(scene: Scene) -> None:
+    scene.apply(tiny_job())
+    _attempt(scene, 1)
+    _ended(scene, TRAINER, exit_code=0)
+    scene.says(RLJOBS, "tiny", "Succeeded", "PoliciesTrained")
+    # What has ended stays for its logs, and nothing else does.
+    scene.has_pods(TRAINER)
+    scene.apply(tiny_job(maxSteps=20))
+    scene.has_pods(DATAFLOW, TRAINER, "tiny-home-rollout-0")
+    _attempt(scene, 2)
+    job = scene.until(
+        lambda: scene.must_get(RLJOBS, "tiny")["status"],
+        lambda status: "completionTime" not in status and "goals" not in status,
+    )
+    assert [one["status"] for one in job["conditions"] if one["type"] == "Succeeded"] == ["Unknown"]
+    scene.until(lambda: scene.reasons("tiny"), lambda reasons: "Continued" in reasons)
+    _ended(scene, TRAINER, exit_code=0)
+    scene.says(RLJOBS, "tiny", "Succeeded", "PoliciesTrained")
+    assert scene.must_get(RLJOBS, "tiny")["status"]["goals"] == {"maxSteps": 20}

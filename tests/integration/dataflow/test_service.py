@@ -327,3 +327,23 @@ async def test_requests_that_make_no_sense_are_refused_with_their_reason(
         assert early.refusal == "unknown_lease"
         late = await sim.ask(0, world_size=1, attempt=3)
         assert isinstance(late, BatchLease), "a new attempt may have another number of ranks"
+
+
+async def test_a_finished_policy_goes_on_where_it_ended_when_it_is_to_do_more_steps(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    """The dataflow is started anew with the changed manifest; what has come in the meantime is used, and used once."""
+    seen: dict[int, set[str]] = {}
+    async with simulation(nats_settings, tmp_path, maxSteps=3) as sim, running(sim.work()):
+        async with sim.service():
+            assert await sim.train(steps=range(9), seen=seen) == 3
+        sim.job = sim.job.model_copy(update={"spec": sim.job.spec.model_copy(update={"max_steps": 6})})
+        async with sim.service():
+            assert isinstance(await sim.ask(3, attempt=1, wait_s=5.0), BatchLease)
+        # Whoever recovers later finds the same groups in the same steps.
+        async with sim.service():
+            assert await sim.train(steps=range(3, 9), attempt=2, seen=seen) == 6
+        report = await audited(sim)
+        assert report.steps == {"solver": 6}
+        assert report.trained == {"solver": 6 * BATCH}
+        assert len(set().union(*seen.values())) == 6 * BATCH

@@ -18,7 +18,7 @@ import yaml
 from examples.streams import LAST_STEPS, Streams, figures, read_streams
 from tests.support.polling import eventually
 from tests.support.processes import runs
-from tests.support.quickstart_job import make_quickstart
+from tests.support.quickstart_job import make_quickstart, run_to_its_end, trainer_log
 from tests.support.sizes import Sizes
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.story import told
@@ -177,6 +177,27 @@ def test_a_finished_job_is_not_run_again(finished: tuple[Path, Streams, AuditRep
     again = subprocess.run(_trimtab("run", str(finished[0])), capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stderr
     assert "has succeeded already" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_finished_job_goes_on_when_it_is_to_do_more_steps(tmp_path: Path) -> None:
+    """From where it ended: the first steps are not done again but for those after the newest checkpoint, and those on
+    the same samples."""
+    file = make_quickstart(tmp_path, name="more", max_steps=6)
+    run_to_its_end(file)
+    manifest = yaml.safe_load(file.read_text())
+    manifest["spec"]["maxSteps"] = 12
+    file.write_text(yaml.safe_dump(manifest))
+    run_to_its_end(file)
+    state = tmp_path / ".trimtab" / "more"
+    report = asyncio.run(_audit(file, state, JobTopology("default", "more")))
+    assert report.violations == []
+    assert report.steps == {"solver": 12}
+    assert report.trained == {"solver": 12 * 256}
+    resumed = [line["step"] for line in trainer_log(file) if line["event"] == "resumed"]
+    assert len(resumed) == 1
+    assert 0 < resumed[0] <= 6
+    assert [step.step for step in told(read(state)).policies["solver"].steps] == list(range(12))
 
 
 def test_what_is_missing_beside_the_manifest_is_named(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.jobs import spec
-from trimtab.dataflow.finish import finish
+from trimtab.dataflow.finish import continued, finish
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import PolicyFinished, StepGranted, StepTrained
+from trimtab.dataflow.ledger.records import PolicyContinued, PolicyFinished, StepGranted, StepTrained
 
 
 def run(steps: int, *, reward: float = 1.0, trained: bool = True) -> Feed:
@@ -67,3 +67,24 @@ def test_it_ends_once() -> None:
     feed = run(3)
     feed.ledger.apply(PolicyFinished(policy="solver", reason="enough"))
     assert verdict(feed.ledger, maxSteps=3) is None
+
+
+def test_a_finished_policy_goes_on_when_it_is_to_reach_more_and_there_are_prompts() -> None:
+    def goes_on(feed: Feed, *, total_prompts: int | None = None, **fields: object) -> list[PolicyContinued]:
+        return continued(feed.ledger, spec=spec(**fields), total_prompts=total_prompts)
+
+    feed = run(3)
+    assert goes_on(feed, maxSteps=9) == [], "it has not finished"
+    feed.ledger.apply(PolicyFinished(policy="solver", reason="maxSteps 3 done"))
+    assert goes_on(feed, maxSteps=3) == []
+    assert goes_on(feed, maxSteps=9, targetReward=0.5, autoscaling={"windowSteps": 3}) == []
+    assert goes_on(feed, maxSteps=9, total_prompts=6) == []
+    (record,) = goes_on(feed, maxSteps=9, total_prompts=7)
+    feed.ledger.apply(record)
+    assert feed.ledger.trainers["solver"].finished is None
+    feed.issue(2)
+    for task in (6, 7):
+        feed.complete(task, version=3)
+    granted = feed.ledger.propose("solver", now=1.0)
+    assert isinstance(granted, StepGranted)
+    assert (granted.step, granted.groups) == (3, ("t6.solver", "t7.solver"))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trimtab.api.conditions import Condition, ConditionType
+from trimtab.api.goals import Goals
 from trimtab.api.job import RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.api.support import unsupported
@@ -93,9 +94,9 @@ def _end(job: RLJob, observed: Observed) -> Statement | None:
         if pod.misconfigured:
             return _failed(MISCONFIGURED, f"{pod.name}: {pod.message}")
     trainers = {trainer.spec.policy: trainer for trainer in observed.trainers}
-    ends = [outcome(trainers[policy.name]) for policy in job.spec.learning if policy.name in trainers]
+    ends = [outcome(job, trainers[policy.name]) for policy in job.spec.learning if policy.name in trainers]
     for trainer in observed.trainers:
-        if outcome(trainer) == FAILED and trainer.status is not None:
+        if outcome(job, trainer) == FAILED and trainer.status is not None:
             said = find(trainer.status.conditions, ConditionType.READY)
             return _failed("TrainerFailed", f"{trainer.metadata.name}: {said.message if said else ''}")
     for pool in observed.pools:
@@ -210,7 +211,7 @@ def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Stateme
         if refusal is not None:
             return said("WaitingForTrainer", f"{trainer.metadata.name}: {refusal}")
         ready = find(conditions, ConditionType.READY)
-        if ready is not None and ready.status != "True" and ready.reason != COMPLETED:
+        if ready is not None and ready.status != "True" and outcome(job, trainer) != COMPLETED:
             return said("WaitingForTrainer", f"{trainer.metadata.name}: {ready.reason} {ready.message}".rstrip())
     idle = [pool for pool in observed.pools if not (pool.status and pool.status.ready_replicas)]
     if observed.pools and len(idle) == len(observed.pools):
@@ -218,6 +219,14 @@ def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Stateme
     if not observed.report.policies:
         return said("Starting")
     return said("Training", f"step {min(policy.step for policy in observed.report.policies.values())}")
+
+
+def _reached(job: RLJob, summary: Condition | None) -> Goals | None:
+    """What the job has succeeded in; None before, and when it goes on."""
+    if summary is None or summary.status != "True":
+        return None
+    ended = verdict(job)
+    return job.spec.goals if ended is None or job.status is None else job.status.goals
 
 
 def _refused(conditions: Sequence[Condition]) -> str | None:
@@ -256,7 +265,8 @@ def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, 
             "observed_generation": generation,
             "conditions": conditions,
             "start_time": before.start_time or (moment(now) if begun else None),
-            "completion_time": before.completion_time or (moment(now) if ended else None),
+            "completion_time": (before.completion_time or moment(now)) if ended else None,
+            "goals": _reached(job, summary),
             "step": min((policy.step for policy in policies), default=0),
             "reward": mean(policy.reward for policy in policies),
             "waiting_fraction": largest(policy.waiting_fraction for policy in policies),

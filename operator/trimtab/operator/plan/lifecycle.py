@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimtab.api.conditions import Condition, ConditionType
+from trimtab.api.goals import raised
 from trimtab.api.job import RLJob
 from trimtab.operator.conditions import find
 
@@ -21,11 +22,16 @@ _PASSING = ("engine-unavailable", "engine-timeout", "engine-overloaded", "delive
 
 
 def verdict(job: RLJob) -> Condition | None:
-    """The condition that says how the job ended. It is final: nothing brings an ended job back."""
+    """The condition that says how the job ended; None while it has more to do. A failure is final; a success is until
+    the manifest asks for more.
+    """
     if job.status is None:
         return None
     summary = find(job.status.conditions, ConditionType.SUCCEEDED)
-    return summary if summary is not None and summary.status != "Unknown" else None
+    if summary is None or summary.status == "Unknown":
+        return None
+    goes_on = summary.status == "True" and raised(job.spec.goals, job.status.goals)
+    return None if goes_on else summary
 
 
 def rest_reason(job: RLJob) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.api.conditions import ConditionType
+from trimtab.api.goals import Goals, raised
 from trimtab.api.job import RLJob
 from trimtab.api.trainer import Trainer, TrainerStatus
 from trimtab.operator.conditions import Statement, find, updated
@@ -40,7 +41,7 @@ class _Decision:
     reason: str
     message: str = ""
     actions: tuple[PodAction, ...] = ()
-    changes: dict[str, int] | None = None
+    changes: dict[str, int | Goals] | None = None
     """Of the status, to be written before the actions are done."""
     requeue_at: float | None = None
 
@@ -56,10 +57,13 @@ def plan_trainer(job: RLJob | None, trainer: Trainer, pods: Sequence[ObservedPod
     )
 
 
-def outcome(trainer: Trainer) -> str | None:
-    """COMPLETED or FAILED when the trainer has ended for good."""
+def outcome(job: RLJob, trainer: Trainer) -> str | None:
+    """COMPLETED or FAILED when the trainer has ended, for good or until the job is to reach more."""
     ready = find(trainer.status.conditions, ConditionType.READY) if trainer.status else None
-    return ready.reason if ready is not None and ready.reason in (COMPLETED, FAILED) else None
+    if trainer.status is None or ready is None or ready.reason not in (COMPLETED, FAILED):
+        return None
+    goes_on = ready.reason == COMPLETED and raised(job.spec.goals, trainer.status.goals)
+    return None if goes_on else ready.reason
 
 
 def _decide(
@@ -68,7 +72,7 @@ def _decide(
     if job is None:
         missing = f"there is no RLJob {trainer.spec.job_ref.name} in this namespace"
         return _Decision(reason="JobNotFound", message=missing, actions=_clear(pods, reason="its job is gone"))
-    ended = outcome(trainer)
+    ended = outcome(job, trainer)
     if ended is not None:
         said = find(status.conditions, ConditionType.READY)
         # The last pods stay as long as the job, for their logs.
@@ -102,7 +106,10 @@ def _continue(
         if any(pod.gated for pod in pods):
             return _release(pods)
         if all(pod.phase is Phase.SUCCEEDED for pod in pods):
-            return _Decision(reason=COMPLETED, message="every rank has ended well")
+            if raised(job.spec.goals, status.goals):
+                why = "the job is to reach more than when it began"
+                return _Decision(reason="Restarting", message=why, actions=_clear(pods, reason=why))
+            return _Decision(reason=COMPLETED, message="every rank has ended well", changes=_goals(job, status))
         return _watched(pods, devices=trainer.spec.devices_per_replica)
     if current and not failed and all(pod.gated and pod.alive for pod in pods):
         there = {pod.name for pod in pods}
@@ -148,7 +155,7 @@ def _judge(
     if verdict is Verdict.FAIL or counted > policy.max_restarts:
         tries = "" if verdict is Verdict.FAIL else f"failed {counted} times, lastly "
         return _Decision(reason=FAILED, message=tries + message, actions=stops)
-    changes = {"judged_attempt": failed[0].attempt, "restarts_counted": counted}
+    changes: dict[str, int | Goals] = {"judged_attempt": failed[0].attempt, "restarts_counted": counted}
     return _Decision(reason="Restarting", message=message, actions=stops, changes=changes)
 
 
@@ -163,9 +170,10 @@ def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus) -> _Decision:
     nothing has run is still good: a group whose pods are refused a thousand times has not been restarted once.
     """
     started = status.attempt if status.started_attempt is None else status.started_attempt
-    attempt, changes = status.attempt, None
+    attempt = status.attempt
+    changes: dict[str, int | Goals] = {"goals": job.spec.goals}
     if started >= attempt:
-        changes = {
+        changes |= {
             "attempt": attempt + 1,
             "started_attempt": attempt,
             "restarts": status.restarts + (attempt > 0),
@@ -175,10 +183,15 @@ def _begin(job: RLJob, trainer: Trainer, status: TrainerStatus) -> _Decision:
     return _Decision(reason="RanksNotReady", message="starting", actions=starts, changes=changes)
 
 
+def _goals(job: RLJob, status: TrainerStatus) -> dict[str, int | Goals]:
+    """Of an attempt that ends; an operator that did not write them down may have begun it."""
+    return {"goals": status.goals or job.spec.goals}
+
+
 def _release(pods: Sequence[ObservedPod]) -> _Decision:
     """All are there. That they may run is written before the first one does."""
     actions = tuple(ReleasePod(pod.name) for pod in pods if pod.gated)
-    changes = {"started_attempt": pods[0].attempt}
+    changes: dict[str, int | Goals] = {"started_attempt": pods[0].attempt}
     return _Decision(reason="RanksNotReady", message="starting", actions=actions, changes=changes)
 
 

@@ -91,7 +91,11 @@ def _reach(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Itera
 
 def _end(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:
     was, now = find(before, ConditionType.SUCCEEDED), find(after, ConditionType.SUCCEEDED)
-    if now is None or now.status == "Unknown" or (was is not None and was.status == now.status):
+    if now is None or (was is not None and was.status == now.status):
+        return
+    if now.status == "Unknown":
+        if was is not None:
+            yield Transition(reason=reasons.CONTINUED, message="it is to reach more than when it succeeded")
         return
     if now.status == "True":
         yield Transition(reason=reasons.SUCCEEDED, message=now.message)

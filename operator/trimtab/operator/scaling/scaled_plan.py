@@ -181,7 +181,7 @@ def _may_scale(plan: JobPlan, job: RLJob) -> bool:
 
 def _reports(job: RLJob, observed: Observed) -> ReportHistory:
     """Of the policies that still learn."""
-    done = {trainer.spec.policy for trainer in observed.trainers if outcome(trainer) == COMPLETED}
+    done = {trainer.spec.policy for trainer in observed.trainers if outcome(job, trainer) == COMPLETED}
     return {
         policy.name: observed.report.balance.get(policy.name, ())
         for policy in job.spec.learning

@@ -1,4 +1,6 @@
-"""When a policy has had enough: its steps are done, its reward is reached, or there are no prompts left."""
+"""When a policy has had enough: its steps are done, its reward is reached, or there are no prompts left. And when it is
+to go on, because the manifest asks for more than it has reached.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import structlog
 from trimtab.api.job import RLJobSpec
 from trimtab.dataflow.evaluation.evaluator import is_owed
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import PolicyFinished
+from trimtab.dataflow.ledger.records import PolicyContinued, PolicyFinished
+from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 
 _log = structlog.get_logger(__name__)
 # With no pool alive the last evaluation would never come, and the job would never end.
@@ -47,15 +50,8 @@ def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int |
     books = ledger.trainers[policy]
     if books.finished is not None or books.trained_steps < books.next_step:
         return None
-    if spec.max_steps is not None and books.next_step >= spec.max_steps:
-        return PolicyFinished(policy=policy, reason=f"maxSteps {spec.max_steps} done")
-    # The deque is as long as the window.
-    if (
-        spec.target_reward is not None
-        and len(books.rewards) == spec.autoscaling.window_steps
-        and sum(books.rewards) / len(books.rewards) >= spec.target_reward
-    ):
-        return PolicyFinished(policy=policy, reason=f"targetReward {spec.target_reward} reached")
+    if (reached := _reached(books, spec)) is not None:
+        return PolicyFinished(policy=policy, reason=reached)
     if (
         total_prompts is not None
         and ledger.next_position >= total_prompts
@@ -63,4 +59,29 @@ def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int |
         and not ledger.can_grant(policy)
     ):
         return PolicyFinished(policy=policy, reason=f"data.epochs {spec.data.epochs} done: too few groups for a batch")
+    return None
+
+
+def continued(ledger: Ledger, *, spec: RLJobSpec, total_prompts: int | None) -> list[PolicyContinued]:
+    """Of the policies that have finished, those that are to reach more by now and that there are prompts for."""
+    if total_prompts is not None and ledger.next_position >= total_prompts:
+        return []
+    return [
+        PolicyContinued(policy=books.policy)
+        for books in ledger.trainers.values()
+        if books.finished is not None and _reached(books, spec) is None
+    ]
+
+
+def _reached(books: TrainerBooks, spec: RLJobSpec) -> str | None:
+    """The goal that the policy has reached, in words."""
+    if spec.max_steps is not None and books.next_step >= spec.max_steps:
+        return f"maxSteps {spec.max_steps} done"
+    # The deque is as long as the window.
+    if (
+        spec.target_reward is not None
+        and len(books.rewards) == spec.autoscaling.window_steps
+        and sum(books.rewards) / len(books.rewards) >= spec.target_reward
+    ):
+        return f"targetReward {spec.target_reward} reached"
     return None

@@ -19,7 +19,7 @@ from trimtab.dataflow.curators.registry import CuratorState, make_curator
 from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
 from trimtab.dataflow.evaluation.evaluator import EvaluationGauges, Evaluator, PublishedVersions
 from trimtab.dataflow.filters import make_filter
-from trimtab.dataflow.finish import Finisher
+from trimtab.dataflow.finish import Finisher, continued
 from trimtab.dataflow.intake import FilterLoop, Intake
 from trimtab.dataflow.issuer import Issuer
 from trimtab.dataflow.ledger.authorship import JournalKey
@@ -113,7 +113,9 @@ async def run_dataflow(
         bus, topology, incarnation=incarnation, key=journal_key, on_foreign=partial(set_aside.note, "ledger")
     )
     curator_state = CuratorState(curator, data.curator)
-    seen = await journal.recover(ledger, curator_state)
+    seen = await journal.recover(
+        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total)
+    )
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
     await books.record(partial(reroute, selection, taken_labels(data)))

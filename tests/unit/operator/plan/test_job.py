@@ -115,6 +115,35 @@ def test_it_has_succeeded_when_every_policy_is_trained() -> None:
     assert summary(after(done, Observed(), now=99.0)) == summary(done), "the end is final"
 
 
+def test_a_job_that_has_succeeded_goes_on_when_it_is_to_reach_more() -> None:
+    goals = {"goals": JOB.spec.goals}
+    completed = ended(trainer(JOB, **goals), COMPLETED)
+    done = after(JOB, Observed(trainers=[completed]), now=50.0)
+    assert done.status is not None
+    assert done.status.goals == JOB.spec.goals
+    more = job(maxSteps=2000, ttlSecondsAfterFinished=10).model_copy(update={"status": done.status})
+    there = Observed(pools=[pool(more)], trainers=[completed], pods=[])
+    plan = plan_job(more, there, now=99.0)
+    assert said(plan.actions) == ["start dataflow-0"], "and it is not deleted"
+    assert summary(after(more, there, now=99.0))[0] == "Unknown"
+    assert plan.status.completion_time is None
+    assert plan.status.goals is None
+    assert plan.status.start_time == done.status.start_time
+
+    again = after(
+        after(more, there, now=99.0), Observed(trainers=[ended(trainer(more, goals=more.spec.goals), COMPLETED)])
+    )
+    assert summary(again)[0] == "True"
+    assert again.status is not None
+    assert again.status.goals == more.spec.goals
+
+
+def test_a_job_that_has_failed_does_not_go_on() -> None:
+    failed = after(JOB, Observed(trainers=[ended(trainer(JOB), FAILED, "boom")]), now=50.0)
+    more = job(maxSteps=2000).model_copy(update={"status": failed.status})
+    assert summary(after(more, Observed(), now=99.0)) == summary(failed)
+
+
 def test_a_frozen_policy_has_no_trainer_and_no_part_in_the_end_or_the_status() -> None:
     frozen = job(policies=[{"name": "solver"}, {"name": "judge", "frozen": True, "model": {"uri": "model"}}])
     made = [action for action in plan_job(frozen, Observed(), now=0.0).actions if isinstance(action, PutTrainer)]

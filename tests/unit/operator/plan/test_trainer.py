@@ -144,7 +144,7 @@ def test_what_counts(fields: dict[str, Any], policy: dict[str, Any], counted: in
     judged = after(of, group, [rank(of, group, 0, RUNNING), rank(of, group, 1, FAIL, **fields)])
     assert judged.status is not None
     assert judged.status.restarts_counted == counted
-    assert outcome(judged) is None
+    assert outcome(JOB, judged) is None
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_ends_it(fields: dict[str, Any], policy: dict[str, Any], status: di
     pods = [rank(of, group, 0), rank(of, group, 1, FAIL, **fields)]
     decided = plan_trainer(of, group, pods, now=0.0)
     ended = group.model_copy(update={"status": decided.status})
-    assert outcome(ended) == FAILED
+    assert outcome(JOB, ended) == FAILED
     assert ended.status is not None
     assert ended.status.conditions[0].message == message
     assert said(decided.actions) == ["stop solver-0"]
@@ -181,12 +181,31 @@ def test_done_when_every_rank_is_and_the_pods_stay_for_their_logs() -> None:
     group = trainer(JOB, attempt=1)
     pods = [rank(JOB, group, 0, SUCCEEDED), rank(JOB, group, 1, SUCCEEDED)]
     done = after(JOB, group, pods)
-    assert outcome(done) == COMPLETED
+    assert outcome(JOB, done) == COMPLETED
     assert plan_trainer(JOB, done, pods, now=1.0).actions == ()
     assert plan_trainer(JOB, done, [], now=1.0).actions == (), "and it does not begin again when they are gone"
     leaving = JOB.metadata.model_copy(update={"deletion_timestamp": moment(1.0)})
     deleted = JOB.model_copy(update={"metadata": leaving})
     assert said(plan_trainer(deleted, done, pods, now=1.0).actions) == ["remove solver-0", "remove solver-1"]
+
+
+def test_it_goes_on_when_the_job_is_to_reach_more_than_when_the_attempt_began() -> None:
+    begun = after(JOB, trainer(JOB), [])
+    pods = [rank(JOB, begun, 0, SUCCEEDED, attempt=1), rank(JOB, begun, 1, SUCCEEDED, attempt=1)]
+    done = after(JOB, begun, pods)
+    assert outcome(JOB, done) == COMPLETED
+    more = two_ranks(maxSteps=2000)
+    assert outcome(more, done) is None
+    assert said(plan_trainer(more, done, pods, now=1.0).actions) == ["remove solver-0", "remove solver-1"]
+    again = plan_trainer(more, after(more, done, pods), [], now=2.0)
+    assert said(again.actions) == ["start solver-0 2", "start solver-1 2"]
+    assert again.status.goals == more.spec.goals
+
+    # It may have been told to end a moment before the manifest changed: another attempt finds out.
+    assert outcome(more, after(more, begun, pods)) is None
+    fewer = two_ranks(maxSteps=2)
+    assert outcome(fewer, done) == COMPLETED
+    assert plan_trainer(fewer, done, pods, now=1.0).actions == ()
 
 
 def test_suspended_it_stops_and_clears_and_begins_anew_with_the_next_attempt() -> None:
@@ -270,7 +289,7 @@ def test_whatever_happens_there_is_one_attempt_at_a_time_and_it_comes_to_rest(da
     assert status is not None
     assert status.restarts_counted <= min(failures, 2)
     running = sorted(name for name, pod in pods.items() if not pod.ended)
-    if outcome(group) is not None or wanted is asleep:
+    if outcome(JOB, group) is not None or wanted is asleep:
         assert running == []
     else:
         assert len(pods) == 2

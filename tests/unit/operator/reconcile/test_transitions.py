@@ -30,6 +30,8 @@ def _said(kind: str, status: Any, reason: str = "Why", message: str = "m") -> RL
         (_said("Suspended", "True"), _said("Suspended", "True"), []),
         (_said("Succeeded", "Unknown"), _said("Succeeded", "True"), ["Succeeded"]),
         (_said("Succeeded", "True"), _said("Succeeded", "True"), []),
+        (_said("Succeeded", "True"), _said("Succeeded", "Unknown"), ["Continued"]),
+        (None, _said("Succeeded", "Unknown"), []),
         (None, _said("Succeeded", "False"), ["Failed"]),
         (_said("Accepted", "True"), _said("Accepted", "False", "NameTaken"), ["NameTaken"]),
         (_said("Accepted", "False", "NameTaken"), _said("Accepted", "False", "NameTaken"), []),

@@ -11,6 +11,7 @@ from trimtab.dataflow.ledger.records import (
     EvaluationStarted,
     GroupsDropped,
     GroupsFiltered,
+    PolicyContinued,
     PolicyFinished,
     Record,
     StepDurable,
@@ -167,6 +168,8 @@ def follow(lines: Lines, record: Record) -> None:
             line.trained = max(line.trained, record.step + 1)
         case PolicyFinished():
             line.finished = True
+        case PolicyContinued():
+            line.finished = False
 
 
 def lines_of(records: Sequence[Record]) -> Lines:

@@ -124,8 +124,16 @@ class Journal:
         self._record_bytes = 0
         self._snapshot_bytes = 0
 
-    async def recover(self, ledger: Ledger, curator_state: CuratorState | None = None) -> Seen:
-        """Bring the ledger to where it was, and the curator."""
+    async def recover(
+        self,
+        ledger: Ledger,
+        curator_state: CuratorState | None = None,
+        *,
+        settle: Callable[[Ledger], Sequence[Record]] = lambda _: (),
+    ) -> Seen:
+        """Bring the ledger to where it was, and the curator. What `settle` says of it is recorded before groups that no
+        record names count as waiting: whoever recovers later finds it there, and the same groups.
+        """
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
         # Headers are read last: whatever a record speaks of has arrived by then. Columns are read before the rows that
         # they speak of, for the same reason.
@@ -139,6 +147,9 @@ class Journal:
         if curator_state is not None and history.snapshot is not None:
             curator_state.restore(history.snapshot.learnt)
         for record in history.records:
+            ledger.apply(record)
+        for record in settle(ledger):
+            await self.write(record)
             ledger.apply(record)
         ledger.end_replay()
         return Seen(trajectories=seen, columns=max(known, last_column))

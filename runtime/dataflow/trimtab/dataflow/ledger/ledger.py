@@ -24,6 +24,7 @@ from trimtab.dataflow.ledger.records import (
     EvaluationStarted,
     GroupsDropped,
     GroupsFiltered,
+    PolicyContinued,
     PolicyFinished,
     Record,
     StepDurable,
@@ -289,6 +290,8 @@ class Ledger:
                 trainer.attempt, trainer.world_size = record.attempt, record.world_size
             case PolicyFinished():
                 trainer.finish(record.reason)
+            case PolicyContinued():
+                trainer.finished = None
 
     def running_groups(self, stream: str) -> int:
         """Groups asked for and not at their end."""

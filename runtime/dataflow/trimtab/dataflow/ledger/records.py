@@ -108,6 +108,14 @@ class PolicyFinished(Message, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=256)]
 
 
+class PolicyContinued(Message, frozen=True, kw_only=True):
+    """A finished policy is to reach more: it is given batches again, from the step on that is due."""
+
+    KIND: ClassVar[int] = 45
+
+    policy: Name
+
+
 class GroupsDropped(Message, frozen=True, kw_only=True):
     """Groups too stale for this step, which has no batch yet: given up, so that fresh ones can take their place."""
 
@@ -230,6 +238,7 @@ Record = (
     | StepDurable
     | TrainerAttempt
     | PolicyFinished
+    | PolicyContinued
     | GroupsDropped
     | StepTrained
     | GroupsFiltered
@@ -244,6 +253,7 @@ RECORDS: tuple[type[Message], ...] = (
     StepDurable,
     TrainerAttempt,
     PolicyFinished,
+    PolicyContinued,
     GroupsDropped,
     StepTrained,
     GroupsFiltered,
