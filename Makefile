@@ -14,6 +14,9 @@ help:  ## show the targets
 
 install: $(INSTALLED)  ## create .venv and install everything (runs by itself before the other targets)
 
+# What is installed is compiled here, by all processors: otherwise every process that starts first does it by itself.
+SELDOM_IMPORTED := /(nvidia|networkx|mypy|fontTools|pip|kubernetes/client)/
+
 # The versions are locked: a library that was released this morning breaks no clone. uv is itself installed by pip.
 UV := 0.13.7
 $(INSTALLED): pyproject.toml requirements-dev.txt
@@ -23,6 +26,7 @@ $(INSTALLED): pyproject.toml requirements-dev.txt
 	@echo "installing into $(VENV) (torch comes along: a few minutes the first time)"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements-dev.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --build-constraints images/locks/build.txt --editable .
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM_IMPORTED)' $(VENV)/lib || true
 	@touch $@
 
 # Compiled once and kept beside the sources; otherwise all processes of the first run do it at the same time.

@@ -33,7 +33,7 @@ _ATTACKED = ProgramLimits(
 )
 # As many processes as an attacker may have, all of them busy: what a slot may take.
 _HONEST = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
-_ALIVE_S = 20.0
+_ALIVE_S = 75.0
 # As an engine on the processor works: it computes all the time, in one thread.
 _WORK = "import sys, time\nuntil, n = time.monotonic() + float(sys.argv[1]), 0\n" + (
     "while time.monotonic() < until:\n    sum(range(1000)); n += 1\nprint(n)"

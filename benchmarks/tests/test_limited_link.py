@@ -79,6 +79,7 @@ async def test_latency_does_not_limit_the_rate(port: int) -> None:
         assert await _takes(lambda: _ask(limited, int(RATE)), at_least=1.1, below=4.0)
 
 
+@pytest.mark.slow
 async def test_a_pause_is_not_made_up_for_by_a_burst(port: int) -> None:
     with limited_link(port, Link(bytes_per_s=RATE, shared=True)) as limited:
         await _ask(limited, KIB)

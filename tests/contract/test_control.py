@@ -26,7 +26,7 @@ async def start_held(engine: Engine, count: int) -> list[asyncio.Task[Answer]]:
     return requests
 
 
-@pytest.mark.parametrize("mode", ["in_place", "retract"])
+@pytest.mark.parametrize("mode", ["in_place", pytest.param("retract", marks=pytest.mark.slow)])
 async def test_a_pause_that_keeps_requests_changes_none_of_their_tokens(engine: Engine, mode: str) -> None:
     whole = await start(engine, 0)
     (request,) = await start_held(engine, 1)

@@ -14,6 +14,7 @@ from tests.support.devcluster.bench import Bench, container, pod
 from trimtab.embedded.kube.control_plane import ControlPlane
 
 
+@pytest.mark.slow
 def test_the_options_of_kubectl_logs(bench: Bench) -> None:
     counting = container("i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done; printf unfinished")
     other = container("echo another", name="other")

@@ -167,6 +167,7 @@ def test_two_pods_with_the_same_port_get_one_each_and_are_probed_there(bench: Be
     assert ports[0] != ports[1]
 
 
+@pytest.mark.slow
 def test_probes_decide_about_readiness_and_life(bench: Bench) -> None:
     script = "touch /tmp/alive; sleep 0.5; touch /tmp/ready; sleep 5; rm /tmp/alive; sleep 1000"
     main = container(

@@ -63,6 +63,7 @@ async def test_strangers_are_refused(control_plane: ControlPlane, namespace: str
             await client.list(PODS, namespace=namespace)
 
 
+@pytest.mark.slow
 async def test_the_store_outlives_a_crash_of_the_server(control_plane: ControlPlane, namespace: str) -> None:
     access = load_access(control_plane.kubeconfig())
     async with KubeClient(access, backoff=FullJitter(base_s=0.1, cap_s=1.0)) as client:

@@ -63,6 +63,7 @@ def one_more_worker(scene: Scene) -> None:
     scene.has_pods(DATAFLOW, TRAINER, WORKER, SECOND)
 
 
+@pytest.mark.slow
 def test_it_is_made_again_with_the_same_keys_also_by_another_operator(
     start: Callable[..., Scene], namespace: str
 ) -> None:

@@ -40,6 +40,7 @@ async def _acquired(candidate: Leadership) -> None:
         await candidate.acquire()
 
 
+@pytest.mark.slow
 async def test_a_silent_holder_is_replaced_and_a_living_one_is_not(client: KubeClient, namespace: str) -> None:
     one, two = _candidate(client, namespace, "one"), _candidate(client, namespace, "two")
     await _acquired(one)

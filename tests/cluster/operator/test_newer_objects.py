@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.operator.scene import Scene, tiny_job
 from trimtab.kube.resources import RLJOBS
 
@@ -11,6 +13,7 @@ _PATH = ("pools", "items", "properties", "engine", "properties", "name", "enum",
 _ENUM = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/" + "/".join(_PATH)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_said_and_left_alone(scene: Scene) -> None:
     patch = [{"op": "add", "path": _ENUM, "value": "oracle"}]
     scene.plane.kubectl("patch", "crd", "rljobs.rl.trimtab.dev", "--type=json", "-p", json.dumps(patch))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.dataflow.books import GROUP
 from tests.support.dataflow.jobs import job
 from tests.support.dataflow.simulation import Simulation, running, simulation
@@ -102,6 +104,7 @@ async def kill_as_it_goes(sim: Simulation, seen: Mapping[str, Mapping[int, objec
         await live_for(chance.randrange(2, 8))
 
 
+@pytest.mark.slow
 async def test_mix_and_replay_hold_through_any_number_of_kills(nats_settings: NatsSettings, tmp_path: Path) -> None:
     chance = random.Random(7)
     replay = {"ratio": 0.5, "maxUses": 3, "maxAge": 6}

@@ -198,7 +198,10 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGINT))],
+)
 async def test_no_server_outlives_its_owner(tmp_path: Path, signum: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
         try:

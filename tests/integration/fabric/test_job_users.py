@@ -318,6 +318,7 @@ async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -
             assert await delete_stream(operator, name, deadline_s=60.0)
 
 
+@pytest.mark.slow
 async def test_expired_credentials_are_refused_and_renewed_ones_let_in(jobs: Jobs) -> None:
     settings = settings_of(jobs.server, "rollout", jobs.ours, jobs.folder, window_s=6)
     expires_at = jobs.server.mint(window_s=6).job_user("rollout", jobs.ours, job_uid="any").expires_at

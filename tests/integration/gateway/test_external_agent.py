@@ -61,7 +61,10 @@ async def run(program: str, *, scripts: dict[str, Script] | None = None, **argum
         return await agent.run(task, team)
 
 
-@pytest.mark.parametrize("program", [OPENAI, ANTHROPIC, PLAIN + 'print(ask(prompt["question"]))'])
+@pytest.mark.parametrize(
+    "program",
+    [OPENAI, pytest.param(ANTHROPIC, marks=pytest.mark.slow), PLAIN + 'print(ask(prompt["question"]))'],
+)
 async def test_an_agent_asks_and_is_rewarded(program: str) -> None:
     (scored,) = (await run(program)).scored
     assert scored.reward == 1.0

@@ -135,6 +135,7 @@ async def test_a_job_that_is_stopped_and_followed_again_at_once_is_heard(
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_server_that_has_lost_its_accounts_is_told_again(tmp_path: Path) -> None:
     job = _new_job()
     async with AsyncExitStack() as stack:

@@ -94,6 +94,7 @@ async def test_a_worker_alone_needs_no_turn(job: Job, turns: Turns) -> None:
             await KeyValue(job.bus, job.topology.swaps).get(JobTopology.swap_slot_key("p", "solver", slot=0))
 
 
+@pytest.mark.slow
 async def test_a_holder_that_dies_frees_its_slot_and_one_that_lives_keeps_it(bus: Bus, job: Job) -> None:
     await register(job, "w0", "w1", "w2")
     spec = replace(job.topology.swaps, name=f"swaps-{uuid.uuid4().hex[:8]}", ttl_s=6.0)

@@ -115,7 +115,10 @@ def engine_scores(engine: EngineModel, tokens: list[int]) -> torch.Tensor:
     return torch.log_softmax(engine.extend([piece])[0], dim=-1)
 
 
-@pytest.mark.parametrize("lora", [{"rank": 4}, {"rank": 3, "alpha": 5.0, "targets": ["q_proj", "down_proj"]}])
+@pytest.mark.parametrize(
+    "lora",
+    [pytest.param({"rank": 4}, marks=pytest.mark.slow), {"rank": 3, "alpha": 5.0, "targets": ["q_proj", "down_proj"]}],
+)
 def test_the_update_is_that_of_the_whole_model_restricted_to_the_adapters(model: Path, lora: dict[str, Any]) -> None:
     asked = adapting(lora, algorithm=UNBOUNDED)
     assert asked.lora is not None
@@ -188,6 +191,7 @@ def test_adapters_that_an_engine_has_no_room_for_are_refused(model: Path, tmp_pa
         engine_for(adapting({"rank": 8}), model).stage(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_restored_learner_goes_on_bit_for_bit_from_a_small_checkpoint(model: Path, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "shelf")
     learner = Learner(adapting(), model_path=model)

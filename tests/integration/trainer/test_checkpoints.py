@@ -75,6 +75,7 @@ class Body(bytearray):
     """Can be referred to weakly, so that one sees when it is let go."""
 
 
+@pytest.mark.slow
 async def test_memory_besides_the_copy_is_that_of_a_few_parts(storage: CheckpointStorage) -> None:
     """Of any number of them. Parts are copied here, as those of pinned memory are."""
     alive: set[int] = set()

@@ -115,6 +115,7 @@ async def test_what_is_not_what_was_claimed_is_set_aside_and_the_step_goes_on(
     assert portion.totals.samples == len(portion.rows), "the step has what was granted"
 
 
+@pytest.mark.slow
 async def test_a_store_that_restarts_delays_it_only(
     bus: Bus, topology: JobTopology, own_seaweed: EmbeddedSeaweed
 ) -> None:

@@ -42,7 +42,7 @@ def scored(step: int, reference: Path) -> list[Row]:
     return with_columns(made, {STAGE: logprobs_under(reference, made)})
 
 
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("estimator", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("k1", "k2")), "k3"])
 def test_the_reference_as_a_stage_makes_the_update_of_one_in_memory(model: Path, other: Path, estimator: str) -> None:
     inline = learner_with(model, kl={"estimator": estimator}, reference=other)
     staged = learner_with(model, kl={"estimator": estimator, "stage": STAGE})

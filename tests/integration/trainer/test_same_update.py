@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,8 @@ Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def alone(model: Path) -> dict[str, Weights]:
-    return {name: trained(model, name) for name in ALGORITHMS}
+def alone(model: Path) -> Callable[[str], Weights]:
+    return functools.cache(lambda algorithm: trained(model, algorithm))
 
 
 def check_same(mine: Weights, theirs: Weights) -> None:
@@ -28,16 +30,18 @@ def check_same(mine: Weights, theirs: Weights) -> None:
 
 
 @pytest.mark.slow
-def test_algorithms_differ_from_one_another(alone: dict[str, Weights]) -> None:
+def test_algorithms_differ_from_one_another(alone: Callable[[str], Weights]) -> None:
     """What the other tests compare would be worth nothing if all were the same."""
-    embeddings = {name: weights["model.embed_tokens.weight"] for name, weights in alone.items()}
+    embeddings = {name: alone(name)["model.embed_tokens.weight"] for name in ALGORITHMS}
     for one, other in itertools.combinations(embeddings, 2):
         assert not torch.allclose(embeddings[one], embeddings[other], atol=2e-5), f"{one} and {other}"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_micro_batches_and_portions_change_nothing(model: Path, alone: dict[str, Weights], algorithm: str) -> None:
-    check_same(trained(model, algorithm, micro_batch_tokens=4096, portions=4), alone[algorithm])
+def test_micro_batches_and_portions_change_nothing(
+    model: Path, alone: Callable[[str], Weights], algorithm: str
+) -> None:
+    check_same(trained(model, algorithm, micro_batch_tokens=4096, portions=4), alone(algorithm))
 
 
 @pytest.mark.slow
@@ -46,14 +50,14 @@ async def test_ranks_make_the_same_update_as_one(
     rank_template: TemplateProcess,
     model: Path,
     tmp_path: Path,
-    alone: dict[str, Weights],
+    alone: Callable[[str], Weights],
     world_size: int,
     idle_rank: int,
 ) -> None:
     await run_ranks(rank_template, run_rank, model, tmp_path, idle_rank, world_size=world_size)
     for name in ALGORITHMS:
         together = [load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(world_size)]
-        check_same(together[0], alone[name])
+        check_same(together[0], alone(name))
         for other in together[1:]:
             assert all(torch.equal(other[key], together[0][key]) for key in other)
 

@@ -47,7 +47,8 @@ async def test_the_memory_of_a_rank_is_that_of_its_part(
             assert rank["peak"] < (1 / count + 0.2) * alone["peak"]
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
 async def test_the_weights_are_those_in_the_files(
     rank_template: TemplateProcess, model: Path, tmp_path: Path, count: int
 ) -> None:

@@ -11,6 +11,7 @@ def test_generated_files_are_current() -> None:
     assert stale_files(ROOT) == [], "run make crds"
 
 
+@pytest.mark.slow
 def test_check_says_what_to_do_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"], root=tmp_path) == 1
     errors = capsys.readouterr().err
@@ -19,5 +20,6 @@ def test_check_says_what_to_do_and_changes_nothing(tmp_path: Path, capsys: pytes
     assert main(["--check"], root=tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_generation_is_deterministic() -> None:
     assert generated_files() == generated_files()

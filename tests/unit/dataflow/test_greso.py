@@ -158,6 +158,7 @@ def test_a_high_floor_for_hard_prompts_costs_rollouts_and_saves_most_of_them_sti
     assert hard > GresoSettings().target_hard + 0.02 > easy
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_costs_one_over_the_share_of_groups_with_variance() -> None:
     population = Population(5, gain=0.0)
     success = population.success()

@@ -183,6 +183,7 @@ async def test_an_interrupted_limited_fetch_goes_on_at_the_byte(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 async def test_an_interrupted_fetch_of_a_large_chunk_goes_on_by_ranges(
     store: ObjectStore, tmp_path: Path, requests: Requests
 ) -> None:

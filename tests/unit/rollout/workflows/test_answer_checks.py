@@ -205,6 +205,7 @@ async def test_a_prompt_that_cannot_be_used_is_refused_without_another_attempt()
         await runner(SingleTurn(), {"solver": role(Script("7"))}).run(task)
 
 
+@pytest.mark.slow
 def test_without_math_verify_the_job_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ModuleNotFoundError, match="trimtab\\[rollout\\]"):
