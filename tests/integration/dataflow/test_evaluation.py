@@ -8,10 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.dataflow.simulation import Simulation, running, simulation
+from tests.support.dataflow.stage_worker import Faults, StageWorker, reward
+from tests.support.dataflow.stages import stage
 from tests.support.polling import eventually
 from trimtab.dataflow.audit.report import audit
 from trimtab.dataflow.audit.streams import read_streams
+from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
 from trimtab.fabric.bus.errors import BusNotFound
 from trimtab.fabric.bus.keyvalue import KeyValue
@@ -20,7 +25,9 @@ from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.lease import BatchNotReady
 from trimtab.fabric.wire.purpose import Purpose
+from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
+from trimtab.fabric.wire.trajectory import Trajectory
 
 PROMPTS = 7
 
@@ -119,3 +126,57 @@ async def test_a_job_ends_after_the_evaluation_of_what_it_learnt(nats_settings: 
             await sim.announce("solver", 2)
             assert await sim.lease(2, trained=True) is None
             await eventually(partial(_evaluated, sim, 2), timeout_s=60.0)
+
+
+class Grader(StageWorker):
+    """Notes the prompts that it is told."""
+
+    def __init__(self, *arguments: Any, told: dict[str, Any], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._told = told
+
+    async def _rows(self, task: StageTask) -> list[Trajectory]:
+        self._told[task.group_id] = task.prompt
+        return await super()._rows(task)
+
+
+async def test_held_out_prompts_are_scored_by_the_stage_that_rewards_training_through_restarts(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    lives = random.Random(5)
+    stages = (stage("sift", "Filter"), stage("grade", "Reward", needs=["sift"]))
+    told: dict[str, Any] = {}
+    small = partial(Journal, compact_after_bytes=600)
+    held_out = evaluation(tmp_path, prompts=60, limit=60)
+    async with simulation(nats_settings, tmp_path, evaluation=held_out, stages=stages, make_journal=small) as sim:
+        sim.reward = graded([])
+        faults = Faults(dies_before=10, dies_after=10, repeats=15, lies=10)
+        grading = Grader(sim.bus, sim.topology, stages[1], chance=random.Random(4), faults=faults, told=told)
+        sifting = StageWorker(sim.bus, sim.topology, stages[0], chance=random.Random(6))
+        async with running(
+            sim.restarting_service(lambda: lives.uniform(0.3, 0.9)),
+            sim.work(),
+            grading.run(),
+            sifting.run(),
+        ):
+            await eventually(lambda: sim.incarnations > 1, timeout_s=20.0)
+            await sim.announce("solver", 0)
+            begun = sim.incarnations
+            await eventually(partial(_evaluated, sim, 0), timeout_s=60.0)
+        assert sim.incarnations > begun
+        for name, samples in (("easy", 3), ("hard", 1)):
+            scored = await result(sim, name, version=0)
+            assert scored is not None
+            assert (scored.episodes, scored.failed) == (60 * samples, 0)
+            worth = [
+                reward("grade", f"e0.{name}.{number}.solver.{index}")
+                for number in range(60)
+                for index in range(samples)
+            ]
+            assert scored.score == pytest.approx(sum(worth) / len(worth)), "not what the workflow says"
+        assert {group: prompt for group, prompt in told.items() if group.startswith("e")} == {
+            f"e0.{name}.{number}.solver": {"prompt": f"{name} {number}"}
+            for name in ("easy", "hard")
+            for number in range(60)
+        }
+        assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data, stages=sim.stages)).violations == []

@@ -34,7 +34,7 @@ def _stages(one: StageBooks) -> dict[str, Any]:
             }
             for policy, own in one.staged.items()
         },
-        "counts": (one.done, one.failed, one.last_sequence),
+        "counts": (one.answered.done, one.answered.failed, one.last_sequence),
         "waiting": {stage: one.waiting(stage) for stage in one.graph.stages},
     }
 

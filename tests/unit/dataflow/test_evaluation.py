@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.jobs import job, spec
+from tests.support.dataflow.stages import column, stage
 from trimtab.api.evaluation import Evaluation
 from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
 from trimtab.dataflow.finish import Finisher
@@ -20,6 +23,8 @@ from trimtab.dataflow.ledger.records import (
     StepTrained,
 )
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
+from trimtab.dataflow.ledger.staged_group import ColumnArrival
+from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 from trimtab.fabric.wire.purpose import Purpose
 
@@ -139,6 +144,114 @@ def test_a_snapshot_in_the_midst_of_a_round_keeps_its_samples() -> None:
     restoration.finish()
     assert restored.evaluation.score() == feed.ledger.evaluation.score()
     assert restored.evaluation.running == feed.ledger.evaluation.running
+
+
+GRADE = stage("grade", "Reward", needs=["kept", "surprise"])
+STAGES = (stage("reference"), stage("kept", "Filter"), stage("surprise", "Custom", needs=["reference"]), GRADE)
+
+
+def staged() -> Feed:
+    """Both rows of a prompt are there, worth 0.5 each to the workflow."""
+    feed = Feed(ledger(stages=STAGES))
+    feed.ledger.apply(started(0, prompts=1))
+    assert feed.arrive(answer(0, 0, 0, reward=0.5)) is Arrival.NOT_FOR_TRAINING
+    assert feed.arrive(answer(0, 0, 1, reward=0.5)) is Arrival.STAGED
+    assert feed.arrive(answer(0, 0, 1, reward=0.5)) is Arrival.NOT_FOR_TRAINING, "again"
+    return feed
+
+
+def due(feed: Feed) -> list[str]:
+    return [name for _, _, name in feed.ledger.evaluation.stages.due(100)]
+
+
+def said(name: str, **says: Any) -> ColumnHeader:
+    group = "e0.held-out.0.solver"
+    return column(name, group, [f"{group}.0.0", f"{group}.1.0"], **says)
+
+
+def test_held_out_rows_are_worth_what_the_stages_of_training_say() -> None:
+    feed = staged()
+    books = feed.ledger.evaluation
+    assert (due(feed), feed.ledger.waiting_for("reference")) == (["reference"], 1)
+    assert not books.is_done("held-out", 0)
+    assert feed.ledger.column_arrived(1, said("reference")) is ColumnArrival.NEW
+    assert due(feed) == ["surprise"]
+    assert feed.ledger.column_arrived(2, said("kept", keep=[True, False])) is ColumnArrival.REFUSED, (
+        "nothing is left out"
+    )
+    assert feed.ledger.column_arrived(3, said("surprise")) is ColumnArrival.NEW
+    assert due(feed) == ["grade"]
+    assert feed.ledger.column_arrived(4, said("grade", rewards=[0.0, 0.25])) is ColumnArrival.DONE
+    assert feed.ledger.column_arrived(5, said("grade", rewards=[9.0, 9.0], run="late")) is ColumnArrival.DUPLICATE
+    assert books.is_done("held-out", 0)
+    (score,) = books.score()
+    assert (score.score, score.episodes, score.failed) == (0.125, 2, 0)
+    assert feed.ledger.stages.answered.done == {"reference": 1, "surprise": 1, "grade": 1}
+    assert not feed.ledger.stages.staged["solver"], "nothing of it is for training"
+
+
+def test_held_out_rows_that_a_stage_gives_up_are_failed_and_no_zeros() -> None:
+    feed = staged()
+    assert feed.ledger.column_arrived(1, said("reference", error="stage.gave-up")) is ColumnArrival.FAILED
+    (score,) = feed.ledger.evaluation.score()
+    assert (score.score, score.episodes, score.failed) == (None, 0, 2)
+
+
+def test_a_row_that_failed_leaves_nothing_for_a_stage_to_say() -> None:
+    feed = Feed(ledger(stages=STAGES))
+    feed.ledger.apply(started(0, prompts=1))
+    feed.arrive(answer(0, 0, 0, reward=0.5))
+    assert feed.arrive(answer(0, 0, 1, error="engine-gone")) is Arrival.EVALUATED
+    (score,) = feed.ledger.evaluation.score()
+    assert (score.score, score.episodes, score.failed, due(feed)) == (None, 0, 2, [])
+
+
+def test_without_a_stage_that_rewards_the_workflow_says_what_held_out_rows_are_worth() -> None:
+    feed = Feed(ledger(stages=STAGES[:3]))
+    feed.ledger.apply(started(0, prompts=1))
+    feed.arrive(answer(0, 0, 0, reward=0.5))
+    assert feed.arrive(answer(0, 0, 1, reward=1.0)) is Arrival.EVALUATED
+    assert feed.ledger.evaluation.score()[0].score == 0.75
+
+
+def test_a_round_that_ends_waits_for_no_stage() -> None:
+    feed = staged()
+    feed.ledger.column_arrived(1, said("reference"))
+    assert feed.ledger.evaluation.first_column == 1
+    feed.ledger.apply(EvaluationEnded(number=0, at=2.0))
+    assert (due(feed), feed.ledger.waiting_for("surprise")) == ([], 0)
+    assert feed.ledger.evaluation.first_column is None
+    assert feed.ledger.column_arrived(2, said("surprise")) is ColumnArrival.DUPLICATE
+    assert feed.ledger.evaluation.first_column is None
+
+
+def test_a_snapshot_keeps_what_stages_have_said_of_held_out_rows() -> None:
+    feed = staged()
+    columns = [(1, said("reference")), (2, said("surprise"))]
+    for sequence, one in columns:
+        feed.ledger.column_arrived(sequence, one)
+    snapshot = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(take_snapshot(feed.ledger, learnt={})), type=LedgerSnapshot
+    )
+    assert (snapshot.floor, snapshot.stages.floor) == (1, 1)
+    restored = ledger(stages=STAGES)
+    restoration = Restoration(restored, snapshot, columns)
+    for index in range(2):
+        restoration.arrived(index + 1, f"e0.held-out.0.solver.{index}.0", answer(0, 0, index, reward=0.5))
+    restoration.finish()
+    assert restored.stages.answered.done == {"reference": 1, "surprise": 1}
+    assert [name for _, _, name in restored.evaluation.stages.due(100)][-1] == "grade"
+    assert restored.column_arrived(3, said("grade", rewards=[0.0, 0.25])) is ColumnArrival.DONE
+    assert restored.evaluation.score()[0].score == 0.125
+
+
+def test_a_column_that_is_read_before_its_rows_waits_for_them() -> None:
+    feed = Feed(ledger(stages=STAGES))
+    feed.ledger.apply(started(0, prompts=1))
+    assert feed.ledger.column_arrived(1, said("reference")) is ColumnArrival.EARLY
+    for index in range(2):
+        feed.arrive(answer(0, 0, index))
+    assert due(feed) == ["surprise"]
 
 
 def test_a_policy_ends_after_the_evaluation_of_its_last_version_and_not_for_ever() -> None:

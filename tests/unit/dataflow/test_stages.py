@@ -143,7 +143,7 @@ def test_a_stage_that_only_says_what_was_not_asked_for_fails_the_group() -> None
         assert feed.say("grade") is ColumnArrival.REFUSED
     assert feed.say("grade") is ColumnArrival.FAILED
     assert feed.ledger.streams["solver"].failed_groups == 1
-    assert feed.ledger.stages.failed == {"grade": 1}
+    assert feed.ledger.stages.answered.failed == {"grade": 1}
 
 
 def test_a_stage_that_was_given_up_fails_the_group_and_frees_its_place() -> None:

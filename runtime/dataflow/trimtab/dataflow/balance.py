@@ -48,8 +48,8 @@ class Mark:
             replayed_samples=books.replayed_samples,
             consumed_tokens=books.consumed_tokens,
             dropped_groups=books.dropped_groups,
-            stages_done=dict(ledger.stages.done),
-            stages_failed=dict(ledger.stages.failed),
+            stages_done=dict(ledger.stages.answered.done),
+            stages_failed=dict(ledger.stages.answered.failed),
             at=now,
         )
 
@@ -174,7 +174,7 @@ def _stage_loads(ledger: Ledger, policy: str, *, since: Mark, until: Mark) -> tu
     return tuple(
         StageLoad(
             stage=name,
-            waiting=ledger.stages.waiting(name),
+            waiting=ledger.waiting_for(name),
             done=until.stages_done.get(name, 0) - since.stages_done.get(name, 0),
             failed=until.stages_failed.get(name, 0) - since.stages_failed.get(name, 0),
         )

@@ -170,7 +170,7 @@ async def run_dataflow(
             loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
             if stages:
                 stage_metrics = StageMetrics(metrics)
-                stage_metrics.watch(ledger.stages)
+                stage_metrics.watch(ledger)
                 columns = ColumnIntake(
                     bus,
                     books,
@@ -180,7 +180,7 @@ async def run_dataflow(
                     on_unreadable=partial(set_aside.note, "columns"),
                 )
                 loops.create_task(columns.run())
-                loops.create_task(StageIssuer(bus, topology, job, prompts, books, clock=clock).run())
+                loops.create_task(StageIssuer(bus, topology, job, prompts, benchmarks, books, clock=clock).run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())
             loops.create_task(_compact(books, curator_state))

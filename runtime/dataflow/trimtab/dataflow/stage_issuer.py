@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trimtab.api.job import RLJob
+from trimtab.dataflow.evaluation.benchmarks import HeldOut
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
-from trimtab.dataflow.ledger.stage_books import Due
+from trimtab.dataflow.ledger.stage_books import Due, StageBooks
 from trimtab.dataflow.ledger.stage_graph import asks_with_prompt
 from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.prompts.order import PromptOrder
@@ -33,6 +35,7 @@ class StageIssuer:
         topology: JobTopology,
         job: RLJob,
         prompts: PromptOrder,
+        benchmarks: Mapping[str, HeldOut],
         books: Bookkeeper,
         *,
         clock: Callable[[], float],
@@ -41,31 +44,37 @@ class StageIssuer:
         self._topology = topology
         self._job = job
         self._prompts = prompts
+        self._benchmarks = benchmarks
         self._books = books
         self._clock = clock
 
     async def run(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
             while True:
-                due = self._books.ledger.stages.due(_MAX_AT_ONCE)
-                for one in due:
-                    await self._publish(publisher, one)
+                asked = 0
+                for stages in self._books.ledger.asking:
+                    for one in stages.due(_MAX_AT_ONCE):
+                        asked += 1
+                        await self._publish(publisher, stages, one)
                 await publisher.flush()
-                if not due:
+                if not asked:
                     await self._books.stages_due(timeout_s=_IDLE_S)
 
-    async def _publish(self, publisher: WindowedPublisher, due: Due) -> None:
+    async def _publish(self, publisher: WindowedPublisher, stages: StageBooks, due: Due) -> None:
         policy, group_id, stage = due
-        staged = self._books.ledger.stages.staged[policy].get(group_id)
+        staged = stages.staged[policy].get(group_id)
         if staged is None:
             return  # it has failed while others were published
-        task = self._task(staged, stage)
+        prompt = self._prompt(group_id, stage)
+        if prompt is None:
+            return
+        task = self._task(staged, stage, prompt)
         # An answer that was refused does not count, and the question must not pass for one that was asked before.
         again = staged.refused.get(stage, 0)
         message_id = f"{task.task_id}.{again}" if again else task.task_id
         await publisher.publish(self._topology.stage_subject(stage), encode(task), message_id=message_id)
 
-    def _task(self, staged: StagedGroup, stage: str) -> StageTask:
+    def _task(self, staged: StagedGroup, stage: str, prompt: Mapping[str, Any]) -> StageTask:
         group = staged.group
         return StageTask(
             job=self._job.metadata.name,
@@ -74,7 +83,7 @@ class StageIssuer:
             group_id=group.group_id,
             prompt_id=group.prompt_id,
             label=group.label,
-            prompt=dict(self._prompt(group.group_id, stage)),
+            prompt=dict(prompt),
             rows=tuple(
                 StageRow(sequence=row.sequence, trajectory_id=row.trajectory_id, reward=row.reward)
                 for row in staged.rows_for(stage)
@@ -84,9 +93,19 @@ class StageIssuer:
             created_at=self._clock(),
         )
 
-    def _prompt(self, group_id: str, stage: str) -> Mapping[str, Any]:
+    def _prompt(self, group_id: str, stage: str) -> Mapping[str, Any] | None:
+        """As the stage is told it; None for a group that this process has not asked for."""
         stages = self._books.ledger.stages
-        if not asks_with_prompt(stages.graph.stages[stage]):
+        told = asks_with_prompt(stages.graph.stages[stage])
+        evaluated = parse_evaluation_group(group_id)
+        if evaluated is not None:
+            held_out, running = self._benchmarks.get(evaluated.benchmark), self._books.ledger.evaluation.running
+            if held_out is None or running is None or running.number != evaluated.number:
+                return None
+            if evaluated.prompt >= held_out.count:
+                return None
+            return held_out.prompt(evaluated.prompt).content if told else {}
+        if not told:
             return {}
         place = stages.place_of(group_id)
         if place is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from trimtab.dataflow.ledger.stage_books import StageBooks
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.staged_group import ColumnArrival
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.column import ColumnHeader
@@ -32,12 +32,13 @@ class StageMetrics:
         self._waiting = metrics.gauge(
             "stage_waiting_groups", "Groups that a stage has been asked about and has not answered", ("stage",)
         )
-        self._staged = metrics.gauge("staged_groups", "Complete groups that wait for stages", ("policy",))
+        self._staged = metrics.gauge("staged_groups", "Complete groups of training that wait for stages", ("policy",))
 
-    def watch(self, books: StageBooks) -> None:
+    def watch(self, ledger: Ledger) -> None:
         """What waits is read at each scrape."""
+        books = ledger.stages
         for stage in books.graph.stages:
-            self._waiting.labels(stage).set_function(partial(books.waiting, stage))
+            self._waiting.labels(stage).set_function(partial(ledger.waiting_for, stage))
             for outcome in dict.fromkeys(_OUTCOMES.values()):
                 self._columns.labels(stage, outcome)
         for policy in books.graph.policies:

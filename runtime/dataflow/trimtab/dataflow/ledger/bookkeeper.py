@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record
@@ -98,7 +99,7 @@ class Bookkeeper:
             self._notify()
         if arrival is Arrival.STAGED:
             self._tell_stages()
-            if header.group_id not in self.ledger.stages.staged[header.policy]:
+            if not self.ledger.waits_for_stages(header.policy, header.group_id):
                 self._notify()  # its columns were here before it
         return arrival
 
@@ -106,17 +107,23 @@ class Bookkeeper:
         arrival = self.ledger.column_arrived(sequence, header)
         self._tell_stages()
         news = arrival in (ColumnArrival.FAILED, ColumnArrival.LEFT_OUT)
-        if news or (arrival is ColumnArrival.DONE and self._is_news(header.policy)):
+        if arrival is ColumnArrival.DONE:
+            news = parse_evaluation_group(header.group_id) is not None or self._is_news(header.policy)
+        if news:
             self._notify()
         return arrival
 
     def _tell_stages(self) -> None:
-        if self.ledger.stages.is_due:
+        if self._is_due:
             self._stage_due.set()
+
+    @property
+    def _is_due(self) -> bool:
+        return any(books.is_due for books in self.ledger.asking)
 
     async def stages_due(self, *, timeout_s: float) -> None:
         """Return when a stage is to be asked something, or when the time is over."""
-        if self.ledger.stages.is_due:
+        if self._is_due:
             return
         self._stage_due.clear()
         try:

@@ -16,7 +16,7 @@ from trimtab.api.stage import Stage
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.episode_rows import CLOSED, WAITING, Added
-from trimtab.dataflow.ledger.evaluation_books import EvaluationBooks
+from trimtab.dataflow.ledger.evaluation_books import EvaluationBooks, parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.offer import StepOffer
 from trimtab.dataflow.ledger.records import (
@@ -88,8 +88,8 @@ class Ledger:
             name: TrainerBooks(name, groups_per_step=batch_sizes[name] // group_size, window_steps=window_steps)
             for name in groups_per_task
         }
-        self.evaluation = EvaluationBooks(groups_per_task)
         self.stages = StageBooks(StageGraph(stages, policies=tuple(groups_per_task)))
+        self.evaluation = EvaluationBooks(groups_per_task, stages, answered=self.stages.answered)
         self.issued = 0
         self.next_position = 0
         """Where the order of prompts goes on."""
@@ -124,8 +124,7 @@ class Ledger:
         self.last_sequence = max(self.last_sequence, sequence)
         stream = self.streams.get(header.policy)
         if header.benchmark is not None:
-            complete = self.evaluation.arrived(sequence, header)
-            return Arrival.EVALUATED if complete else Arrival.NOT_FOR_TRAINING
+            return self.evaluation.arrived(sequence, trajectory_id, header)
         if stream is None:
             return Arrival.NOT_FOR_TRAINING
         if header.group_size != self.group_size:
@@ -174,6 +173,9 @@ class Ledger:
         stream = self.streams.get(header.policy)
         if stream is None:
             return ColumnArrival.REFUSED
+        if parse_evaluation_group(header.group_id) is not None:
+            self.stages.last_sequence = max(self.stages.last_sequence, sequence)
+            return self.evaluation.column_arrived(sequence, header)
         arrival = self.stages.arrived(sequence, header, ended=header.group_id in stream.ended)
         if arrival not in _TAKEN:
             return arrival
@@ -186,6 +188,18 @@ class Ledger:
         else:
             stream.filtered_groups += 1
         return arrival
+
+    @property
+    def asking(self) -> tuple[StageBooks, ...]:
+        """All that stages are asked from."""
+        return self.stages, self.evaluation.stages
+
+    def waits_for_stages(self, policy: str, group_id: str) -> bool:
+        return any(group_id in books.staged.get(policy, ()) for books in self.asking)
+
+    def waiting_for(self, stage: str) -> int:
+        """Groups that a stage has been asked about, or is about to be, to be trained on or evaluated."""
+        return sum(books.waiting(stage) for books in self.asking)
 
     def _not_wanted(self, stream: StreamBooks, added: Added) -> Arrival:
         if added is Added.REFUSED:

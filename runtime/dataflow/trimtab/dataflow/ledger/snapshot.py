@@ -4,13 +4,14 @@ in it, because those of every group that still matters are in the streams of tra
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
 import msgspec
 
+from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
@@ -122,8 +123,8 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             last_sequence=ledger.stages.last_sequence,
             floor=_column_floor(ledger),
             places=dict(ledger.stages.places),
-            done=dict(ledger.stages.done),
-            failed=dict(ledger.stages.failed),
+            done=dict(ledger.stages.answered.done),
+            failed=dict(ledger.stages.answered.failed),
         ),
         learnt=learnt,
     )
@@ -189,11 +190,17 @@ class Restoration:
             stream.duplicates = stream_state.duplicates
         for name, trainer_state in snapshot.trainers.items():
             self._restore_trainer(ledger.trainers[name], trainer_state)
+        for (_, group_id), columns in self._columns.items():
+            if parse_evaluation_group(group_id) is not None:
+                for sequence, header in columns:
+                    ledger.column_arrived(sequence, header)
         ledger.last_sequence = snapshot.last_sequence
         ledger.stages.last_sequence = snapshot.stages.last_sequence
         ledger.stages.places = snapshot.stages.places
-        ledger.stages.done = Counter(snapshot.stages.done)
-        ledger.stages.failed = Counter(snapshot.stages.failed)
+        answered = ledger.stages.answered
+        for counts, known in ((answered.done, snapshot.stages.done), (answered.failed, snapshot.stages.failed)):
+            counts.clear()
+            counts.update(known)
 
     def _restage(self, stream: StreamBooks, group_id: str) -> None:
         """A group that waited for stages."""
@@ -317,7 +324,8 @@ def _past_stages(ledger: Ledger) -> Iterator[Group]:
 
 def _column_floor(ledger: Ledger) -> int:
     staged = (one.first_column for own in ledger.stages.staged.values() for one in own.values())
-    sequences = chain(staged, (group.first_column for group in _past_stages(ledger)))
+    trained = (group.first_column for group in _past_stages(ledger))
+    sequences = chain(staged, trained, (ledger.evaluation.first_column,))
     return min((one for one in sequences if one is not None), default=ledger.stages.last_sequence + 1)
 
 

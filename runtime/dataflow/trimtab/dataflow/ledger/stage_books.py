@@ -5,7 +5,8 @@ trajectories and columns, so that nothing of it is recorded: whoever reads them 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from trimtab.dataflow.ledger.groups import Group
 from trimtab.dataflow.ledger.stage_graph import StageGraph
@@ -23,21 +24,36 @@ Due = tuple[str, str, str]
 """Policy, group and stage."""
 
 
-class StageBooks:
-    """Changed by the ledger alone."""
+@dataclass(frozen=True)
+class Answered:
+    """By stage."""
 
-    def __init__(self, graph: StageGraph) -> None:
+    done: Counter[str] = field(default_factory=Counter)
+    """Groups that it has computed something of."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Groups that were given up because of it."""
+
+
+class StageBooks:
+    """Of one kind of groups, those that are trained on or those that are evaluated. Changed by the ledger alone."""
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        *,
+        answered: Answered | None = None,
+        is_group: Callable[[str], bool] = lambda group_id: parse_group_id(group_id) is not None,
+    ) -> None:
+        """`is_group` says whether an id may be of one of them."""
         self.graph = graph
+        self.answered = answered or Answered()
+        self._is_group = is_group
         self.staged: dict[str, dict[str, StagedGroup]] = {policy: {} for policy in graph.policies}
         """By policy and group, in the order in which they became complete."""
         self.places: dict[int, int] = {}
         """By task, the place of its prompt, for those that a stage may still be asked about."""
         self.last_sequence = 0
         """Of the columns that have arrived."""
-        self.done: Counter[str] = Counter()
-        """By stage, groups that it has computed something of."""
-        self.failed: Counter[str] = Counter()
-        """By stage, groups that were given up because of it."""
         self._due: dict[Due, None] = {}
         self._early: dict[int, ColumnHeader] = {}
 
@@ -85,15 +101,15 @@ class StageBooks:
                     self._ask(key, (header.stage,))
                 return arrival
             case ColumnArrival.FAILED:
-                self.failed[header.stage] += 1
+                self.answered.failed[header.stage] += 1
             case _:
-                self.done[header.stage] += 1
+                self.answered.done[header.stage] += 1
         self._due.pop((*key, header.stage), None)
         self._ask(key, (stage for stage in staged.ready() if stage not in before))
         return arrival
 
     def _hold(self, sequence: int, header: ColumnHeader) -> ColumnArrival:
-        if parse_group_id(header.group_id) is None:
+        if not self._is_group(header.group_id):
             return ColumnArrival.REFUSED
         self._early[sequence] = header
         if len(self._early) > _MAX_EARLY:

@@ -63,3 +63,14 @@ def is_joined(stage: Stage) -> bool:
 def asks_with_prompt(stage: Stage) -> bool:
     """Whether it is told the prompt: code of one's own compares answers with it, and a model reads the rows alone."""
     return stage.plugin is not None
+
+
+def deciding_rewards(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Those that say what a row is worth, and what they need: held-out rows go through these alone. Filters choose what
+    is trained, and leave out nothing that is evaluated.
+    """
+    needed: set[str] = set()
+    for stage in reversed(stages):
+        if stage.computes == "Reward" or (stage.name in needed and stage.computes != "Filter"):
+            needed.update((stage.name, *stage.needs))
+    return tuple(stage for stage in stages if stage.name in needed and stage.computes != "Filter")
