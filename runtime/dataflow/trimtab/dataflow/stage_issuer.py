@@ -11,6 +11,7 @@ from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.stage_books import Due
 from trimtab.dataflow.ledger.stage_graph import asks_with_prompt
 from trimtab.dataflow.ledger.staged_group import StagedGroup
+from trimtab.dataflow.patience import patiently
 from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
@@ -43,16 +44,22 @@ class StageIssuer:
         self._prompts = prompts
         self._books = books
         self._clock = clock
+        self._asking: list[Due] = []
+        """What has been taken from the books and may not have gone out."""
 
     async def run(self) -> None:
+        await patiently(self._issue, self._bus, self._topology.stage_tasks)
+
+    async def _issue(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
             while True:
-                due = self._books.ledger.stages.due(_MAX_AT_ONCE)
-                for one in due:
+                self._asking = self._asking or self._books.ledger.stages.due(_MAX_AT_ONCE)
+                for one in self._asking:
                     await self._publish(publisher, one)
                 await publisher.flush()
-                if not due:
+                if not self._asking:
                     await self._books.stages_due(timeout_s=_IDLE_S)
+                self._asking = []
 
     async def _publish(self, publisher: WindowedPublisher, due: Due) -> None:
         policy, group_id, stage = due
