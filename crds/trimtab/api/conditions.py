@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"  # a changed template or size is being rolled out
     SANDBOXED = "Sandboxed"  # RolloutPool with workflow.sandbox: what holds programs back
     REACHABLE = "Reachable"  # RolloutPool in another cluster
+    HAS_ROOM = "HasRoom"  # RLJob: its streams can store more; where not, no new tasks are admitted
     ABLE_TO_SCALE = "AbleToScale"
     SCALING_ACTIVE = "ScalingActive"
     SCALING_LIMITED = "ScalingLimited"

@@ -107,6 +107,7 @@ def _moment(local: LocalJob) -> Moment:
         members=local.watch.members.present,
         restarts=local.executor.restarts(),
         failing=local.executor.failing(),
+        shortage=local.shortage,
         quarantined=status.quarantined_tasks if status is not None else 0,
         quarantine_command=_quarantine_command(local),
     )

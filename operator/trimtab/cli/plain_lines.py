@@ -22,6 +22,7 @@ class PlainLines:
         self._decisions = len(story.decisions)
         self._deaths = len(story.deaths)
         self._doing = ""
+        self._short = False
         self._failing: frozenset[str] = frozenset()
         self._quarantined = 0
 
@@ -46,6 +47,9 @@ class PlainLines:
             self._doing = doing
             # What it waits for may be told with the reason, which has just been told.
             yield doing if any(death.why and death.why in moment.activity for death in deaths) else moment.activity
+        if (moment.shortage is not None) != self._short:
+            self._short = not self._short
+            yield moment.shortage or "there is room again"
         for name in sorted(moment.failing.keys() - self._failing):
             yield f"{name} died: {moment.failing[name].strip()}"
         self._failing = frozenset(moment.failing)

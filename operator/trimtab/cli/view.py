@@ -49,6 +49,8 @@ class Moment:
     """By pod/container."""
     failing: Mapping[str, str] = field(default_factory=dict)
     """Why containers died that did a short while ago."""
+    shortage: str | None = None
+    """Why the job's storage takes no more."""
     quarantined: int = 0
     """Tasks that were given up."""
     quarantine_command: str = ""
@@ -81,6 +83,8 @@ def render(job: str, story: Story, moment: Moment) -> RenderableType:
         Text(f"{clock(story.seconds(death.at)):>6}  {came_back(death)}", style="yellow")
         for death in story.deaths[-_DEATHS:]
     ]
+    if moment.shortage:
+        troubles.append(Text(moment.shortage, style="red"))
     if moment.quarantined:
         troubles.append(Text(given_up(moment), style="red"))
     return Panel(

@@ -15,6 +15,7 @@ import structlog
 
 from trimtab.api.evaluation import EvaluationResult as Score
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.admission_hold import HOLD_S, hold_admission
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
@@ -33,9 +34,12 @@ from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport
+from trimtab.operator.plan.room import Room, judged
+from trimtab.operator.stream_usage import fillings_of
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
+_LOOK_AT_ROOM_S = 5.0
 _RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=30.0), stable_s=60.0)
 _HISTORY = 10_000
 _REPORTS = 10
@@ -114,6 +118,11 @@ class JobWatch:
         self._ever_present: set[str] = set()
         self._given_up: deque[GivenUp] = deque(maxlen=_GIVEN_UP)
         self._any_completed = False
+        self.disk_shortage: Room | None = None
+        """Set where whoever watches has the servers' disk, too, and it is full."""
+        self._room: Room | None = None
+        self._hold: tuple[str | None, float] = (None, 0.0)
+        """What was last said about admission, and when that runs out."""
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
         self._report_keys = {topology.report_key(policy): policy for policy in policies}
 
@@ -134,7 +143,13 @@ class JobWatch:
             # Before any worker was heard, it is not known what was completed: the watch may have begun a moment ago.
             given_up=() if self._has_completed() or not workers else tuple(self._given_up),
             any_completed=self._has_completed(),
+            room=self.room,
         )
+
+    @property
+    def room(self) -> Room | None:
+        """Whether the job's streams can store more; None when that is not known."""
+        return self.disk_shortage or self._room
 
     def _has_completed(self) -> bool:
         """Whether anything was ever completed. Not a property, as it changes while others wait."""
@@ -185,6 +200,28 @@ class JobWatch:
             loops.create_task(self._follow_balance(balance))
             loops.create_task(self._follow_weights(weights))
             loops.create_task(self.members.follow(members))
+            loops.create_task(self._follow_room())
+
+    async def _follow_room(self) -> None:
+        """And has no tasks admitted while there is none. On a full disk this cannot be said; nothing is admitted there
+        either, as the ledger cannot be written."""
+        while True:
+            try:
+                self._room = judged(
+                    await fillings_of(self._bus, self._topology, deadline_s=_DEADLINE_S), before=self._room
+                )
+                await self._tell_admission((self.disk_shortage or self._room).shortage)
+            except BusError as error:
+                _log.warning("room_not_known", error=str(error))
+            await asyncio.sleep(_LOOK_AT_ROOM_S)
+
+    async def _tell_admission(self, shortage: str | None) -> None:
+        said, until = self._hold
+        now = time.time()
+        if (said is None) == (shortage is None) and now < until:
+            return
+        await hold_admission(self._bus, self._topology, shortage, now=now, deadline_s=_DEADLINE_S)
+        self._hold = shortage, now + HOLD_S / 3
 
     async def _follow_balance(self, balance: KeyValue) -> None:
         async with KvWatch(balance) as watch:

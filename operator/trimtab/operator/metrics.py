@@ -73,6 +73,11 @@ class OperatorMetrics:
             "Rollout replicas that are left of that; carried out in mode Auto.",
             ("namespace", "rljob"),
         )
+        self._without_room = metrics.gauge(
+            "operator_job_without_room",
+            "1 while a job's storage is nearly full, and no new tasks are admitted; absent where that is not known.",
+            ("namespace", "rljob"),
+        )
         self._trainer_steps = metrics.gauge(
             "operator_trainer_steps",
             "Steps that a trainer has made, as last heard; absent while it is at rest or has ended.",
@@ -119,6 +124,14 @@ class OperatorMetrics:
             with suppress(KeyError):
                 gauge.remove(namespace, job)
 
+    def without_room(self, namespace: str, job: str, short: bool | None) -> None:
+        """None for a job that is gone, or of which nothing is known."""
+        if short is not None:
+            self._without_room.labels(namespace=namespace, rljob=job).set(int(short))
+        else:
+            with suppress(KeyError):
+                self._without_room.remove(namespace, job)
+
     def trainer_steps(self, namespace: str, trainer: str, steps: int | None) -> None:
         """None for a trainer that should make none."""
         if steps is not None:
@@ -151,6 +164,15 @@ def scaling(job: Object | None) -> Scaling | None:
     """The autoscaler's latest decision; None where it makes none."""
     decision = ((job or {}).get("status") or {}).get("autoscaling")
     return decision and Scaling(recommended=int(decision["recommended"]), bounded=int(decision["bounded"]))
+
+
+def without_room(job: Object | None) -> bool | None:
+    """Whether the job's condition says so; None for one that has ended, and as long as that is not known."""
+    status: dict[str, Any] = {} if job is None else job.get("status") or {}
+    said = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    if said.get(ConditionType.SUCCEEDED) in ("True", "False") or ConditionType.HAS_ROOM not in said:
+        return None
+    return bool(said[ConditionType.HAS_ROOM] == "False")
 
 
 def trainer_steps(trainer: Object | None) -> int | None:

@@ -8,8 +8,7 @@ from tests.support.polling import eventually
 from tests.support.rollout.failing_workflows import Faulty, Held
 from tests.support.rollout.job import GROUP_SIZE, Job, assert_complete_once, at, line, working
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.streams import declare_stream, delete_stream
-from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.trajectory import Failed, Scored
 from trimtab.rollout.workflows.team import Role
@@ -46,20 +45,6 @@ async def test_workers_that_drain_one_after_another(
     last = job.worker(Faulty(failures=1), roles, max_deliveries=2, spare_deliveries=0)
     async with working(last):
         await eventually(lambda: last.completed == GROUP_SIZE, timeout_s=20.0)
-    await assert_scored_once(job)
-
-
-async def test_a_stream_that_is_full_for_long(job: Job, roles: Mapping[str, Role]) -> None:
-    full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
-    await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
-    await job.issue(1)
-    worker = job.worker(Faulty(failures=0), roles, max_deliveries=2, spare_deliveries=0)
-
-    async with working(worker):
-        await eventually(lambda: delivered_often(job), timeout_s=30.0)
-        assert await job.tasks_left() == 1
-        await declare_stream(job.bus, job.topology.trajectories, deadline_s=60.0)
-        await eventually(lambda: worker.completed == GROUP_SIZE, timeout_s=30.0)
     await assert_scored_once(job)
 
 

@@ -79,7 +79,7 @@ async def test_places_of_ended_episodes_go_to_other_groups_and_never_more_episod
     assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=20)
 
 
-async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on(
+async def test_what_cannot_be_stored_is_kept_until_it_can_and_not_sampled_again(
     job: Job, roles: Mapping[str, Role]
 ) -> None:
     full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
@@ -88,13 +88,37 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_the_worker_lives_on
     workflow = Faulty(failures=0)
     worker = job.worker(workflow, roles, max_deliveries=1, timings=replace(QUICK, publish_deadline_s=0.3))
     async with working(worker):
-        await eventually(lambda: workflow.most_attempts >= 3 if worker.in_flight else False, timeout_s=30.0)
+        await eventually(lambda: refusals(job) >= 6, timeout_s=30.0)
         assert worker.completed == 0
+        assert worker.in_flight == 2
         assert await job.tasks_left() == 2
         await declare_stream(job.bus, job.topology.trajectories, deadline_s=60.0)
         await eventually(lambda: worker.completed == 2 * GROUP_SIZE, timeout_s=60.0)
+    assert workflow.most_attempts == 1
     assert await job.tasks_left() == 0
     assert_complete_once([trajectory.trajectory_id for trajectory in await job.trajectories()], tasks=2)
+
+
+async def test_a_worker_that_leaves_hands_back_what_a_full_store_does_not_take(
+    job: Job, roles: Mapping[str, Role]
+) -> None:
+    full = JobTopology("t", job.topology.job, trajectories_max_bytes=10)
+    await declare_stream(job.bus, full.trajectories, deadline_s=60.0)
+    await job.issue(1)
+    leaving = job.worker(Faulty(failures=0), roles, max_deliveries=1, grace_s=0.0)
+    async with working(leaving) as stopping:
+        await eventually(lambda: refusals(job) > 0, timeout_s=30.0)
+        stopping.set()
+    assert await job.tasks_left() == 1
+    await declare_stream(job.bus, job.topology.trajectories, deadline_s=60.0)
+    staying = job.worker(Faulty(failures=0), roles, max_deliveries=1, spare_deliveries=0)
+    async with working(staying):
+        await eventually(lambda: staying.completed == GROUP_SIZE, timeout_s=60.0)
+    assert await job.quarantined() == {}
+
+
+def refusals(job: Job) -> float:
+    return job.metrics.registry.get_sample_value("trimtab_rollout_not_stored_total") or 0.0
 
 
 @pytest.mark.parametrize("reward", [None, math.nan], ids=["raises", "gives NaN"])

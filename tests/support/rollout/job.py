@@ -46,7 +46,8 @@ from trimtab.weights.store.position import Position
 GROUP_SIZE = 4
 LEASE_S = 600.0
 """So long that no test passes because a lease ran out."""
-QUICK = WorkerTimings(pull_wait_s=0.2, retry_delay_s=0.05, pull_backoff=FullJitter(base_s=0.05, cap_s=0.5))
+_BACKOFF = FullJitter(base_s=0.05, cap_s=0.5)
+QUICK = WorkerTimings(pull_wait_s=0.2, retry_delay_s=0.05, pull_backoff=_BACKOFF, publish_backoff=_BACKOFF)
 
 
 class Job:

@@ -184,6 +184,7 @@ class StagedJob:
                 clock=lambda: 7.0,
                 new_run=lambda: f"{uuid.uuid4().hex[:8]}{next(runs)}",
                 deadline_s=60.0,
+                backoff=QUICK.publish_backoff,
             ),
             Quarantine(KeyValue(used, self.topology.quarantine), origin, job=self.topology.job, clock=lambda: 7.0),
             HandBacks(KeyValue(used, self.topology.hand_backs), queue="stages", deadline_s=60.0),

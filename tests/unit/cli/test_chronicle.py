@@ -10,6 +10,7 @@ import pytest
 from tests.support.cli import run_story
 from tests.support.cli.run_story import DELTA, START
 from tests.support.dataflow.jobs import job
+from tests.support.small_disk import small_disk
 from trimtab.api.conditions import LastError
 from trimtab.api.job import PoolStatus
 from trimtab.api.trainer import TrainerStatus
@@ -160,3 +161,15 @@ def test_a_chronicler_writes_what_changes_and_keeps_the_story(tmp_path: Path) ->
     assert again.policies["solver"].deltas == chronicler.story.policies["solver"].deltas
     assert again.policies["solver"].deltas[0].size == DELTA
     assert again.ended is not None
+
+
+def test_what_a_full_disk_does_not_take_goes_with_the_next_one(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk, ChronicleFile(disk.folder) as file:
+        file.append(run_story.began())
+        disk.fill()
+        for step in range(200):
+            file.append(run_story.step(step))
+        assert len(list(read(disk.folder))) < 200
+        disk.free()
+        file.append(run_story.step(200))
+        assert list(read(disk.folder)) == [run_story.began(), *map(run_story.step, range(201))]

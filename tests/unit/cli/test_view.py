@@ -147,3 +147,13 @@ def test_a_block_chart_shows_the_rise_in_the_room_it_has() -> None:
     assert (top[0], middle[0]) == (" ", " ")
     assert (middle[-1], bottom[-1]) == ("█", "█")
     assert top[-1] == "▇"
+
+
+def test_storage_that_is_full_is_shown_and_told_once_and_again_when_it_is_not() -> None:
+    story = told([run_story.began()])
+    full = Moment(now=START, activity="WaitingForRoom", shortage="the disk has 3 MiB left")
+    assert "the disk has 3 MiB left" in shown(story, full)
+    lines = PlainLines(story)
+    assert "the disk has 3 MiB left" in list(lines.new(full))
+    assert list(lines.new(full)) == []
+    assert "there is room again" in list(lines.new(CALM))

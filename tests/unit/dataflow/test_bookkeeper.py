@@ -12,7 +12,7 @@ from tests.support.polling import within
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper, BooksBroken
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import Record, TasksIssued
+from trimtab.dataflow.ledger.records import GroupsDropped, Record, TasksIssued
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot
 from trimtab.fabric.bus.errors import BusTimeout
 
@@ -24,6 +24,7 @@ class SlowJournal:
         self.failure: Exception | None = None
         self.grown = False
         self.snapshots = 0
+        self.stalled_since: float | None = None
 
     async def write(self, record: Record) -> None:
         await self.gate.wait()
@@ -66,24 +67,48 @@ async def test_nothing_is_applied_before_it_is_written() -> None:
     assert books.ledger.trainers["solver"].buffered == 1
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_write_of_unknown_outcome_closes_the_books(cancelled: bool) -> None:
+async def test_a_write_of_unknown_outcome_closes_the_books() -> None:
     books, journal = made()
     journal.failure = BusTimeout("no answer")
     writing = asyncio.create_task(books.record(issue_once))
     waiting = asyncio.create_task(books.record(issue_once))
     await asyncio.sleep(0)
-    if cancelled:
-        writing.cancel()
-    else:
-        journal.gate.set()
-    outcome, second = await asyncio.gather(writing, waiting, return_exceptions=True)
-    assert isinstance(outcome, asyncio.CancelledError if cancelled else BusTimeout)
+    journal.gate.set()
+    outcome, second = await within(asyncio.gather(writing, waiting, return_exceptions=True), 5.0)
+    assert isinstance(outcome, BusTimeout)
     assert isinstance(second, BooksBroken)
     assert books.ledger.issued == 0
     assert journal.written == []
     with pytest.raises(BooksBroken):
         await within(books.broken(), 1.0)
+
+
+async def test_a_record_is_written_to_its_end_when_whoever_asked_has_gone() -> None:
+    books, journal = made()
+    asking = asyncio.create_task(books.record(issue_once))
+    await asyncio.sleep(0.01)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    waiting = asyncio.create_task(books.record(issue_once))
+    journal.gate.set()
+    assert await within(waiting, 1.0) is None, "it sees what the first has decided"
+    assert journal.written == [TasksIssued(first=0, count=2)]
+    assert books.ledger.issued == 2
+
+
+async def test_a_store_that_is_nearly_full_is_compacted_when_something_may_be_deleted() -> None:
+    books, journal = made()
+    journal.gate.set()
+    await books.record(lambda _: TasksIssued(first=0, count=1))
+    for index in range(GROUP):
+        books.arrived(index + 1, f"t0.solver.{index}", header(0, index))
+    assert not await books.compact(dict)
+    assert not await books.compact(dict, pressed=True), "the group is still needed"
+    await books.record(lambda _: GroupsDropped(policy="solver", step=0, dropped=("t0.solver",)))
+    assert not await books.compact(dict)
+    assert await books.compact(dict, pressed=True)
+    assert not await books.compact(dict, pressed=True), "not again for the same"
 
 
 async def test_a_change_wakes_whoever_waits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
@@ -300,3 +301,19 @@ def test_a_secret_learned_later_is_redacted_from_then_on(log: io.StringIO, redac
     redactor.register(["learned-later"])
     structlog.get_logger().info("got learned-later")
     assert json.loads(log.getvalue())["event"] == "got ***"
+
+
+def test_a_line_for_which_the_disk_has_no_room_ends_nothing(redactor: Redactor, log: io.StringIO) -> None:
+    """/dev/full takes what is buffered, and refuses to write it."""
+    lived_on = False
+    handler = logging.getLogger().handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    with contextlib.suppress(OSError), open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 - a device
+        handler.stream = full
+        structlog.get_logger("test").error("lost", size="x" * 100_000)
+        structlog.get_logger("test").error("lost")
+        handler.stream = log
+        lived_on = True
+    assert lived_on
+    structlog.get_logger("test").error("kept")
+    assert "kept" in log.getvalue()

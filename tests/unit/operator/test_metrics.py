@@ -12,7 +12,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import PODS, RLJOBS, ROLLOUT_POOLS, TRAINERS, Resource
 from trimtab.kube.watch import Change, ChangeType
-from trimtab.operator.metrics import OperatorMetrics, PoolSize, Scaling, pool_size, scaling, trainer_steps
+from trimtab.operator.metrics import OperatorMetrics, PoolSize, Scaling, pool_size, scaling, trainer_steps, without_room
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.controller import Controller
@@ -117,3 +117,16 @@ async def test_the_controller_follows_what_is_stored() -> None:
     seen(TRAINERS, _item("Completed", step=9), ChangeType.MODIFIED, "2")
     seen(ROLLOUT_POOLS, _item("JobEnded", spec={"replicas": 4}), ChangeType.DELETED, "2")
     assert (value("pool_ready_replicas", "pool"), value("trainer_steps", "trainer")) == (None, None)
+
+
+def test_a_job_is_without_room_when_its_condition_says_so() -> None:
+    def job(**conditions: str) -> dict[str, object]:
+        return {"status": {"conditions": [{"type": name, "status": status} for name, status in conditions.items()]}}
+
+    assert without_room(job(HasRoom="False", Succeeded="Unknown")) is True
+    assert without_room(job(HasRoom="True")) is False
+    assert without_room(job(HasRoom="Unknown")) is False
+    assert without_room(job(HasRoom="False", Succeeded="False")) is None
+    assert without_room(job(Succeeded="Unknown")) is None
+    assert without_room({"spec": {}}) is None
+    assert without_room(None) is None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -25,12 +25,20 @@ class ChronicleFile:
     def __init__(self, folder: Path) -> None:
         path = folder / FILE_NAME
         _drop_half_a_line(path)
-        self._file: BinaryIO = path.open("ab")
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
 
     def append(self, record: Record) -> None:
-        """Handed to the system at once: what a killed process has told is kept."""
-        self._file.write(_encoder.encode(record) + b"\n")
-        self._file.flush()
+        """Handed to the system at once: what a killed process has told is kept. What a full disk does not take goes
+        with the next one."""
+        self._unwritten += _encoder.encode(record) + b"\n"
+        try:
+            written = self._file.write(self._unwritten)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        else:
+            self._unwritten = self._unwritten[written:]
 
     def __enter__(self) -> ChronicleFile:
         return self

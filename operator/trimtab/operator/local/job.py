@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from pydantic import BaseModel, SecretStr
 from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import SecretKey
+from trimtab.embedded.disk_room import DiskRoom
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
@@ -38,10 +40,21 @@ from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
 from trimtab.operator.plan.progress import JobReport
+from trimtab.operator.plan.room import Room, size_text
 
 _log = structlog.get_logger(__name__)
 _INTERVAL_S = 0.1
+_DISK_INTERVAL_S = 1.0
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRANSCRIPTS = 50
+
+
+def disk_shortage(folder: Path, room: DiskRoom) -> Room:
+    return Room(
+        reason="DiskFull",
+        shortage=f"the disk of {folder} has {size_text(room.free_bytes or 0)} left, no new tasks are admitted; free"
+        f" {size_text(room.limits.enough_bytes)} there, and the job goes on by itself",
+    )
 
 
 async def _api_key(namespace: str, secret: SecretKey) -> str:
@@ -100,6 +113,7 @@ class LocalJob:
         )
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
+        self._disk_due = 0.0
 
     @property
     def executor(self) -> LocalExecutor:
@@ -151,11 +165,18 @@ class LocalJob:
     async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> bool:
         executor, objects = self.executor, self.objects
         while True:
+            self._look_at_disk()
             executor.tend()
             pods = executor.observe()
             if stopping.is_set():
                 objects.suspend()
-            executor.apply(objects.reconcile(pods, self._report(), now=time.time()))
+            try:
+                executor.apply(objects.reconcile(pods, self._report(), now=time.time()))
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                # What could not be written down is planned anew, until there is room.
+                _log.warning("no_room_to_reconcile", error=str(error))
             running = any(not pod.ended for pod in executor.observe())
             if not running and objects.failure is not None:
                 raise JobFailed(objects.failure)
@@ -164,6 +185,20 @@ class LocalJob:
             if watching.done():
                 watching.result()
             await asyncio.sleep(_INTERVAL_S)
+
+    @property
+    def shortage(self) -> str | None:
+        """Why its storage takes no more, for people; None when it does."""
+        room = None if self.watch is None else self.watch.room
+        return None if room is None else room.shortage
+
+    def _look_at_disk(self) -> None:
+        now = time.monotonic()
+        if self.watch is None or now < self._disk_due:
+            return
+        self._disk_due = now + _DISK_INTERVAL_S
+        room = self.nats.look_at_disk()
+        self.watch.disk_shortage = disk_shortage(self.folder, room) if room.is_short else None
 
     def _report(self) -> JobReport:
         if self.watch is None:

@@ -133,10 +133,11 @@ class LocalObjects:
 
     def _note_attempt(self, trainer: str, attempt: int) -> None:
         if attempt != self.attempts.get(trainer, 0):
-            self.attempts[trainer] = attempt
+            attempts = self.attempts | {trainer: attempt}
             partial = self._attempts_file.with_suffix(".partial")
-            partial.write_text(json.dumps(self.attempts))
+            partial.write_text(json.dumps(attempts))
             partial.replace(self._attempts_file)
+            self.attempts = attempts
 
 
 def _read_attempts(path: Path) -> dict[str, int]:

@@ -189,7 +189,8 @@ def _statements(job: RLJob, observed: Observed, *, refused: str | None, end: Sta
     )
     if verdict(job) is not None:
         return [accepted, suspended]
-    return [accepted, suspended, end or _progress(job, observed, refused=refused)]
+    room = () if observed.report.room is None else (observed.report.room.statement(),)
+    return [accepted, suspended, *room, end or _progress(job, observed, refused=refused)]
 
 
 def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Statement:
@@ -216,6 +217,8 @@ def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Stateme
     idle = [pool for pool in observed.pools if not (pool.status and pool.status.ready_replicas)]
     if observed.pools and len(idle) == len(observed.pools):
         return said("WaitingForRollout", _why_idle(idle))
+    if observed.report.room is not None and observed.report.room.shortage is not None:
+        return said("WaitingForRoom", observed.report.room.shortage)
     if not observed.report.policies:
         return said("Starting")
     return said("Training", f"step {min(policy.step for policy in observed.report.policies.values())}")

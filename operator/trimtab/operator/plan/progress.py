@@ -12,6 +12,7 @@ from trimtab.api.pool import RolloutPool
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.operator.plan.job_pods import pool_label
 from trimtab.operator.plan.lifecycle import GivenUp
+from trimtab.operator.plan.room import Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class JobReport:
     """The latest of them, as long as nothing was completed."""
     any_completed: bool = False
     """Whether any sample was ever heard of."""
+    room: Room | None = None
+    """Whether its streams can store more; None when that is not known."""
 
 
 def policy_statuses(job: RLJob, before: RLJobStatus, report: JobReport) -> tuple[PolicyStatus, ...]:

@@ -18,7 +18,7 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.errors import BusError
 from trimtab.kube.errors import Conflict, KubeError
 from trimtab.kube.resources import Key, Object
-from trimtab.operator.metrics import OperatorMetrics, pool_size, scaling, trainer_steps
+from trimtab.operator.metrics import OperatorMetrics, pool_size, scaling, trainer_steps, without_room
 from trimtab.operator.reconcile.cache import Unreadable
 from trimtab.operator.reconcile.cluster import KINDS, Cluster, Result, WorkKey, job_named_by
 from trimtab.operator.reconcile.deletion import finish_deletion, has_finalizer
@@ -75,6 +75,7 @@ class Controller:
         cluster.trainers.listen(lambda key, before, after: self._child_changed("Trainer", key, before, after))
         cluster.pods.listen(self._pod_changed)
         cluster.jobs.listen(lambda key, before, after: metrics.scaling(*key, scaling(after)))
+        cluster.jobs.listen(lambda key, before, after: metrics.without_room(*key, without_room(after)))
         cluster.pools.listen(lambda key, before, after: metrics.pool_size(*key, pool_size(after)))
         cluster.trainers.listen(lambda key, before, after: metrics.trainer_steps(*key, trainer_steps(after)))
         cluster.remote.listen(cluster.pools, wake=lambda key: self.wake("RolloutPool", key))

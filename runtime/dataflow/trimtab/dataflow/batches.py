@@ -35,6 +35,7 @@ from trimtab.fabric.wire.lease import (
 
 _MAX_WAIT_S = 20.0
 _RETRY_AFTER_S = 0.05
+_STALLED_RETRY_S = 2.0
 
 
 class BatchServer:
@@ -78,6 +79,9 @@ class BatchServer:
         books = self._books.ledger.trainers.get(request.policy)
         if books is None:
             return _unknown_policy(request.policy)
+        if self._books.stalled_since is not None:
+            # What there is to say may depend on the record that waits. Without this, requests would pile up behind it.
+            return _not_ready(request, reason="storage-full", retry_after=_STALLED_RETRY_S)
         refused = _refusal(books, request)
         if refused is not None:
             return await self._sure(refused)
@@ -219,8 +223,10 @@ def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
     return None
 
 
-def _not_ready(request: BatchRequest) -> BatchNotReady:
-    return BatchNotReady(policy=request.policy, step=request.step, reason="too-few-groups", retry_after=_RETRY_AFTER_S)
+def _not_ready(
+    request: BatchRequest, *, reason: str = "too-few-groups", retry_after: float = _RETRY_AFTER_S
+) -> BatchNotReady:
+    return BatchNotReady(policy=request.policy, step=request.step, reason=reason, retry_after=retry_after)
 
 
 def _unknown_policy(policy: str) -> LeaseRefused:

@@ -12,6 +12,7 @@ from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import TasksIssued
 from trimtab.dataflow.ledger.task_ids import task_id
+from trimtab.dataflow.patience import patiently
 from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.dataflow.prompts.prompt import Prompt, label_of
 from trimtab.fabric.bus.connection import Bus
@@ -41,8 +42,11 @@ class Issuer:
         curator: Curator,
         books: Bookkeeper,
         *,
+        held: Callable[[], bool] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
+        """`held` says whether no task is to be admitted, because storage is nearly full."""
+        self._held = held
         self._bus = bus
         self._topology = topology
         self._job = job
@@ -54,10 +58,13 @@ class Issuer:
         """By place, those of the newest tasks: a prompt is read once."""
 
     async def run(self) -> None:
+        await patiently(self._issue, self._bus, self._topology.tasks)
+
+    async def _issue(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
-            # The newest tasks may not have gone out before a crash: earlier ones had, or these would not be recorded.
-            # A second copy does no harm: the queue drops it by its id, and if it is too late for that, the samples it
-            # makes are known by theirs.
+            # The newest tasks may not have gone out before a crash or failure: earlier ones had, or these would not be
+            # recorded. A second copy does no harm: the queue drops it by its id, and if it is too late for that, the
+            # samples it makes are known by theirs.
             ledger = self._books.ledger
             unseen = set(ledger.unseen(ledger.newest_tasks))
             newest = zip(ledger.newest_tasks, ledger.newest_positions, strict=True)
@@ -71,6 +78,8 @@ class Issuer:
                     await self._books.changed(timeout_s=_IDLE_S)
 
     def _decide(self, ledger: Ledger) -> TasksIssued | None:
+        if self._held():
+            return None
         leaves_out = self._job.spec.data.filter.zero_advantage == "Drop"
         capacity = ledger.capacity_tasks(self._curator.groups_needed) if leaves_out else ledger.capacity_tasks()
         count = min(capacity, _MAX_AT_ONCE)

@@ -34,6 +34,7 @@ from trimtab.dataflow.selection.registry import make_selection
 from trimtab.dataflow.stage_intake import ColumnIntake
 from trimtab.dataflow.stage_issuer import StageIssuer
 from trimtab.dataflow.stage_metrics import StageMetrics
+from trimtab.dataflow.storage import Storage, StorageMetrics
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
@@ -167,7 +168,10 @@ async def run_dataflow(
                 on_unreadable=partial(set_aside.note, "trajectories"),
             )
             loops.create_task(intake.run())
-            loops.create_task(Issuer(bus, topology, job, prompts, curator, books, clock=clock).run())
+            storage = Storage(bus, topology, books, StorageMetrics(metrics), clock=clock)
+            loops.create_task(storage.run())
+            issuer = Issuer(bus, topology, job, prompts, curator, books, held=storage.is_short, clock=clock)
+            loops.create_task(issuer.run())
             if stages:
                 stage_metrics = StageMetrics(metrics)
                 stage_metrics.watch(ledger)
@@ -183,7 +187,7 @@ async def run_dataflow(
                 loops.create_task(StageIssuer(bus, topology, job, prompts, benchmarks, books, clock=clock).run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())
-            loops.create_task(_compact(books, curator_state))
+            loops.create_task(_compact(books, curator_state, storage))
             loops.create_task(reporter.run())
             if job.spec.evaluation is not None:
                 weights_bucket = await KeyValue.declare(bus, topology.weights, deadline_s=_DECLARE_DEADLINE_S)
@@ -199,6 +203,7 @@ async def run_dataflow(
                     published,
                     balance_bucket,
                     EvaluationGauges(metrics),
+                    held=storage.is_short,
                     clock=clock,
                 )
                 loops.create_task(evaluator.run())
@@ -214,11 +219,16 @@ async def run_dataflow(
         raise failure from None
 
 
-async def _compact(books: Bookkeeper, curator_state: CuratorState) -> None:
-    """Keep the ledger short while the job runs. It looks whenever something was recorded; snapshots are rare."""
+async def _compact(books: Bookkeeper, curator_state: CuratorState, storage: Storage) -> None:
+    """Keep the ledger short while the job runs. It looks whenever something was recorded; snapshots are rare, but where
+    storage is short."""
     while True:
-        await books.compact(curator_state.state)
-        await books.changed(timeout_s=_COMPACTION_IDLE_S)
+        short = storage.is_short()
+        await books.compact(curator_state.state, pressed=short)
+        if short:
+            await asyncio.sleep(_COMPACTION_IDLE_S)
+        else:
+            await books.changed(timeout_s=_COMPACTION_IDLE_S)
 
 
 Labels = Mapping[str, Mapping[str, tuple[str, ...]]]

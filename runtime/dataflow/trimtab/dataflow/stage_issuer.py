@@ -13,6 +13,7 @@ from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
 from trimtab.dataflow.ledger.stage_books import Due, StageBooks
 from trimtab.dataflow.ledger.stage_graph import asks_with_prompt
 from trimtab.dataflow.ledger.staged_group import StagedGroup
+from trimtab.dataflow.patience import patiently
 from trimtab.dataflow.prompts.order import PromptOrder
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
@@ -47,18 +48,25 @@ class StageIssuer:
         self._benchmarks = benchmarks
         self._books = books
         self._clock = clock
+        self._asking: list[tuple[StageBooks, Due]] = []
+        """What has been taken from the books and may not have gone out."""
 
     async def run(self) -> None:
+        await patiently(self._issue, self._bus, self._topology.stage_tasks)
+
+    async def _issue(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
             while True:
-                asked = 0
-                for stages in self._books.ledger.asking:
-                    for one in stages.due(_MAX_AT_ONCE):
-                        asked += 1
-                        await self._publish(publisher, stages, one)
+                self._asking = self._asking or self._due()
+                for stages, one in self._asking:
+                    await self._publish(publisher, stages, one)
                 await publisher.flush()
-                if not asked:
+                if not self._asking:
                     await self._books.stages_due(timeout_s=_IDLE_S)
+                self._asking = []
+
+    def _due(self) -> list[tuple[StageBooks, Due]]:
+        return [(stages, one) for stages in self._books.ledger.asking for one in stages.due(_MAX_AT_ONCE)]
 
     async def _publish(self, publisher: WindowedPublisher, stages: StageBooks, due: Due) -> None:
         policy, group_id, stage = due

@@ -4,6 +4,7 @@ and the standard library alike, and redaction as the last step before rendering.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -88,12 +89,15 @@ def configure_logs(
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Reports a record that cannot be formatted without printing its arguments, as the standard library would."""
+    """Reports a record that cannot be formatted without printing its arguments, as the standard library would. A line
+    for which the disk has no room is lost, and ends nothing.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name is logging's)
         kind = sys.exc_info()[0]
         reason = kind.__name__ if kind else "unknown error"
-        self.stream.write(f"a log line of {record.name} at {record.pathname}:{record.lineno} failed: {reason}\n")
+        with contextlib.suppress(OSError):
+            self.stream.write(f"a log line of {record.name} at {record.pathname}:{record.lineno} failed: {reason}\n")
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

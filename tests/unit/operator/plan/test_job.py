@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.progress import JobReport, PolicyReport
+from trimtab.operator.plan.room import Room
 from trimtab.operator.plan.trainer import COMPLETED, FAILED
 
 JOB = job()
@@ -227,3 +229,23 @@ def test_status_tells_how_it_is_doing_and_keeps_it_when_nothing_is_heard() -> No
     silent = after(told, Observed(pools=[fleet], trainers=[ready]))
     assert silent.status is not None
     assert silent.status.policies == status.policies
+
+
+def test_storage_that_is_full_is_told_in_a_condition_and_the_summary() -> None:
+    there = Observed(
+        pools=[serving(pool(JOB), replicas=1)],
+        pods=[dataflow()],
+        report=JobReport(room=Room(reason="StreamFull", shortage="full")),
+    )
+    full = after(JOB, there)
+    assert full.status is not None
+    room = find(full.status.conditions, ConditionType.HAS_ROOM)
+    assert room is not None
+    assert (room.status, room.reason, room.message) == ("False", "StreamFull", "full")
+    assert summary(full) == ("Unknown", "WaitingForRoom", "full")
+    healed = after(full, replace(there, report=JobReport(room=Room())))
+    assert healed.status is not None
+    room = find(healed.status.conditions, ConditionType.HAS_ROOM)
+    assert room is not None
+    assert (room.status, room.reason) == ("True", "Room")
+    assert find(plan_job(JOB, Observed(), now=0.0).status.conditions, ConditionType.HAS_ROOM) is None

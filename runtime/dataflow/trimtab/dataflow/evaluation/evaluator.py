@@ -15,6 +15,7 @@ from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.evaluation_books import evaluation_task_id
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
+from trimtab.dataflow.patience import patiently
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
@@ -90,8 +91,11 @@ class Evaluator:
         results: KeyValue,
         gauges: EvaluationGauges,
         *,
+        held: Callable[[], bool] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
+        """`held` says whether no round is to begin, because storage is nearly full."""
+        self._held = held
         self._bus = bus
         self._topology = topology
         self._job = job
@@ -108,6 +112,9 @@ class Evaluator:
         """Those that went out and have no answer yet."""
 
     async def run(self) -> None:
+        await patiently(self._evaluate, self._bus, self._topology.tasks)
+
+    async def _evaluate(self) -> None:
         async with WindowedPublisher(self._bus, max_messages=256, max_bytes=16 << 20, deadline_s=60.0) as publisher:
             books = self._books.ledger.evaluation
             if books.latest is not None:
@@ -127,6 +134,8 @@ class Evaluator:
                 await self._books.changed(timeout_s=_IDLE_S)
 
     def _due(self, ledger: Ledger) -> EvaluationStarted | None:
+        if self._held():
+            return None
         # Every policy has a part in an episode: there is nothing to evaluate before all have weights to be served.
         versions = {
             name: self._published.versions[name] for name in ledger.trainers if name in self._published.versions

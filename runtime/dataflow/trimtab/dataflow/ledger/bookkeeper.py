@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record
-from trimtab.dataflow.ledger.snapshot import take_snapshot
+from trimtab.dataflow.ledger.snapshot import floors, take_snapshot
 from trimtab.dataflow.ledger.staged_group import ColumnArrival
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
+Outcome = TypeVar("Outcome")
 _TOKENS_PER_SNAPSHOT = 1 << 24
 """Of granted steps: a hundred megabytes or so of rows that lie in the stream until a snapshot lets them go."""
 
@@ -38,12 +39,26 @@ class Bookkeeper:
         self._changed = asyncio.Event()
         self._stage_due = asyncio.Event()
         self._broken = asyncio.Event()
+        self._working: set[asyncio.Task[Any]] = set()
         self._tokens_at_snapshot = _consumed_tokens(ledger)
+        self._floors_at_snapshot = (1, 1)
         self._announced: set[str] = set()
         """Policies of which is known that something can be decided: another group for them is no news."""
 
+    @property
+    def stalled_since(self) -> float | None:
+        """On the loop's clock, since when the ledger takes no record; None when it does."""
+        return self._journal.stalled_since
+
     async def record(self, decide: Callable[[Ledger], Record | None]) -> Record | None:
-        """Ask for a decision on the books as they are now; write it down, then apply it. None decides nothing."""
+        """Ask for a decision on the books as they are now; write it down, then apply it. None decides nothing.
+
+        A record is written to its end, also when whoever asked for it has gone: a write may wait for long, for a full
+        store to have room.
+        """
+        return await self._to_its_end(self._recorded(decide))
+
+    async def _recorded(self, decide: Callable[[Ledger], Record | None]) -> Record | None:
         async with self._turn:
             self._check()
             record = decide(self.ledger)
@@ -53,28 +68,34 @@ class Bookkeeper:
                 await self._journal.write(record)
                 self.ledger.apply(record)
             except BaseException:
-                # Also when the task that asked was cancelled: the record may be on its way.
+                # Also when this process ends: the record may be on its way.
                 self._broken.set()
                 raise
             self._announced.clear()
             self._notify()
             return record
 
-    async def compact(self, learnt: Callable[[], dict[str, Any]]) -> bool:
+    async def compact(self, learnt: Callable[[], dict[str, Any]], *, pressed: bool = False) -> bool:
         """Put a snapshot in the place of old records if there are many, or few of very long rows; says whether there
-        were. `learnt` is what the curator knows by then.
+        were. `learnt` is what the curator knows by then. `pressed`: the streams are nearly full, and it is time for one
+        as soon as anything may be deleted that was not then.
         """
+        return await self._to_its_end(self._compacted(learnt, pressed=pressed))
+
+    async def _compacted(self, learnt: Callable[[], dict[str, Any]], *, pressed: bool) -> bool:
         async with self._turn:
             self._check()
             tokens = _consumed_tokens(self.ledger)
-            if not self._journal.grown and tokens - self._tokens_at_snapshot < _TOKENS_PER_SNAPSHOT:
+            due = self._journal.grown or tokens - self._tokens_at_snapshot >= _TOKENS_PER_SNAPSHOT
+            if not due and not (pressed and floors(self.ledger) != self._floors_at_snapshot):
                 return False
+            snapshot_floors = floors(self.ledger)
             try:
                 await self._journal.compact(take_snapshot(self.ledger, learnt=learnt()))
             except BaseException:
                 self._broken.set()
                 raise
-            self._tokens_at_snapshot = tokens
+            self._tokens_at_snapshot, self._floors_at_snapshot = tokens, snapshot_floors
             return True
 
     async def confirm(self) -> None:
@@ -154,6 +175,17 @@ class Bookkeeper:
                 await event.wait()
         except TimeoutError:
             return
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._worked)
+        return await asyncio.shield(task)
+
+    def _worked(self, task: asyncio.Task[Any]) -> None:
+        self._working.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where whoever asked has gone: the books are broken, and say so
 
     def _check(self) -> None:
         if self._broken.is_set():

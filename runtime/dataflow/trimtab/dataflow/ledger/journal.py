@@ -26,7 +26,7 @@ from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusConflict, BusError
+from trimtab.fabric.bus.errors import BusConflict, BusError, BusTimeout, BusUnavailable, NoResponders
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import MESSAGE_ID_HEADER, publish
 from trimtab.fabric.bus.reader import StreamReader
@@ -47,6 +47,8 @@ COMPACT_AFTER_BYTES = 256 << 10
 _BYTES_OF_RECORDS_PER_BYTE = 4
 _APPEND_ATTEMPTS = 20
 _APPEND_BACKOFF = FullJitter(base_s=0.02, cap_s=1.0)
+_APPEND_S = 10.0
+_STALL_BACKOFF = FullJitter(base_s=0.5, cap_s=10.0)
 
 
 class AnotherWriter(RuntimeError):
@@ -65,6 +67,20 @@ class Seen:
     columns: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Superseded:
+    """By stream, the number before which a snapshot makes everything superfluous."""
+
+    ledger: int
+    trajectories: int
+    columns: int
+
+    @classmethod
+    def by(cls, snapshot: LedgerSnapshot, *, first: int) -> _Superseded:
+        """`first` is the number of its first part."""
+        return cls(ledger=first, trajectories=snapshot.floor, columns=snapshot.stages.floor)
+
+
 @dataclass
 class _History:
     """What the stream holds: the newest whole snapshot and the records since."""
@@ -73,17 +89,19 @@ class _History:
     records: list[Record] = field(default_factory=list)
     record_bytes: int = 0
     snapshot_bytes: int = 0
+    snapshot_first: int = 0
+    """The number of the first part of that snapshot."""
     _parts: list[bytes] = field(default_factory=list)
 
-    def add(self, message: Message, *, size: int) -> None:
+    def add(self, message: Message, *, sequence: int, size: int) -> None:
         if isinstance(message, SnapshotPart):
-            self._add_part(message)
+            self._add_part(message, sequence=sequence)
             return
         assert isinstance(message, Record)
         self.records.append(message)
         self.record_bytes += size
 
-    def _add_part(self, part: SnapshotPart) -> None:
+    def _add_part(self, part: SnapshotPart, *, sequence: int) -> None:
         """The parts of a snapshot are written with nothing in between. If the writer dies, an incomplete one counts for
         nothing.
         """
@@ -91,6 +109,7 @@ class _History:
         if len(self._parts) == part.count:
             self.snapshot_bytes = sum(map(len, self._parts))
             self.snapshot = _unpacked(b"".join(self._parts))
+            self.snapshot_first = sequence - part.count + 1
             self.records, self.record_bytes, self._parts = [], 0, []
 
 
@@ -123,6 +142,10 @@ class Journal:
         self._sequence = 0
         self._record_bytes = 0
         self._snapshot_bytes = 0
+        self._superseded: _Superseded | None = None
+        """What is still to be deleted."""
+        self.stalled_since: float | None = None
+        """On the loop's clock, since when the server has not taken the record that is being written."""
 
     async def recover(
         self,
@@ -160,9 +183,12 @@ class Journal:
             while not records.caught_up:
                 for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
                     if self._is_own(delivery):
-                        history.add(decode(delivery.payload, *RECORDS, SnapshotPart), size=len(delivery.payload))
+                        message = decode(delivery.payload, *RECORDS, SnapshotPart)
+                        history.add(message, sequence=delivery.sequence, size=len(delivery.payload))
             self._sequence = records.last_sequence
         self._record_bytes, self._snapshot_bytes = history.record_bytes, history.snapshot_bytes
+        if history.snapshot is not None:
+            self._superseded = _Superseded.by(history.snapshot, first=history.snapshot_first)
         return history
 
     async def _columns(self, snapshot: LedgerSnapshot | None) -> tuple[list[tuple[int, ColumnHeader]], int]:
@@ -216,7 +242,9 @@ class Journal:
         return self._record_bytes > max(self._compact_after_bytes, _BYTES_OF_RECORDS_PER_BYTE * self._snapshot_bytes)
 
     async def compact(self, snapshot: LedgerSnapshot) -> None:
-        """Write it down, then delete what it makes superfluous."""
+        """Write it down, then delete what it makes superfluous. What the snapshot before it made superfluous goes
+        first, where that was not possible then: a store that is full has room for this one afterwards."""
+        await self._delete_superseded()
         packed = zstandard.compress(msgspec.msgpack.encode(snapshot))
         first = self._sequence + 1
         size = self._part_bytes
@@ -224,10 +252,8 @@ class Journal:
         for number, body in enumerate(bodies):
             await self._append(SnapshotPart(number=number, count=len(bodies), body=body))
         self._record_bytes, self._snapshot_bytes = 0, len(packed)
-        await self._delete_before(self._topology.ledger.name, first)
-        await self._delete_before(self._topology.trajectories.name, snapshot.floor)
-        if self._topology.stages:
-            await self._delete_before(self._topology.columns.name, snapshot.stages.floor)
+        self._superseded = _Superseded.by(snapshot, first=first)
+        await self._delete_superseded()
         _log.info(
             "ledger_compacted",
             bytes=len(packed),
@@ -235,39 +261,79 @@ class Journal:
             columns_from=snapshot.stages.floor,
         )
 
-    async def _delete_before(self, stream: str, sequence: int) -> None:
-        """What is not deleted now is with the next snapshot."""
+    async def _delete_superseded(self) -> None:
+        """What is not deleted now is before the next snapshot is written."""
+        superseded = self._superseded
+        if superseded is None:
+            return
+        deleted = [
+            await self._delete_before(self._topology.ledger.name, superseded.ledger),
+            await self._delete_before(self._topology.trajectories.name, superseded.trajectories),
+        ]
+        if self._topology.stages:
+            deleted.append(await self._delete_before(self._topology.columns.name, superseded.columns))
+        if all(deleted):
+            self._superseded = None
+
+    async def _delete_before(self, stream: str, sequence: int) -> bool:
         try:
             await api_call(self._bus, f"STREAM.PURGE.{stream}", {"seq": sequence}, deadline_s=_DEADLINE_S)
         except BusError as error:
             _log.warning("old_messages_not_deleted", stream=stream, before=sequence, error=str(error))
+            return False
+        return True
 
     async def _append(self, message: Message) -> int:
-        """Returns its size once the server has it."""
+        """Returns its size once the server has it. A full store and a server that is away are waited for: the record is
+        neither skipped nor followed by another one."""
         payload, stream = encode(message), self._topology.ledger.name
-        for attempt in range(_APPEND_ATTEMPTS):
-            sequence = self._sequence + 1
-            message_id = f"{self._incarnation}-{sequence}"
-            code = self._key.code(payload, stream=stream, sequence=sequence)
+        conflicts, waits = 0, 0
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while True:
             try:
-                await publish(
-                    self._bus,
-                    self._topology.ledger_subject,
-                    payload,
-                    message_id=message_id,
-                    headers={"Nats-Expected-Last-Sequence": str(self._sequence), HEADER: code},
-                    deadline_s=_DEADLINE_S,
-                )
-            except BusConflict:
-                # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and
-                # which is repeated meets itself.
-                if await self._pass_foreign(own_id=message_id):
+                if await self._tried(payload):
+                    if self.stalled_since is not None:
+                        _log.info("ledger_writes_again", stream=stream, after_s=round(clock() - began, 1))
+                        self.stalled_since = None
                     return len(payload)
-                await asyncio.sleep(_APPEND_BACKOFF.delay_s(attempt))
+            except (BusTimeout, BusUnavailable) as error:
+                # Without the stream no patience helps: a process that begins anew has it made again.
+                if isinstance(error, NoResponders) and clock() - began > _DEADLINE_S:
+                    raise
+                if self.stalled_since is None:
+                    self.stalled_since = began
+                    _log.error("ledger_write_stalled", stream=stream, error=str(error))
+                await asyncio.sleep(_STALL_BACKOFF.delay_s(waits))
+                waits += 1
             else:
-                self._sequence = sequence
-                return len(payload)
-        raise ForeignFlood(f"{stream} is written to by something else, faster than by its dataflow: see its users")
+                if conflicts == _APPEND_ATTEMPTS:
+                    raise ForeignFlood(
+                        f"{stream} is written to by something else, faster than by its dataflow: see its users"
+                    )
+                await asyncio.sleep(_APPEND_BACKOFF.delay_s(conflicts))
+                conflicts += 1
+
+    async def _tried(self, payload: bytes) -> bool:
+        """One attempt at the next record: False where messages of others were in its place."""
+        sequence = self._sequence + 1
+        message_id = f"{self._incarnation}-{sequence}"
+        code = self._key.code(payload, stream=self._topology.ledger.name, sequence=sequence)
+        try:
+            await publish(
+                self._bus,
+                self._topology.ledger_subject,
+                payload,
+                message_id=message_id,
+                headers={"Nats-Expected-Last-Sequence": str(self._sequence), HEADER: code},
+                deadline_s=_APPEND_S,
+            )
+        except BusConflict:
+            # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and which is
+            # repeated meets itself.
+            return await self._pass_foreign(own_id=message_id)
+        self._sequence = sequence
+        return True
 
     async def confirm(self) -> None:
         """Raise AnotherWriter unless the newest record is ours."""

@@ -96,6 +96,11 @@ _COUNTS = (
 )  # fmt: skip
 
 
+def floors(ledger: Ledger) -> tuple[int, int]:
+    """The first trajectory, and the first column, that are still needed."""
+    return _floor(ledger), _column_floor(ledger)
+
+
 def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
     return LedgerSnapshot(
         format=1,

@@ -24,7 +24,7 @@ class NoResponders(BusUnavailable):
 
 
 class StreamFull(BusUnavailable):
-    """A stream that never discards has reached its limit; its readers have to catch up first."""
+    """A stream that never discards, its account or its server has no room for more; readers have to catch up first."""
 
 
 class BusClosed(BusError):

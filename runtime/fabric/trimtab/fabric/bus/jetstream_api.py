@@ -26,7 +26,8 @@ _NOT_FOUND = frozenset({10059, 10014, 10037})
 _WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 _TOO_LARGE = 10054
 _STORE_FAILED = 10077
-_ACCOUNT_FULL = 10002
+_FULL = frozenset({10002, 10023, 10047})
+"""The account, or the server, has no room for more."""
 _SEQUENCE_AT_END = re.compile(r"(\d+)\s*$")
 
 
@@ -47,7 +48,7 @@ def error_from(fault: ApiFault, *, doing: str, size: int = 0) -> BusError:
         return BusConflict(message, revision=int(found.group(1)) if found else 0)
     if fault.err_code == _TOO_LARGE:
         return PayloadTooLarge(message, size=size, limit=size - 1)
-    if fault.err_code == _ACCOUNT_FULL or (fault.err_code == _STORE_FAILED and "maximum" in fault.description):
+    if fault.err_code in _FULL or (fault.err_code == _STORE_FAILED and "maximum" in fault.description):
         return StreamFull(message)
     if fault.code == 503:
         return BusUnavailable(message)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.names import encoded_size
+from trimtab.fabric.bus.names import Headers, encoded_size
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.row_claims import RowClaims
@@ -18,6 +19,7 @@ from trimtab.rollout.stages.computed import Computed, Numbers
 from trimtab.rollout.stages.metrics import StageWorkMetrics
 from trimtab.rollout.worker.episodes import Origin
 from trimtab.rollout.worker.failures import EpisodeFailed
+from trimtab.rollout.worker.full_store import when_there_is_room
 
 
 class ColumnStore:
@@ -34,8 +36,10 @@ class ColumnStore:
         clock: Callable[[], float],
         new_run: Callable[[], str],
         deadline_s: float,
+        backoff: FullJitter,
     ) -> None:
-        """`new_run` names an execution of a task: another one, by whatever worker, has another name."""
+        """`deadline_s` is that of one attempt, `backoff` between attempts at what a full store does not take. `new_run`
+        names an execution of a task: another one, by whatever worker, has another name."""
         self._bus = bus
         self._topology = topology
         self._claims = claims
@@ -44,6 +48,7 @@ class ColumnStore:
         self._clock = clock
         self._new_run = new_run
         self._deadline_s = deadline_s
+        self._backoff = backoff
 
     async def put(self, task: StageTask, computed: Computed, *, started_at: float) -> None:
         """Raises WireError for what no reader would take."""
@@ -104,6 +109,9 @@ class ColumnStore:
         if len(frame) + encoded_size(headers) > self._bus.max_payload:
             frame = encode(await self._claims.deposit_column(column, frame))
             self._metrics.deposited()
+        await when_there_is_room(lambda: self._publish_once(column, frame, headers), backoff=self._backoff)
+
+    async def _publish_once(self, column: Column, frame: bytes, headers: Headers) -> None:
         await publish(
             self._bus,
             self._topology.column_subject(column.stage),

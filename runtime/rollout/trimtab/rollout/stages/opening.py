@@ -76,6 +76,7 @@ def stage_workers(around: StageSurroundings, served: Mapping[str, ServedEngines]
         clock=time.time,
         new_run=lambda: secrets.token_hex(8),
         deadline_s=WORKER_TIMINGS.publish_deadline_s,
+        backoff=WORKER_TIMINGS.publish_backoff,
     )
     hand_backs = HandBacks(KeyValue(around.bus, around.topology.hand_backs), queue="stages")
     return [

@@ -16,7 +16,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.errors import BusError, BusNotFound, PayloadTooLarge
 from trimtab.fabric.bus.keyvalue import KeyValue
-from trimtab.fabric.bus.names import encoded_size
+from trimtab.fabric.bus.names import Headers, encoded_size
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
 from trimtab.fabric.objects.errors import StoreRefused, StoreTimeout, StoreUnauthorized, StoreUnavailable
@@ -30,6 +30,7 @@ from trimtab.rollout.policy.freshness import Freshness
 from trimtab.rollout.worker.concurrency import TaskOccupancy
 from trimtab.rollout.worker.episodes import GroupRunner
 from trimtab.rollout.worker.failures import EpisodeFailed, FailureTally, TaskRefused
+from trimtab.rollout.worker.full_store import when_there_is_room
 from trimtab.rollout.worker.held_delivery import keep, weights_arrived
 from trimtab.rollout.worker.metrics import HandBack, RolloutMetrics
 from trimtab.rollout.worker.quarantine import Quarantine
@@ -38,6 +39,7 @@ _log = structlog.get_logger(__name__)
 _WINDOW_MESSAGES = 256
 _WINDOW_BYTES = 32 << 20
 _PULL_BACKOFF = FullJitter(base_s=1.0, cap_s=10.0)
+_PUBLISH_BACKOFF = FullJitter(base_s=1.0, cap_s=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,9 @@ class WorkerTimings:
     hand_back_s: float = 5.0
     """Of the grace period, kept for handing back what is not finished: at its end the process is killed."""
     publish_deadline_s: float = 60.0
+    """Of one attempt."""
+    publish_backoff: FullJitter = _PUBLISH_BACKOFF
+    """Between attempts at what a full store does not take."""
     ack_deadline_s: float = 30.0
 
 
@@ -270,6 +275,14 @@ class TaskServer:
         than the rows after it might find its object collected.
         """
         frames = [(trajectory, encode(trajectory), headers(trajectory)) for trajectory in trajectories]
+        await when_there_is_room(
+            lambda: self._publish_once(frames),
+            backoff=self._timings.publish_backoff,
+            on_refused=self._metrics.not_stored,
+        )
+        self._metrics.published(trajectories)
+
+    async def _publish_once(self, frames: Sequence[tuple[Trajectory, bytes, Headers]]) -> None:
         async with WindowedPublisher(
             self._bus,
             max_messages=_WINDOW_MESSAGES,
@@ -282,7 +295,6 @@ class TaskServer:
                     frame = encode(await self._claims.deposit(trajectory, frame))
                     self._metrics.deposited()
                 await publisher.publish(subject, frame, message_id=trajectory.message_id, headers=header)
-        self._metrics.published(trajectories)
 
 
 def _refusal_kind(error: Exception) -> str:

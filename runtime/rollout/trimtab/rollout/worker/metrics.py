@@ -76,6 +76,9 @@ class RolloutMetrics:
         self._deposited = metrics.counter(
             "rollout_deposited_rows", "Rows too large for a message of the bus, stored in object storage"
         )
+        self._not_stored = metrics.counter(
+            "rollout_not_stored", "Attempts to store a group that a full or absent store did not take"
+        )
         self._rows: dict[str, tuple[int, int]] = {}
         self._blocked = metrics.counter(
             "rollout_event_loop_blocked_seconds", "Time in which a workflow kept everything else waiting"
@@ -105,6 +108,9 @@ class RolloutMetrics:
         self._rows[policy] = all_tokens + tokens, all_distinct + distinct
         if all_distinct + distinct:
             self._redundancy.labels(policy).set((all_tokens + tokens) / (all_distinct + distinct))
+
+    def not_stored(self) -> None:
+        self._not_stored.inc()
 
     def failure(self, kind: str) -> None:
         self._failures.labels(kind).inc()
