@@ -15,7 +15,7 @@ import click
 from pydantic import BaseModel
 
 from trimtab.cli.job_account import AccountsKey, JobUnknown, administrators_credentials
-from trimtab.cli.state_folder import StateFolderInUse, held
+from trimtab.cli.state_folder import StateFolderInUse, held, state_folder_option
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.server import ServerStartError
@@ -46,11 +46,7 @@ class _Settings(BaseModel):
 def of_a_job(command: Command) -> Command:
     """What commands that look at a job are given: its name, and where it is."""
     for decorated in (
-        click.option(
-            "--state-folder",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Of a job of `trimtab run`, running or not: .trimtab/JOB beside its manifest.",
-        ),
+        state_folder_option,
         click.option("--namespace", default="default", show_default=True, help="Namespace of the RLJob."),
         click.argument("job", metavar="JOB"),
     ):

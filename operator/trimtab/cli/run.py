@@ -98,7 +98,11 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
     _conclude(folder, console)
     if has_succeeded:
         succeeded.write_text(job.spec.goals.model_dump_json())
-        console.print(f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}", soft_wrap=True)
+        console.print(
+            f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}\n"
+            f"its model: trimtab weights pull DIR --state-folder {folder}",
+            soft_wrap=True,
+        )
     else:
         console.print(
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
@@ -153,7 +157,7 @@ async def _run(job: RLJob, file: Path, folder: Path, console: Console, picture: 
     with (folder / "run.log").open("a") as log, ChronicleFile(folder) as chronicle:
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
-        chronicler.begin(job)
+        chronicler.begin(job, beside=file.parent)
         local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
         showing = asyncio.create_task(show(local, chronicler, console, picture=picture))

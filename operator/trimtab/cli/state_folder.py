@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 _LOCK = "lock"
+
+state_folder_option = click.option(
+    "--state-folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Of a job of `trimtab run`, running or not: .trimtab/JOB beside its manifest.",
+)
 
 
 class StateFolderInUse(RuntimeError):

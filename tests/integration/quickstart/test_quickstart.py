@@ -13,7 +13,9 @@ from statistics import fmean
 
 import psutil
 import pytest
+import torch
 import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from examples.streams import LAST_STEPS, Streams, figures, read_streams
 from tests.support.polling import eventually
@@ -134,6 +136,37 @@ def test_its_reports_and_results_can_be_read_when_it_is_over(finished: tuple[Pat
         said = subprocess.run(_trimtab(command, *place), capture_output=True, text=True, timeout=600)
         assert said.returncode == 0, said.stderr
         assert all(what in entry for entry in json.loads(said.stdout))
+
+
+def test_its_model_is_taken_out_when_it_is_over(finished: tuple[Path, Streams, AuditReport], tmp_path: Path) -> None:
+    """No server runs then. What is pulled is what transformers loads, and knows more than the model it began with."""
+    folder = finished[0].parent
+    place = ("--state-folder", str(folder / ".trimtab" / "learns"))
+    for _ in range(2):
+        pulled = subprocess.run(
+            _trimtab("weights", "pull", str(tmp_path), *place), capture_output=True, text=True, timeout=600
+        )
+        assert pulled.returncode == 0, pulled.stderr
+    assert "already, the newest" in pulled.stdout
+    verified = subprocess.run(_trimtab("weights", "verify", *place), capture_output=True, text=True, timeout=600)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    first, taught = (
+        AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32) for where in (folder / "model", tmp_path)
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    rows = [json.loads(line) for line in (folder / "held_out.jsonl").read_text().splitlines()]
+
+    def right(model: PreTrainedModel) -> float:
+        """How likely it finds the answer, on average."""
+        found = []
+        for row in rows:
+            tokens = torch.tensor([tokenizer.encode(row["prompt"], add_special_tokens=False)])
+            answer = tokenizer.encode(row["answer"], add_special_tokens=False)[0]
+            with torch.no_grad():
+                found.append(model(tokens).logits[0, -1].softmax(-1)[answer].item())
+        return fmean(found)
+
+    assert right(taught) > right(first) + 0.02
 
 
 def test_it_leaves_a_report_of_the_whole_story(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import PoolStatus, RLJob
@@ -24,8 +25,8 @@ class Chronicler:
         self.story = story
         self._failures: dict[str, int] = {}
 
-    def begin(self, job: RLJob) -> None:
-        self._note(records.began(job, at=self._clock()))
+    def begin(self, job: RLJob, *, beside: Path) -> None:
+        self._note(records.began(job, beside=beside, at=self._clock()))
 
     def end(self, outcome: str, *, why: str = "") -> None:
         self._note(Ended(at=self._clock(), outcome=outcome, why=why))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -31,6 +32,8 @@ class Began(_Line, tag="began", frozen=True, kw_only=True):
     tau_low: float
     tau_high: float
     window_steps: int
+    models: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """By policy, the folder of the model that it began with."""
 
 
 class Step(_Line, tag="step", frozen=True, kw_only=True):
@@ -116,7 +119,8 @@ class Ended(_Line, tag="ended", frozen=True, kw_only=True):
 Record = Began | Step | Window | Version | Score | Fleet | Rescaled | Died | Ended
 
 
-def began(job: RLJob, *, at: float) -> Began:
+def began(job: RLJob, *, beside: Path, at: float) -> Began:
+    """`beside` is the folder of the manifest, which its paths are relative to."""
     scaling = job.spec.autoscaling
     return Began(
         at=at,
@@ -128,6 +132,11 @@ def began(job: RLJob, *, at: float) -> Began:
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         window_steps=scaling.window_steps,
+        models={
+            policy.name: str((beside / policy.model.uri).resolve())
+            for policy in job.spec.learning
+            if policy.model is not None
+        },
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 
 from trimtab.api.policy import Policy
 from trimtab.cli.weights.access import OpenWeights, with_weights
+from trimtab.cli.weights.model_folder import copy_all_but_weights
 from trimtab.cli.weights.pull import Pulled, pulled_into
 from trimtab.fabric.readable import unreadable
 from trimtab.rollout.policy.version_gate import BASE
@@ -20,8 +20,6 @@ from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.merging import merge_into
 from trimtab.weights.puller import NO_LIMITS
 from trimtab.weights.store.position import Position
-
-_WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +56,7 @@ def newest_model(policy: Policy, base: Model, *, job: str, environment: Mapping[
         except InvalidAdapter as error:
             raise click.ClickException(f"spec.policies[{policy.name}].model.uri: {error}") from None
     else:
-        model.mkdir(parents=True)
-        for other in base.folder.iterdir():
-            if other.is_file() and not other.name.endswith(_WEIGHTS):
-                shutil.copyfile(other, model / other.name)
+        copy_all_but_weights(base.folder, model)
         file.rename(model / file.name)
     return Model(folder=model, position=pulled.position)
 

@@ -20,6 +20,7 @@ import click
 from pydantic import BaseModel
 from rich.filesize import decimal
 
+from trimtab.cli.weights.local_store import found_in
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ObjectStoreError, StoreUnauthorized, StoreUnavailable, StoreUnfit
@@ -145,8 +146,15 @@ def with_weights(
     policy: str | None,
     failures: tuple[type[Exception], ...] = (),
     environment: Mapping[str, str] = os.environ,
+    state_folder: Path | None = None,
 ) -> Result:
-    """Runs a command's work. Besides what stores and settings fail with, `failures` are told as they read."""
+    """Runs a command's work. Besides what stores and settings fail with, `failures` are told as they read.
+
+    The store is the one that `environment` names, or that of the job of `trimtab run` in `state_folder`.
+    """
+    if state_folder is not None:
+        with found_in(state_folder) as found:
+            return with_weights(work, policy=policy, failures=failures, environment=found)
     expected: tuple[type[Exception], ...] = (*_FAILURES, *failures)
     try:
         settings = load_settings(environment, _Settings)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.pull import Pulled, pulled_into
 from trimtab.weights.adapters import InvalidAdapter, said_in, write_peft_folder
@@ -21,6 +22,7 @@ from trimtab.weights.store.manifests import ManifestReader
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @policy_option
+@state_folder_option
 @click.option(
     "--merge-into",
     "model",
@@ -28,7 +30,7 @@ from trimtab.weights.store.manifests import ManifestReader
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the model that the job began with; DIR becomes a copy of it with the adapters merged.",
 )
-def export(folder: Path, policy: str | None, model: Path | None) -> None:
+def export(folder: Path, policy: str | None, state_folder: Path | None, model: Path | None) -> None:
     """Write the newest adapters of a policy with `lora` to DIR.
 
     DIR becomes a folder that the PEFT library and engines load, or with --merge-into a checkpoint that needs no
@@ -40,6 +42,7 @@ def export(folder: Path, policy: str | None, model: Path | None) -> None:
             pulled = with_weights(
                 lambda weights: _pulled_adapters(weights, Path(scratch)),
                 policy=policy,
+                state_folder=state_folder,
                 failures=(WrongWeights, CopyInUse, DamagedCopy, InvalidAdapter),
             )
             file = Path(scratch) / "model.safetensors"

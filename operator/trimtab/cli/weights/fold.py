@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 import uuid
+from pathlib import Path
 
 import click
 from rich.filesize import decimal
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import OpenWeights, policy_option, scratch_folder, with_weights
 from trimtab.cli.weights.screen import phase_bars
 from trimtab.weights.assembly import WrongWeights
@@ -23,15 +25,19 @@ _DEADLINE_S = 6 * 3600.0
 @click.argument("start", metavar="FROM", type=click.IntRange(min=0))
 @click.argument("end", metavar="TO", type=click.IntRange(min=0))
 @policy_option
+@state_folder_option
 @click.option("--epoch", type=int, help="The epoch of both versions.  [default: the newest version's]")
-def fold(start: int, end: int, policy: str | None, epoch: int | None) -> None:
+def fold(start: int, end: int, policy: str | None, state_folder: Path | None, epoch: int | None) -> None:
     """Publish a delta that leads from version FROM to version TO at once.
 
     Needs the signing seed, and room in TMPDIR for the chunks of an anchor and of the deltas. A trainer may go on
     publishing at the same time.
     """
     plan, entry = with_weights(
-        lambda weights: _folded(weights, start, end, epoch), policy=policy, failures=(FoldRefused, WrongWeights)
+        lambda weights: _folded(weights, start, end, epoch),
+        policy=policy,
+        state_folder=state_folder,
+        failures=(FoldRefused, WrongWeights),
     )
     singles = sum(single.bytes for single in plan.between)
     click.echo(f"published {entry}: {decimal(entry.bytes)} instead of {decimal(singles)} in {len(plan.between)} steps")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from rich.filesize import decimal
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import OpenWeights, json_option, policy_option, store_time, with_weights
 from trimtab.cli.weights.screen import duration, duration_text, output, plain, print_json
 from trimtab.weights.store.collection import Collected, CollectionRules, collect, is_garbage, referenced_keys
@@ -21,6 +24,7 @@ _DEADLINE_S = 1800.0
 
 @click.command()
 @policy_option
+@state_folder_option
 @click.option(
     "--keep-versions", type=click.IntRange(min=1), default=200, show_default=True, help="Newest versions kept."
 )
@@ -28,7 +32,15 @@ _DEADLINE_S = 1800.0
 @click.option("--grace", type=duration, default="10m", show_default=True, help="From condemning to deleting.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; show what a run would do.")
 @json_option
-def gc(policy: str | None, keep_versions: int, lease_ttl: float, grace: float, dry_run: bool, as_json: bool) -> None:
+def gc(
+    policy: str | None,
+    state_folder: Path | None,
+    keep_versions: int,
+    lease_ttl: float,
+    grace: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Drop versions that are no longer needed, and delete what nothing refers to.
 
     Kept are the newest versions, what members with a live lease need, and the cheapest way in for joiners. Objects are
@@ -36,7 +48,9 @@ def gc(policy: str | None, keep_versions: int, lease_ttl: float, grace: float, d
     deletes them. A trainer that is running collects by itself; this is for stores that have none any more.
     """
     rules = CollectionRules(keep_versions=keep_versions, lease_ttl_s=lease_ttl, grace_s=grace)
-    collected = with_weights(lambda weights: _collected(weights, rules, dry_run=dry_run), policy=policy)
+    collected = with_weights(
+        lambda weights: _collected(weights, rules, dry_run=dry_run), policy=policy, state_folder=state_folder
+    )
     if as_json:
         print_json({"dry_run": dry_run, "collected": collected})
     else:

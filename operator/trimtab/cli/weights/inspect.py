@@ -9,12 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 import msgspec
 from rich.filesize import decimal
 from rich.table import Table
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, json_option, policy_option, with_weights
 from trimtab.cli.weights.overview import Kind, Overview, kind_of, overview
 from trimtab.cli.weights.screen import duration_text, output, place_text, plain, print_json
@@ -57,10 +59,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @policy_option
+@state_folder_option
 @click.option("--version", type=int, help="Show what this version changed, by groups of tensors.")
 @click.option("--epoch", type=int, help="The epoch of --version.  [default: the newest version's]")
 @json_option
-def inspect(policy: str | None, version: int | None, epoch: int | None, as_json: bool) -> None:
+def inspect(
+    policy: str | None, state_folder: Path | None, version: int | None, epoch: int | None, as_json: bool
+) -> None:
     """Show the catalogue of published weights, leases and costs.
 
     Positions are written EPOCH/VERSION. Works without public keys; what only a signed manifest tells is then left out.
@@ -68,10 +73,15 @@ def inspect(policy: str | None, version: int | None, epoch: int | None, as_json:
     if version is None:
         if epoch is not None:
             raise click.UsageError("--epoch goes with --version")
-        found = with_weights(overview, policy=policy)
+        found = with_weights(overview, policy=policy, state_folder=state_folder)
         print_json(found) if as_json else _show_overview(found)
     else:
-        ways = with_weights(lambda weights: _ways(weights, version, epoch), policy=policy, failures=(InvalidAdapter,))
+        ways = with_weights(
+            lambda weights: _ways(weights, version, epoch),
+            policy=policy,
+            state_folder=state_folder,
+            failures=(InvalidAdapter,),
+        )
         print_json(ways) if as_json else _show_ways(ways)
 
 

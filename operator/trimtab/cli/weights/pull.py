@@ -12,7 +12,10 @@ import click
 import msgspec
 from rich.filesize import decimal
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
+from trimtab.cli.weights.local_store import first_models
+from trimtab.cli.weights.model_folder import copy_all_but_weights, is_adapters
 from trimtab.cli.weights.overview import route_text
 from trimtab.cli.weights.screen import byte_bar, size
 from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
@@ -34,6 +37,7 @@ class Pulled:
     interrupted pull had fetched included.
     """
 
+    policy: str
     position: Position
     route: str
     bytes: int
@@ -42,25 +46,44 @@ class Pulled:
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @policy_option
+@state_folder_option
 @click.option("--rate", type=size, help="Fetch no faster than this per second, such as 50MB.")
 @click.option("--max-bytes", type=size, help="Refuse when more would have to be fetched, such as 2GB.")
-def pull(folder: Path, policy: str | None, rate: int | None, max_bytes: int | None) -> None:
+@click.option(
+    "--model",
+    metavar="MODEL",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the model that the job began with, whose configuration and tokenizer come along, so that DIR is a"
+    " model. Known by itself with --state-folder.",
+)
+def pull(
+    folder: Path,
+    policy: str | None,
+    state_folder: Path | None,
+    rate: int | None,
+    max_bytes: int | None,
+    model: Path | None,
+) -> None:
     """Bring DIR/model.safetensors to the newest version.
 
     The first time everything is fetched, later only what has changed. What was fetched before Ctrl-C is used by the
-    next call.
+    next call. With --model or --state-folder, DIR is what transformers and engines load.
     """
     limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
     try:
         pulled = with_weights(
             lambda weights: pulled_into(weights, folder, limits),
             policy=policy,
+            state_folder=state_folder,
             failures=(WrongWeights, CopyInUse, DamagedCopy),
         )
     except KeyboardInterrupt:
         click.echo(f"stopped; what has been fetched is in {_spool(folder)}, call again to go on", err=True)
         sys.exit(_INTERRUPTED)
     file = folder / "model.safetensors"
+    model = model or (_model(state_folder, pulled.policy) if state_folder is not None else None)
+    if model is not None and not is_adapters(file):
+        copy_all_but_weights(model, folder)
     if pulled.route:
         click.echo(f"{file} is {pulled.position}: {decimal(pulled.bytes)} ({pulled.route})")
     else:
@@ -93,8 +116,8 @@ async def pulled_into(weights: OpenWeights, folder: Path, limits: PullLimits) ->
         await puller.close()
         await puller.give_up_lease(deadline_s=_LEASE_DEADLINE_S)
     if before == position:
-        return Pulled(position, "", 0)
-    return Pulled(position, _route(await weights.latest(), before, position), fetched)
+        return Pulled(weights.policy, position, "", 0)
+    return Pulled(weights.policy, position, _route(await weights.latest(), before, position), fetched)
 
 
 def _route(latest: Latest, before: Position | None, position: Position) -> str:
@@ -105,6 +128,12 @@ def _route(latest: Latest, before: Position | None, position: Position) -> str:
     except (NoRoute, ValueError):
         return "by a route that has been collected since"
     return route_text(route.entries, latest)
+
+
+def _model(state_folder: Path, policy: str) -> Path | None:
+    """None where it is not known, or no longer there."""
+    known = first_models(state_folder).get(policy)
+    return Path(known) if known is not None and Path(known).is_dir() else None
 
 
 def _spool(folder: Path) -> Path:

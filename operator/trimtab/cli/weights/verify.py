@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import nullcontext
+from pathlib import Path
 
 import click
 import msgspec
 from rich.filesize import decimal
 
+from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import (
     REQUEST_DEADLINE_S,
     OpenWeights,
@@ -58,17 +60,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @policy_option
+@state_folder_option
 @click.option(
     "--deep", is_flag=True, help="Also decode every block of every version; needs room in TMPDIR for all chunks."
 )
 @json_option
 @click.pass_context
-def verify(context: click.Context, policy: str | None, deep: bool, as_json: bool) -> None:
+def verify(context: click.Context, policy: str | None, state_folder: Path | None, deep: bool, as_json: bool) -> None:
     """Check every manifest and chunk of the catalogue.
 
     Exits 1 and lists what is missing, damaged, wrongly signed, or leads to another state than it claims. It only reads.
     """
-    verdict = with_weights(lambda weights: _verdict(weights, deep=deep), policy=policy)
+    verdict = with_weights(lambda weights: _verdict(weights, deep=deep), policy=policy, state_folder=state_folder)
     print_json(verdict) if as_json else _show(verdict)
     context.exit(EXIT_FAULTS if verdict.faults else 0)
 

@@ -1,0 +1,41 @@
+"""The store of a job of `trimtab run`, for commands on weights. That of a job that has ended is started for as long as
+the command takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from trimtab.cli.chronicle.file import read
+from trimtab.cli.chronicle.records import Began
+from trimtab.cli.job_bucket import left_environment
+from trimtab.cli.state_folder import StateFolderInUse, held
+from trimtab.embedded.binaries import BinaryMissingError
+from trimtab.embedded.seaweedfs import EmbeddedSeaweed
+from trimtab.embedded.server import ServerStartError
+
+_ENDPOINT = "TRIMTAB_OBJECT_STORE__ENDPOINT_URL"
+
+
+@contextmanager
+def found_in(state_folder: Path) -> Iterator[Mapping[str, str]]:
+    """The settings of the job's pods, with a store that runs as long as the block."""
+    environment = left_environment(state_folder)
+    try:
+        with held(state_folder), EmbeddedSeaweed(state_folder / "seaweedfs", supervise=False) as server:
+            # Its port of then may be another's now.
+            yield environment | {_ENDPOINT: str(server.settings.endpoint_url)}
+    except StateFolderInUse:
+        yield environment
+    except (ServerStartError, BinaryMissingError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def first_models(state_folder: Path) -> Mapping[str, str]:
+    """By policy, the folder of the model that the job began with; empty for jobs of versions that did not tell."""
+    began = [record for record in read(state_folder) if isinstance(record, Began)]
+    return began[-1].models if began else {}
