@@ -149,7 +149,7 @@ class Journal:
 
     async def recover(self, ledger: Ledger, curator_state: CuratorState | None = None) -> Seen:
         """Bring the ledger to where it was, and the curator."""
-        await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
+        await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S, may_change=False)
         # Headers are read last: whatever a record speaks of has arrived by then. Columns are read before the rows that
         # they speak of, for the same reason.
         history = await self._history()
