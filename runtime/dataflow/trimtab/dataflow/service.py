@@ -146,6 +146,7 @@ async def run_dataflow(
 
     try:
         async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
+            responders.push_async_callback(books.close)
             # Before batches are served: whatever a request breaks ends the process, which then recovers.
             loops.create_task(books.broken())
             for policy in job.spec.learning:
