@@ -22,6 +22,7 @@ from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
 from trimtab.api.stage import MAX_STAGES, Stage
 from trimtab.api.stage_rules import IN_ORDER, STAGE_RULES
+from trimtab.api.streams import Streams
 from trimtab.api.workflow import Workflow
 
 MAX_POLICIES = 32
@@ -118,6 +119,8 @@ class RLJobSpec(ApiModel):
     ] = ()
     """What is computed about rows between rollout and trainer, in an order in which each stage comes after those that
     it needs."""
+    streams: Streams = Streams()
+    """How much the job may store on NATS, and on how many servers. It can be changed while the job runs."""
     autoscaling: Autoscaling = Autoscaling()
     """Sizing of the fleets."""
     evaluation: Evaluation | None = None

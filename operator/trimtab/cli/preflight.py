@@ -15,6 +15,7 @@ from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Model, Policy
 from trimtab.api.prompts import PromptInput
+from trimtab.api.streams import Streams
 from trimtab.api.workflow import Workflow
 from trimtab.dataflow.prompts.prompt import checked_content
 from trimtab.fabric.readable import unreadable
@@ -37,7 +38,14 @@ def problems(job: RLJob, folder: Path) -> list[str]:
         found += _prompts(f"spec.data.prompts[{source.name}]", source, folder)
     for benchmark in job.spec.evaluation.benchmarks if job.spec.evaluation is not None else ():
         found += _prompts(f"spec.evaluation.benchmarks[{benchmark.name}]", benchmark, folder)
-    return [*found, *_workflow(job.spec.workflow, folder)]
+    return [*found, *_streams(job.spec.streams), *_workflow(job.spec.workflow, folder)]
+
+
+def _streams(streams: Streams) -> Iterator[str]:
+    if streams.replicas not in (None, 1):
+        yield f"spec.streams.replicas: {streams.replicas} need as many NATS servers, and here runs one; leave it out"
+    if streams.placement is not None:
+        yield "spec.streams.placement: here runs one NATS server, in no cluster and without tags; leave it out"
 
 
 def _model(policy: Policy, model: Model, folder: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from trimtab.api.evaluation import EvaluationResult as Score
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.admission_hold import HOLD_S, hold_admission
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.errors import BusError, BusRefused, StreamFull, TopologyMismatch
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.streams import declare_consumer, declare_job
@@ -121,6 +121,8 @@ class JobWatch:
         self.disk_shortage: Room | None = None
         """Set where whoever watches has the servers' disk, too, and it is full."""
         self._room: Room | None = None
+        self.refusal: str | None = None
+        """Why the server does not take the streams as they are asked for."""
         self._hold: tuple[str | None, float] = (None, 0.0)
         """What was last said about admission, and when that runs out."""
         self._progress_keys = {topology.progress_key(policy): policy for policy in policies}
@@ -144,6 +146,7 @@ class JobWatch:
             given_up=() if self._has_completed() or not workers else tuple(self._given_up),
             any_completed=self._has_completed(),
             room=self.room,
+            streams_refused=self.refusal,
         )
 
     @property
@@ -184,7 +187,12 @@ class JobWatch:
             await asyncio.sleep(again.wait_s(now))
 
     async def _follow(self) -> None:
-        await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
+        try:
+            await declare_job(self._bus, self._topology, deadline_s=_DEADLINE_S)
+        except (TopologyMismatch, BusRefused, StreamFull) as error:
+            self.refusal = streams_refusal(error)
+            raise
+        self.refusal = None
         if self.task_lease_s is not None:
             consumer = self._topology.task_consumer(lease_s=self.task_lease_s)
             await declare_consumer(self._bus, consumer, deadline_s=_DEADLINE_S)
@@ -309,6 +317,21 @@ class JobWatch:
         else:
             self.policies[entry.key].weights = pointer
             self._listener(pointer)
+
+
+def streams_refusal(error: BusError) -> str:
+    """With the field that it is about, as far as the server says."""
+    said = str(error)
+    field = getattr(error, "field", "")
+    if field == "num_replicas" or "replicas" in said or "peers" in said:
+        place = "spec.streams.replicas or placement"
+    elif field == "placement" or "placement" in said:
+        place = "spec.streams.placement"
+    elif field in ("max_bytes", "max_msgs") or isinstance(error, StreamFull) or "storage" in said:
+        place = "spec.streams.maxBytes"
+    else:
+        place = "spec.streams"
+    return f"{place}: NATS does not take it: {said}"
 
 
 def _mean(values: list[float]) -> float:

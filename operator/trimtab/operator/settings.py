@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.mint import DEFAULT_WINDOW_S
 from trimtab.fabric.settings import LogSettings, NatsSettings, ObjectStoreSettings, ProbeSettings
+from trimtab.operator.stream_limits import StreamDefaults
 
 
 class LeaseSettings(BaseModel):
@@ -309,6 +310,8 @@ class OperatorSettings(BaseModel):
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets in the namespaces of jobs, with which their images are pulled; a template may name others."""
     requests: RequestSettings = RequestSettings()
+    streams: StreamDefaults = StreamDefaults()
+    """What jobs' streams may take, where a job does not say it itself."""
     service_account: str | None = None
     """The operator's own, in the lease's namespace: no template may name it."""
     namespaces: tuple[str, ...] = ()

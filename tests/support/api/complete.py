@@ -224,6 +224,12 @@ def complete_job() -> Manifest:
                 "cooldownSeconds": 60,
                 "reportTimeoutSeconds": 300,
             },
+            "spec.streams": {
+                "replicas": 3,
+                "placement": {"cluster": "west", "tags": ["ssd"]},
+                "maxBytes": 1 << 31,
+                "maxMessages": 100_000,
+            },
             "spec.evaluation": {
                 "everySteps": 10,
                 "atStart": False,

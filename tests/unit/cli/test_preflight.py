@@ -22,6 +22,16 @@ def test_a_job_that_is_whole_has_none(tmp_path: Path) -> None:
     assert found(write_quickstart(tmp_path)) == []
 
 
+def test_servers_that_one_machine_has_not(tmp_path: Path) -> None:
+    file = write_quickstart(tmp_path)
+    manifest = yaml.safe_load(file.read_text())
+    manifest["spec"]["streams"] = {"replicas": 3, "placement": {"cluster": "west"}, "maxBytes": 1 << 30}
+    file.write_text(yaml.safe_dump(manifest))
+    replicas, placement = found(file)
+    assert replicas.startswith("spec.streams.replicas: 3 need as many NATS servers")
+    assert placement.startswith("spec.streams.placement: ")
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [

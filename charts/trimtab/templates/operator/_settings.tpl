@@ -21,6 +21,14 @@ requests:
     {{- else }} {}
     {{- end }}
   {{- end }}
+streams:
+  replicas: {{ .Values.jobs.streams.replicas | int }}
+  {{- with .Values.jobs.streams.maxBytes }}
+  max_bytes: {{ include "trimtab.bytes" . }}
+  {{- end }}
+  {{- with .Values.jobs.streams.maxMessages }}
+  max_messages: {{ . | int }}
+  {{- end }}
 service_account: {{ include "trimtab.serviceAccount" . }}
 namespaces: {{ toJson .Values.namespaces }}
 logs: {level: {{ .Values.operator.logLevel }}, format: json}

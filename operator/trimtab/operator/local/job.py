@@ -41,6 +41,7 @@ from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret
 from trimtab.operator.local.objects import LocalObjects
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
+from trimtab.operator.stream_limits import StreamDefaults, stream_limits
 
 _log = structlog.get_logger(__name__)
 _INTERVAL_S = 0.1
@@ -133,9 +134,10 @@ class LocalJob:
         try:
             await self._start_servers()
             bus = await Bus.connect(self.nats.settings, name="trimtab-run")
+            limits = stream_limits(self.job.spec.streams, StreamDefaults(), storage_bytes=None)
             watch = JobWatch(
                 bus,
-                self.topology,
+                self.topology.limited(limits),
                 [policy.name for policy in self.job.spec.learning],
                 listener=None if self._audience is None else self._audience.on_message,
             )

@@ -203,6 +203,8 @@ def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Stateme
         return said("NotAccepted", "see the condition Accepted")
     if job.spec.suspend:
         return said("Suspended")
+    if observed.report.streams_refused is not None:
+        return said("WaitingForStreams", observed.report.streams_refused)
     trouble = told(observed.pods)
     if trouble:
         return said("WaitingForDataflow", trouble)

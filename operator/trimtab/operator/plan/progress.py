@@ -48,6 +48,8 @@ class JobReport:
     """Whether any sample was ever heard of."""
     room: Room | None = None
     """Whether its streams can store more; None when that is not known."""
+    streams_refused: str | None = None
+    """Why NATS does not take its streams as they are asked for."""
 
 
 def policy_statuses(job: RLJob, before: RLJobStatus, report: JobReport) -> tuple[PolicyStatus, ...]:

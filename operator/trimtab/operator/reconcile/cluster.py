@@ -102,6 +102,11 @@ class Cluster:
     policies: dict[tuple[str, str], tuple[Object, float]] = field(default_factory=dict)
     """By owner's uid and name, the network policies that are stored, and until when that is believed."""
 
+    @property
+    def account_bytes(self) -> int | None:
+        """What the NATS account of a job may store; None where jobs have none."""
+        return None if self.mint is None else self.mint.storage_bytes
+
     def cache_of(self, kind: str) -> ObjectCache:
         caches: dict[str, ObjectCache] = {
             "RLJob": self.jobs,

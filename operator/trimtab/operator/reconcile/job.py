@@ -25,6 +25,7 @@ from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other,
 from trimtab.operator.reconcile.ownership import is_leaving
 from trimtab.operator.reconcile.refusals import refusal_of
 from trimtab.operator.scaling.scaled_plan import ScaledPlan, with_scaling
+from trimtab.operator.stream_limits import limits_refusal, stream_limits
 
 
 async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
@@ -74,7 +75,8 @@ def _observed(cluster: Cluster, key: Key, item: Object, job: RLJob, pods: Sequen
         trainers=[read_other(cluster.trainers, one) for one in cluster.trainers.under(key) if works_for(one, item)],
         pods=pods,
         report=cluster.watches.snapshot(key).report,
-        refusal=refusal_of(job.spec),
+        refusal=refusal_of(job.spec)
+        or limits_refusal(job.spec.streams, cluster.settings.streams, storage_bytes=cluster.account_bytes),
     )
 
 
@@ -102,6 +104,7 @@ def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[Obser
             policies=policies,
             window=job.spec.autoscaling.window_steps,
             task_lease_s=job.spec.data.tasks.lease_seconds,
+            limits=stream_limits(job.spec.streams, cluster.settings.streams, storage_bytes=cluster.account_bytes),
         )
     elif not any(not pod.ended for pod in dataflow):
         cluster.watches.stop(key)

@@ -15,6 +15,7 @@ import structlog
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
+from trimtab.fabric.bus.stream_limits import StreamLimits
 from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.users.registry import ClaimsRefused
 from trimtab.fabric.wire.member import SandboxLayers
@@ -48,6 +49,7 @@ class _Followed:
     bus: Bus
     watch: JobWatch
     window: int
+    limits: StreamLimits
     task: asyncio.Task[None]
     snapshot: JobSnapshot = field(default_factory=JobSnapshot)
 
@@ -58,6 +60,7 @@ class _Request:
     policies: tuple[str, ...]
     window: int
     task_lease_s: float
+    limits: StreamLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +92,19 @@ class JobWatches:
         self._to_admit[job.uid] = job
         self._new.set()
 
-    def follow(self, job: JobIdentity, *, policies: tuple[str, ...], window: int, task_lease_s: float) -> None:
+    def follow(
+        self,
+        job: JobIdentity,
+        *,
+        policies: tuple[str, ...],
+        window: int,
+        task_lease_s: float,
+        limits: StreamLimits = StreamLimits(),  # noqa: B008 - frozen
+    ) -> None:
         """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for."""
         if job.key not in self._requests:
             self._new.set()
-        self._requests[job.key] = _Request(job, policies, window, task_lease_s)
+        self._requests[job.key] = _Request(job, policies, window, task_lease_s, limits)
 
     def stop(self, key: Key) -> None:
         request = self._requests.pop(key, None)
@@ -193,9 +204,10 @@ class JobWatches:
             return  # stopped, or asked for otherwise, while this waited
         followed = self._followed.get(key)
         # Another connection than before: the job was stopped, and its old one is being closed.
-        if followed is not None and (followed.watch.task_lease_s, followed.job, followed.bus) != (
+        if followed is not None and (followed.watch.task_lease_s, followed.job, followed.limits, followed.bus) != (
             request.task_lease_s,
             request.job,
+            request.limits,
             bus,
         ):
             followed.task.cancel()
@@ -219,14 +231,16 @@ class JobWatches:
     def _begin(self, bus: Bus, key: Key, request: _Request) -> None:
         watch = JobWatch(
             bus,
-            request.job.topology,
+            request.job.topology.limited(request.limits),
             list(request.policies),
             task_lease_s=request.task_lease_s,
             history=request.window,
         )
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
-        self._followed[key] = _Followed(job=request.job, bus=bus, watch=watch, window=request.window, task=task)
+        self._followed[key] = _Followed(
+            job=request.job, bus=bus, watch=watch, window=request.window, limits=request.limits, task=task
+        )
 
 
 def _snapshot(followed: _Followed) -> JobSnapshot:

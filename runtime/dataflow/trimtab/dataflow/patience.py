@@ -37,6 +37,6 @@ async def patiently(loop: Callable[[], Awaitable[None]], bus: Bus, stream: Strea
             _log.warning("not_published", stream=stream.name, error=str(error), again_in_s=round(again.wait_s(now), 1))
             await asyncio.sleep(again.wait_s(now))
             try:
-                await declare_stream(bus, stream, deadline_s=_DECLARE_DEADLINE_S)
+                await declare_stream(bus, stream, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
             except (BusTimeout, BusUnavailable):
                 continue

@@ -77,7 +77,7 @@ async def run_dataflow(
     storage need `object_store`, and `scratch` to be kept in."""
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
-    await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S)
+    await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
     data, stages = job.spec.data, job.spec.stages
 
     def loader(field: str) -> Callable[[Plugin], object]:
@@ -121,8 +121,8 @@ async def run_dataflow(
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
     await books.record(partial(reroute, selection, taken_labels(data)))
 
-    members_bucket = await KeyValue.declare(bus, topology.members, deadline_s=_DECLARE_DEADLINE_S)
-    balance_bucket = await KeyValue.declare(bus, topology.balance, deadline_s=_DECLARE_DEADLINE_S)
+    members_bucket = KeyValue(bus, topology.members)
+    balance_bucket = KeyValue(bus, topology.balance)
     members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
     batches = BatchServer(
@@ -148,6 +148,7 @@ async def run_dataflow(
 
     try:
         async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
+            responders.push_async_callback(books.close)
             # Before batches are served: whatever a request breaks ends the process, which then recovers.
             loops.create_task(books.broken())
             for policy in job.spec.learning:
@@ -190,7 +191,7 @@ async def run_dataflow(
             loops.create_task(_compact(books, curator_state, storage))
             loops.create_task(reporter.run())
             if job.spec.evaluation is not None:
-                weights_bucket = await KeyValue.declare(bus, topology.weights, deadline_s=_DECLARE_DEADLINE_S)
+                weights_bucket = KeyValue(bus, topology.weights)
                 published = PublishedVersions(on_change=books.nudge)
                 loops.create_task(published.follow(weights_bucket))
                 evaluator = Evaluator(

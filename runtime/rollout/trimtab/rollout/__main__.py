@@ -135,7 +135,7 @@ async def _main(settings: RolloutPodSettings) -> None:
         compile_beside(policy.trainer.dtype for policy in pod.job.spec.policies if not policy.frozen)
         metrics = RolloutMetrics(pod.metrics)
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
-        await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
+        await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
         pool = pool_of(pod.job, settings.pod)
         members = KeyValue(pod.bus, pod.topology.members)
         resources = PodResources(

@@ -78,7 +78,7 @@ async def _connect(settings: TrainerPodSettings, stack: AsyncExitStack) -> Conne
     # Signals belong to the main thread, which asks `stopping` between steps.
     pod = await stack.enter_async_context(running_pod(settings, signals=()))
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
-    await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S)
+    await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
     return Connections(pod, store, KeyValue(pod.bus, pod.topology.weights), KeyValue(pod.bus, pod.topology.members))
 
 

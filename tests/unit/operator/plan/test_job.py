@@ -249,3 +249,8 @@ def test_storage_that_is_full_is_told_in_a_condition_and_the_summary() -> None:
     assert room is not None
     assert (room.status, room.reason) == ("True", "Room")
     assert find(plan_job(JOB, Observed(), now=0.0).status.conditions, ConditionType.HAS_ROOM) is None
+
+
+def test_streams_that_the_server_does_not_take_are_told() -> None:
+    there = Observed(pods=[dataflow()], report=JobReport(streams_refused="spec.streams.replicas: no"))
+    assert summary(after(JOB, there)) == ("Unknown", "WaitingForStreams", "spec.streams.replicas: no")

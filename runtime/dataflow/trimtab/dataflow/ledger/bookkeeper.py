@@ -182,6 +182,12 @@ class Bookkeeper:
         task.add_done_callback(self._worked)
         return await asyncio.shield(task)
 
+    async def close(self) -> None:
+        """Nothing is written any more. What was on its way may have arrived."""
+        for task in tuple(self._working):
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
     def _worked(self, task: asyncio.Task[Any]) -> None:
         self._working.discard(task)
         if not task.cancelled():

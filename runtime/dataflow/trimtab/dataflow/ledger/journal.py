@@ -157,7 +157,7 @@ class Journal:
         """Bring the ledger to where it was, and the curator. What `settle` says of it is recorded before groups that no
         record names count as waiting: whoever recovers later finds it there, and the same groups.
         """
-        await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S)
+        await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S, may_change=False)
         # Headers are read last: whatever a record speaks of has arrived by then. Columns are read before the rows that
         # they speak of, for the same reason.
         history = await self._history()

@@ -17,8 +17,9 @@ from nats.aio.msg import Msg
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, NoResponders
 from trimtab.fabric.bus.inbox import CallbackSlot, description_of, status_of
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.names import Headers
-from trimtab.fabric.bus.retry import until_deadline
+from trimtab.fabric.bus.retry import RETRY_BACKOFF, until_deadline
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 MAX_RUN = 256
@@ -88,6 +89,9 @@ async def get_messages(
 ) -> StoredMessages:
     """All of them, up to `parallel` requests at a time. `max_bytes` in flight may be exceeded by one message a
     request.
+
+    Any replica of the stream answers, also one that has not caught up yet. What it does not have is asked for again
+    until it is there, or until the stream's leader says that it is gone.
     """
     found: dict[int, StoredMessage] = {}
     turn = asyncio.Semaphore(parallel)
@@ -97,12 +101,28 @@ async def get_messages(
         async with turn:
             await _read_run(bus, stream, first=first, count=count, max_bytes=share, found=found)
 
+    missing = sorted(set(sequences))
+    attempt = 0
     try:
         async with asyncio.timeout(deadline_s):
-            await _all_or_first_error([read(first, count) for first, count in contiguous_runs(sequences)])
+            while True:
+                await _all_or_first_error([read(first, count) for first, count in contiguous_runs(missing)])
+                missing = [sequence for sequence in missing if sequence not in found]
+                if not missing or not await _are_kept(bus, stream, missing, deadline_s=deadline_s):
+                    break
+                await asyncio.sleep(RETRY_BACKOFF.delay_s(attempt))
+                attempt += 1
     except TimeoutError:
         raise BusTimeout(f"reading {len(sequences)} messages of {stream!r} took over {deadline_s:.3g} s") from None
-    return StoredMessages(messages=found, missing=tuple(s for s in sorted(set(sequences)) if s not in found))
+    return StoredMessages(messages=found, missing=tuple(missing))
+
+
+async def _are_kept(bus: Bus, stream: str, sequences: Sequence[int], *, deadline_s: float) -> bool:
+    """Whether the stream's leader, which alone answers this, still has any of them."""
+    info = await api_call(bus, f"STREAM.INFO.{stream}", {"deleted_details": True}, deadline_s=deadline_s)
+    state = info["state"]
+    deleted = frozenset(state.get("deleted") or ())
+    return any(state["first_seq"] <= one <= state["last_seq"] and one not in deleted for one in sequences)
 
 
 async def get_following(

@@ -28,6 +28,9 @@ _TOO_LARGE = 10054
 _STORE_FAILED = 10077
 _FULL = frozenset({10002, 10023, 10047})
 """The account, or the server, has no room for more."""
+_BUSY = frozenset({10158, 10167})
+"""Servers of a cluster are still storing a message with the same id, or have too many others to store: it is to be
+repeated."""
 _SEQUENCE_AT_END = re.compile(r"(\d+)\s*$")
 
 
@@ -50,7 +53,7 @@ def error_from(fault: ApiFault, *, doing: str, size: int = 0) -> BusError:
         return PayloadTooLarge(message, size=size, limit=size - 1)
     if fault.err_code in _FULL or (fault.err_code == _STORE_FAILED and "maximum" in fault.description):
         return StreamFull(message)
-    if fault.code == 503:
+    if fault.code == 503 or fault.err_code in _BUSY:
         return BusUnavailable(message)
     return BusRefused(message, code=fault.code, err_code=fault.err_code)
 

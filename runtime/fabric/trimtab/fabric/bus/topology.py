@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from trimtab.fabric.bus.names import SEPARATOR, escape_token
+from trimtab.fabric.bus.stream_limits import ANYWHERE, Placement, StreamLimits
 
 _NANOSECONDS = 1_000_000_000
-_QUARANTINE_BYTES = 64 << 20
-_HAND_BACKS_BYTES = 16 << 20
+_QUARANTINE_BYTES = 2 << 20
+_HAND_BACKS_BYTES = 1 << 20
 _SWAP_TURN_S = 10.0
 _TASKS_IN_FLIGHT = 100_000
 TASK_CONSUMER = "rollout"
@@ -49,9 +50,11 @@ class StreamSpec:
     discard: Discard = Discard.NEW
     duplicate_window_s: float = 120.0
     max_bytes: int = -1
+    max_messages: int = -1
     max_age_s: float = 0.0
     allow_direct: bool = False
     replicas: int = 1
+    placement: Placement = ANYWHERE
 
     def config(self) -> dict[str, Any]:
         return {
@@ -62,9 +65,11 @@ class StreamSpec:
             "discard": self.discard.value,
             "duplicate_window": round(self.duplicate_window_s * _NANOSECONDS),
             "max_bytes": self.max_bytes,
+            "max_msgs": self.max_messages,
             "max_age": round(self.max_age_s * _NANOSECONDS),
             "allow_direct": self.allow_direct,
             "num_replicas": self.replicas,
+            "placement": self.placement.config(),
         }
 
 
@@ -81,6 +86,7 @@ class BucketSpec:
     max_bytes: int = -1
     discard: Discard = Discard.NEW
     replicas: int = 1
+    placement: Placement = ANYWHERE
 
     @property
     def stream(self) -> str:
@@ -104,6 +110,7 @@ class BucketSpec:
             "deny_delete": True,
             "deny_purge": True,
             "num_replicas": self.replicas,
+            "placement": self.placement.config(),
         }
 
 
@@ -147,6 +154,8 @@ class JobTopology:
     replicas: int = 1
     tasks_max_bytes: int = -1
     trajectories_max_bytes: int = -1
+    max_messages: int = -1
+    placement: Placement = ANYWHERE
     member_ttl_s: float = 15.0
     stages: tuple[str, ...] = ()
     """Names of its stages. Their streams exist only in jobs that have some."""
@@ -158,6 +167,23 @@ class JobTopology:
         object.__setattr__(self, "_root", ".".join(("trimtab", *tokens)))
         object.__setattr__(self, "_stem", SEPARATOR.join(tokens))
 
+    def limited(self, limits: StreamLimits) -> JobTopology:
+        """The same with these limits. Tasks get an eighth of the bytes, and those of stages too; columns are numbers
+        about trajectories, and get half as much as those."""
+        tasks = trajectories = -1
+        if limits.max_bytes is not None:
+            tasks = limits.max_bytes // 8
+            rest = limits.max_bytes - (2 * tasks if self.stages else tasks)
+            trajectories = rest * 2 // 3 if self.stages else rest
+        return replace(
+            self,
+            replicas=limits.replicas,
+            placement=limits.placement,
+            tasks_max_bytes=tasks,
+            trajectories_max_bytes=trajectories,
+            max_messages=-1 if limits.max_messages is None else limits.max_messages,
+        )
+
     @property
     def tasks(self) -> StreamSpec:
         return StreamSpec(
@@ -166,6 +192,7 @@ class JobTopology:
             retention=Retention.WORK_QUEUE,
             max_bytes=self.tasks_max_bytes,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
@@ -175,8 +202,10 @@ class JobTopology:
             name=f"{self._stem}{SEPARATOR}TRAJECTORIES",
             subjects=(f"{self._root}.trajectories.>",),
             max_bytes=self.trajectories_max_bytes,
+            max_messages=self.max_messages,
             allow_direct=True,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
@@ -188,6 +217,7 @@ class JobTopology:
             retention=Retention.WORK_QUEUE,
             max_bytes=self.tasks_max_bytes,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
@@ -196,22 +226,31 @@ class JobTopology:
         return StreamSpec(
             name=f"{self._stem}{SEPARATOR}COLUMNS",
             subjects=(f"{self._root}.columns.>",),
-            max_bytes=self.trajectories_max_bytes,
+            max_bytes=self.trajectories_max_bytes // 2 if self.trajectories_max_bytes > 0 else -1,
+            max_messages=self.max_messages,
             allow_direct=True,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
     def weights(self) -> BucketSpec:
-        return BucketSpec(name=f"{self._stem}{SEPARATOR}weights", replicas=self.replicas)
+        return BucketSpec(name=f"{self._stem}{SEPARATOR}weights", replicas=self.replicas, placement=self.placement)
 
     @property
     def members(self) -> BucketSpec:
-        return BucketSpec(name=f"{self._stem}{SEPARATOR}members", ttl_s=self.member_ttl_s, replicas=self.replicas)
+        return BucketSpec(
+            name=f"{self._stem}{SEPARATOR}members",
+            ttl_s=self.member_ttl_s,
+            replicas=self.replicas,
+            placement=self.placement,
+        )
 
     @property
     def balance(self) -> BucketSpec:
-        return BucketSpec(name=f"{self._stem}{SEPARATOR}balance", history=10, replicas=self.replicas)
+        return BucketSpec(
+            name=f"{self._stem}{SEPARATOR}balance", history=10, replicas=self.replicas, placement=self.placement
+        )
 
     @property
     def quarantine(self) -> BucketSpec:
@@ -221,6 +260,7 @@ class JobTopology:
             max_bytes=_QUARANTINE_BYTES,
             discard=Discard.OLD,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
@@ -231,6 +271,7 @@ class JobTopology:
             max_bytes=_HAND_BACKS_BYTES,
             discard=Discard.OLD,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
@@ -241,13 +282,17 @@ class JobTopology:
             ttl_s=_SWAP_TURN_S,
             storage=Storage.MEMORY,
             replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property
     def ledger(self) -> StreamSpec:
         """The dataflow's own record of its decisions."""
         return StreamSpec(
-            name=f"{self._stem}{SEPARATOR}LEDGER", subjects=(self.ledger_subject,), replicas=self.replicas
+            name=f"{self._stem}{SEPARATOR}LEDGER",
+            subjects=(self.ledger_subject,),
+            replicas=self.replicas,
+            placement=self.placement,
         )
 
     @property

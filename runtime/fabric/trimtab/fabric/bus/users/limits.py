@@ -14,7 +14,7 @@ class AccountLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     storage_bytes: int = Field(default=10 * _GIB, ge=256 * _MIB)
-    """On disk, of all streams of a job together; two buckets have 80 MiB of it set aside."""
+    """On disk, of all streams of a job together; two buckets have 3 MiB of it set aside."""
     memory_bytes: int = Field(default=8 * _MIB, ge=_MIB)
     """In memory, where the turns at swapping weights are."""
     streams: int = Field(default=16, ge=9)
