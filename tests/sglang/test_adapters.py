@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -49,13 +49,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def launched(model: Path, interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> LaunchedSGLang:
-    return LaunchedSGLang(
+def launched(model: Path, interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchedSGLang]:
+    launched = LaunchedSGLang(
         model,
         interpreter=interpreter,
         folder=tmp_path_factory.mktemp("launched"),
         options=(f"--lora-rank={RANK}", f"--lora-targets={','.join(ALL_TARGETS)}"),
     )
+    yield launched
+    launched.stop()  # its scheduler never rests
 
 
 @pytest.fixture

@@ -64,13 +64,21 @@ class LaunchedSGLang:
         return list(psutil.Process(self.process.pid).children(recursive=True))
 
     def scheduler(self) -> psutil.Process | None:
-        return next((process for process in self.family() if "sglang::scheduler" in " ".join(process.cmdline())), None)
+        return next((process for process in self.family() if "sglang::scheduler" in _command(process)), None)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_STOP_S)
+
+
+def _command(process: psutil.Process) -> str:
+    """Empty for one that has ended: some end while others are looked at."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -121,3 +121,23 @@ def test_sampling_settings_have_the_names_of_the_contract() -> None:
     }  # fmt: skip
     plain = SamplingSettings(max_new_tokens=5).sampling_params()
     assert plain == {"max_new_tokens": 5, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+
+
+def scored(told: list[int], *, given: list[int]) -> tuple[float, ...]:
+    pairs = [[None if at == 0 else -float(at), name, None] for at, name in enumerate(told)]
+    meta = {"input_token_logprobs": pairs, "finish_reason": {"type": "length"}, "weight_versions": None}
+    return responses.scored(answer(**meta), given).numbers
+
+
+def test_the_last_token_of_the_vocabulary_may_be_named_zero() -> None:
+    """As SGLang names it: with an id of its own it would be taken for what stands for an image."""
+    assert scored([1, 0, 3, 0, 0], given=[1, 9, 3, 9, 0]) == (-1.0, -2.0, -3.0, -4.0)
+    assert scored([1, 9, 3], given=[1, 9, 3]) == (-1.0, -2.0)
+
+
+@pytest.mark.parametrize(
+    "told", [[1, 0, 0, 9], [1, 9, 3], [1, 3, 9, 9], [1, 9, 3, 8]], ids=["another is zero", "few", "order", "another"]
+)
+def test_logprobs_of_other_tokens_than_those_given_are_no_answer(told: list[int]) -> None:
+    with pytest.raises(EngineError, match="not of the tokens"):
+        scored(told, given=[1, 9, 3, 9])

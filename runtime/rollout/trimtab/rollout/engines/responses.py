@@ -70,9 +70,17 @@ def _scored(token_ids: Sequence[int], answer: Mapping[str, Any]) -> Scored:
     meta = answer["meta_info"]
     pairs = meta["input_token_logprobs"][1:]
     finish = meta["finish_reason"]["type"]
-    if finish == "length" and [int(pair[1]) for pair in pairs] != list(token_ids[1:]):
+    if finish == "length" and not _are_named(token_ids[1:], [int(pair[1]) for pair in pairs]):
         raise ValueError("input_token_logprobs is not of the tokens that were given")
     return _numbers(token_ids[1:], [float(pair[0]) for pair in pairs] if finish == "length" else [], meta)
+
+
+def _are_named(given: Sequence[int], told: Sequence[int]) -> bool:
+    """SGLang 0.5.21 names the last token of its vocabulary 0 here, beside the logprob that is its own."""
+    last = max(given, default=0)
+    return len(given) == len(told) and all(
+        name == token or (name == 0 and token == last) for token, name in zip(given, told, strict=True)
+    )
 
 
 def _valued(token_ids: Sequence[int], answer: Mapping[str, Any]) -> Scored:
