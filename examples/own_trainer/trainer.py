@@ -28,7 +28,7 @@ from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, T
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.parts import FileOnDisk
 from trimtab.trainer.checkpoints.registry import open_seal, open_storage
-from trimtab.trainer.checkpoints.resume import check_newest
+from trimtab.trainer.checkpoints.resume import meet_ledger
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.model_weights import ModelWeights
 from trimtab.trainer.publisher import open_publisher
@@ -89,7 +89,7 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
         advantages=AdvantageRule.of(policy),
         clock=time.time,
     )
-    await check_newest(stream, step=step, where=storage.pointer, stopping=pod.stopping.is_set)
+    await meet_ledger(stream, step=step, proof=checkpoints.proof, where=storage.pointer, stopping=pod.stopping.is_set)
     timing: StepTiming | None = None
     await publish(publisher, model, step)
     while True:

@@ -57,6 +57,8 @@ class Sizes:
     """Random ones, through decoders and reconcilers in this process; `make fuzz` takes five times as many."""
     hostile_writes: int
     """Of random objects, to a real API server."""
+    lost_tails: int
+    """Of a ledger, while a trainer trains."""
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
@@ -80,6 +82,7 @@ SMALL = Sizes(
     examples=40,
     hostile_objects=2000,
     hostile_writes=60,
+    lost_tails=4,
     rank_kills=2,
     operator_kills=3,
     weight_transfer_kills=6,
@@ -100,6 +103,7 @@ FULL = Sizes(
     examples=300,
     hostile_objects=20_000,
     hostile_writes=500,
+    lost_tails=50,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

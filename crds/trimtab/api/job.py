@@ -223,6 +223,12 @@ class RLJobStatus(ApiModel):
     """Restarts that count against failurePolicy.maxRestarts."""
     quarantined_tasks: Count = 0
     """Tasks given up after data.tasks.maxDeliveries attempts."""
+    anchored_anew: Count = 0
+    """How often the dataflow's ledger and a policy's checkpoints did not meet, as after a power loss, and the job went
+    on with the step that the trainer proved."""
+    given_up_groups: Count = 0
+    """Prompt groups that were given up because of that, as far as they were known: what may have been trained is never
+    trained again."""
     policies: Annotated[tuple[PolicyStatus, ...], ListMap(), Field(max_length=MAX_POLICIES)] = ()
     """Policy by policy."""
     pools: Annotated[tuple[PoolStatus, ...], ListMap(), Field(max_length=1024)] = ()

@@ -28,7 +28,7 @@ from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
-from trimtab.fabric.wire.member import SKIPPED_STEPS, Role
+from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, SKIPPED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
@@ -130,6 +130,7 @@ class JobWatch:
 
     def report(self, *, window: int) -> JobReport:
         members = self.members.present
+        counted = [member.failures for member in members if member.role is Role.DATAFLOW]
         workers = [member for member in members if member.role is Role.ROLLOUT]
         self._any_completed = self._any_completed or any(worker.completed for worker in workers)
         reports = {name: view.summary(window=window) for name, view in self.policies.items()}
@@ -141,6 +142,8 @@ class JobWatch:
             policies={name: self._with_ranks(name, report) for name, report in reports.items() if report is not None},
             balance={name: tuple(view.reports) for name, view in self.policies.items()},
             quarantined_tasks=len(self._quarantined),
+            anchored_anew=max((one.get(ANCHORED_ANEW, 0) for one in counted), default=0),
+            given_up_groups=max((one.get(GIVEN_UP_GROUPS, 0) for one in counted), default=0),
             silent=frozenset(self._ever_present - present),
             # Before any worker was heard, it is not known what was completed: the watch may have begun a moment ago.
             given_up=() if self._has_completed() or not workers else tuple(self._given_up),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.polling import eventually
@@ -20,7 +21,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, Settings, environment_for, write_secrets
-from trimtab.fabric.wire.lease import BatchRequest
+from trimtab.fabric.wire.lease import BatchLease, BatchRequest
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,7 @@ class Ranks:
         return self._log.read_text()
 
 
-@pytest.mark.parametrize("ending", ["refusal", "sigterm"])
+@pytest.mark.parametrize("ending", ["refusal", "sigterm", "two ledgers"])
 async def test_ranks_leave_together(
     bus: Bus,
     store: ObjectStore,
@@ -79,7 +80,8 @@ async def test_ranks_leave_together(
     store_settings: ObjectStoreSettings,
     ending: str,
 ) -> None:
-    """Rank 1 is refused while rank 0 has rows, or both are told to stop: nobody hangs, what was trained is kept."""
+    """Rank 1 is refused while rank 0 has rows, or has rows that were dealt by another ledger, or both are told to stop:
+    nobody hangs, what was trained is kept."""
     batch_server = BatchServer(bus, topology, steps=9)
 
     def answer(request: BatchRequest) -> Answer | None:
@@ -87,12 +89,16 @@ async def test_ranks_leave_together(
             return None
         if ending == "refusal":
             return SUPERSEDED if request.rank == 1 else None
+        if ending == "two ledgers":
+            lease = batch_server.lease(request)
+            assert isinstance(lease, BatchLease)
+            return msgspec.structs.replace(lease, dealt=request.rank)
         return NOT_READY
 
     def asked() -> set[int]:
         """Ranks that wait for step 3; one that is refused does not ask again when step 2 is done."""
         waiting = [request for request in batch_server.requests if request.step == 3]
-        return {request.rank for request in waiting if request.trained == 3 or ending == "refusal"}
+        return {request.rank for request in waiting if request.trained == 3 or ending != "sigterm"}
 
     batch_server.instead = answer
     async with await batch_server.open():
@@ -113,3 +119,5 @@ async def test_ranks_leave_together(
     assert (await announced(bus, topology)).version == 3
     if ending == "refusal":
         assert "a newer attempt asks" in ranks.log
+    if ending == "two ledgers":
+        assert "ranks were dealt different groups for step 3" in ranks.log

@@ -35,6 +35,8 @@ from trimtab.fabric.bus.streams import declare_consumer, declare_job
 from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.signing import Signer, Verifier
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.lease import (
@@ -50,9 +52,13 @@ from trimtab.fabric.wire.spans import Producer, Span
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Finish, Scored, Trajectory
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.trainer.checkpoints.index import CheckpointPointer, IndexReference
+from trimtab.trainer.checkpoints.seal import CheckpointSeal
 
 Answer = BatchLease | BatchNotReady | LeaseRefused
 JOURNAL_KEY = JournalKey("the dataflow of every simulation")
+SIGNER = Signer.generate()
+"""Of the trainers."""
 
 
 @dataclass
@@ -97,6 +103,7 @@ class Simulation:
                 clock=time.time,
                 metrics=self.metrics,
                 make_journal=self.make_journal,
+                checkpoint_keys=(SIGNER.public_text,),
             )
         )
         try:
@@ -158,6 +165,20 @@ class Simulation:
         )
         answer = decode(await self._request(encode(ack), policy), LeaseAcked, LeaseRefused)
         assert isinstance(answer, LeaseAcked | LeaseRefused)
+        return answer
+
+    async def prove(self, step: int, *, sealed: bytes | None = None, attempt: int = 0) -> LedgerAnchored | LeaseRefused:
+        """A trainer resumes at this step and shows its pointer, unless it is another one."""
+        proof = CheckpointProof(
+            job=self.job.metadata.name,
+            policy="solver",
+            step=step,
+            attempt=attempt,
+            world_size=1,
+            sealed=sealed or pointer(f"default/{self.job.metadata.name}", step),
+        )
+        answer = decode(await self._request(encode(proof), "solver"), LedgerAnchored, LeaseRefused)
+        assert isinstance(answer, LedgerAnchored | LeaseRefused)
         return answer
 
     async def _request(self, payload: bytes, policy: str) -> bytes:
@@ -270,6 +291,13 @@ class Simulation:
     async def put(self, bus: Bus, one: Trajectory, *, message_id: str) -> None:
         subject = self.topology.trajectory_subject(one.policy)
         await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=60.0)
+
+
+def pointer(job: str, step: int, *, signer: Signer = SIGNER, policy: str = "solver") -> bytes:
+    """What a trainer has signed when its newest checkpoint is of this step."""
+    reference = IndexReference(step=step, epoch=1, name="index", size=1, sha256="0" * 64)
+    seal = CheckpointSeal(job=job, policy=policy, signer=signer, verifier=Verifier([signer.public_text]))
+    return seal.seal(CheckpointPointer(epoch=1, moves=1, writer="w", checkpoints=(reference,)))
 
 
 def trajectory(

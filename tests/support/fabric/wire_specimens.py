@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column, ColumnHeader, rows_digest
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -254,6 +255,8 @@ SPECIMENS: tuple[Message, ...] = (
         acked_at=1_700_000_002.0,
     ),
     LeaseAcked(lease_id="solver.12.0.0", step=12),
+    CheckpointProof(job="job", policy="solver", step=12, attempt=3, world_size=2, sealed=b"{}"),
+    LedgerAnchored(policy="solver", step=12),
     LeaseRefused(refusal=Refusal.STEP_CONSUMED, message="step 11 was acknowledged", next_step=12),
     ClaimCheck(trajectory_id="t0.solver.0.0", policy="solver", size_bytes=9 << 20, sha256="ab" * 32),
     WeightPointer(

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, StageLoad, Volume
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -380,6 +381,16 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
     LeaseRefused: st.builds(
         LeaseRefused, refusal=st.sampled_from(Refusal), message=st.text(max_size=20), next_step=st.none() | counts
     ),
+    CheckpointProof: st.builds(
+        CheckpointProof,
+        job=names,
+        policy=names,
+        step=counts,
+        attempt=st.integers(0, 100),
+        world_size=st.integers(1, 1024),
+        sealed=st.binary(max_size=64),
+    ),
+    LedgerAnchored: st.builds(LedgerAnchored, policy=names, step=counts),
     WeightPointer: weight_pointers(),
     ClaimCheck: st.builds(
         ClaimCheck,

@@ -10,6 +10,7 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.requests import Reply, Request, Responder, serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import MESSAGE_ID, headers
 from trimtab.fabric.wire.lease import (
@@ -44,6 +45,10 @@ class BatchServer:
         self.requests: list[BatchRequest] = []
         self.acks: list[LeaseAck] = []
         self.before_ack: Callable[[LeaseAck], Awaitable[None]] | None = None
+        self.proofs: list[CheckpointProof] = []
+        self.on_proof: Callable[[CheckpointProof], LedgerAnchored | LeaseRefused] = lambda proof: LedgerAnchored(
+            policy=proof.policy, step=proof.step
+        )
         self.instead: Callable[[BatchRequest], Answer | None] = lambda _: None
 
     async def open(self) -> Responder:
@@ -64,7 +69,10 @@ class BatchServer:
         )
 
     async def _answer(self, request: Request) -> Reply:
-        message = decode(request.payload, BatchRequest, LeaseAck)
+        message = decode(request.payload, BatchRequest, LeaseAck, CheckpointProof)
+        if isinstance(message, CheckpointProof):
+            self.proofs.append(message)
+            return Reply(encode(self.on_proof(message)))
         if isinstance(message, LeaseAck):
             if self.before_ack is not None:
                 await self.before_ack(message)

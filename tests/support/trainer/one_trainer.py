@@ -28,7 +28,7 @@ from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointIndex
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
-from trimtab.trainer.checkpoints.resume import check_newest, resume
+from trimtab.trainer.checkpoints.resume import meet_ledger, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.storage import CheckpointStorage
 from trimtab.trainer.checkpoints.store import CheckpointStore
@@ -85,8 +85,12 @@ class Trainer:
             try:
                 stream, checkpoints = background.run(self._connect(stack))
                 resume(self.learner, checkpoints, background, rank=0)
-                newest = check_newest(stream, step=self.learner.step, where="the store", stopping=self.stop.is_set)
-                background.run(newest)
+                background.run(
+                    meet_ledger(
+                        stream, step=self.learner.step, proof=checkpoints.proof, where="the store",
+                        stopping=self.stop.is_set,
+                    )
+                )  # fmt: skip
                 saver = CheckpointSaver(self.learner, checkpoints, background, rank=0, acknowledge=stream.acknowledge)
                 loop = self._parts.loop(
                     self.learner, stream, saver, self.publisher, background, TrainerMetrics(self.metrics),

@@ -40,6 +40,10 @@ class JobReport:
     balance: Mapping[str, tuple[BalanceReport, ...]] = field(default_factory=dict)
     """By policy, newest first."""
     quarantined_tasks: int = 0
+    anchored_anew: int = 0
+    """How often the dataflow found that its ledger and a policy's checkpoints did not meet, and went on."""
+    given_up_groups: int = 0
+    """Because of that."""
     silent: frozenset[str] = frozenset()
     """Pods that were heard of and are not any more."""
     given_up: tuple[GivenUp, ...] = ()

@@ -32,6 +32,8 @@ def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
     yield from _end(known, after.conditions)
     yield from _reach(known, after.conditions)
     yield from _error(None if before is None else before.last_error, after)
+    if isinstance(after, RLJobStatus):
+        yield from _anchored(before if isinstance(before, RLJobStatus) else RLJobStatus(), after)
     if isinstance(after, TrainerStatus) and after.restarts > (
         before.restarts if isinstance(before, TrainerStatus) else 0
     ):
@@ -53,6 +55,17 @@ def _error(before: LastError | None, after: Status) -> Iterator[Transition]:
         accepted = find(after.conditions, ConditionType.ACCEPTED)
         if error.reason != reasons.POD_REFUSED or accepted is None or accepted.status != "False":
             yield Transition(type="Warning", reason=reasons.POD_WAITS, message=f"{pod}{error.reason} {error.message}")
+
+
+def _anchored(before: RLJobStatus, after: RLJobStatus) -> Iterator[Transition]:
+    if after.anchored_anew > before.anchored_anew:
+        given_up = after.given_up_groups - before.given_up_groups
+        yield Transition(
+            type="Warning",
+            reason=reasons.ANCHORED_ANEW,
+            message="the ledger or a trainer's checkpoints had lost their end; the job goes on with the step that the"
+            f" trainer proved, {given_up} prompt groups are given up, and none is trained twice",
+        )
 
 
 def _acceptance(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[Transition]:

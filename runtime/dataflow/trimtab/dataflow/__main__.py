@@ -39,6 +39,7 @@ async def main(settings: DataflowPodSettings, *, make_journal: JournalMaker = Jo
                 object_store=settings.object_store,
                 scratch=settings.scratch,
                 make_journal=make_journal,
+                checkpoint_keys=settings.weights.public_keys,
             )
         )
         stop = asyncio.create_task(pod.stopping.wait())

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+from trimtab.dataflow.anchoring import Anchoring
 from trimtab.dataflow.dealt_leases import DealtLeases
 from trimtab.dataflow.leases import step_totals
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
@@ -22,6 +23,7 @@ from trimtab.dataflow.ledger.records import (
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.dataflow.reported_times import ReportedTimes
 from trimtab.fabric.bus.requests import Reply, Request
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
@@ -51,8 +53,11 @@ class BatchServer:
         max_steps: int | None,
         finish: Callable[[Ledger, str], PolicyFinished | None],
         on_grant: Callable[[StepGranted], None],
+        anchoring: Anchoring | None = None,
     ) -> None:
+        """Without `anchoring` no proof is believed."""
         self._books = books
+        self._anchoring = anchoring
         self._clock = clock
         self._dealt = DealtLeases(stream=stream, columns_stream=columns_stream, clock=clock)
         self._times: defaultdict[str, ReportedTimes] = defaultdict(ReportedTimes)
@@ -64,11 +69,13 @@ class BatchServer:
 
     async def answer(self, request: Request) -> Reply:
         try:
-            message = decode(request.payload, BatchRequest, LeaseAck)
+            message = decode(request.payload, BatchRequest, LeaseAck, CheckpointProof)
         except WireError as error:
             return Reply(encode(LeaseRefused(refusal=Refusal.MALFORMED, message=str(error))))
         if isinstance(message, LeaseAck):
             return Reply(encode(await self._acknowledge(message)))
+        if isinstance(message, CheckpointProof):
+            return Reply(encode(await self._prove(message)))
         assert isinstance(message, BatchRequest)
         answer = await self._answer(message)
         return Reply(answer if isinstance(answer, bytes) else encode(answer))
@@ -176,6 +183,13 @@ class BatchServer:
             await self._books.confirm()
         return refused
 
+    async def _prove(self, proof: CheckpointProof) -> LedgerAnchored | LeaseRefused:
+        if self._anchoring is None:
+            return LeaseRefused(refusal=Refusal.UNPROVEN, message="no proof is believed here")
+        answer = await self._anchoring.answer(proof)
+        self._times.pop(proof.policy, None)
+        return answer
+
     async def _acknowledge(self, ack: LeaseAck) -> LeaseAcked | LeaseRefused:
         books = self._books.ledger.trainers.get(ack.policy)
         if books is None:
@@ -220,6 +234,9 @@ def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
     if request.step > books.next_step:
         message = f"step {request.step} asked for where {books.next_step} is due"
         return LeaseRefused(refusal=Refusal.STEP_AHEAD, message=message, next_step=books.next_step)
+    if request.step == books.next_step and request.chunk > len(portions := books.granted.get(request.step, ())):
+        message = f"portion {request.chunk} of step {request.step} asked for where {len(portions)} is due"
+        return LeaseRefused(refusal=Refusal.UNKNOWN_LEASE, message=message)
     return None
 
 

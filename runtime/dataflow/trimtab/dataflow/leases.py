@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -49,6 +50,7 @@ class DealtPortion:
         """Ranks get equal numbers of rows (give or take one) of nearly equal length in total."""
         self.portion = portion
         self.terms = terms
+        self._digest = zlib.crc32(" ".join(allotment.group.group_id for allotment in portion).encode())
         self._groups: list[Raw | None] = [None] * len(portion)
         self._rows = [
             _Dealt(place, sample, episode)
@@ -85,6 +87,7 @@ class DealtPortion:
             groups=(),
             samples=(),
             chunk=request.chunk,
+            dealt=self._digest,
             totals=self.terms.totals,
             issued_at=self.terms.issued_at,
             expires_at=self.terms.expires_at,

@@ -102,7 +102,8 @@ class Reporter:
         self._gauges = gauges
         self._clock = clock
         self._pending: asyncio.Queue[StepGranted] = asyncio.Queue()
-        self._marks = {name: Mark.of(books.ledger, name, now=clock()) for name in books.ledger.trainers}
+        self._marks = self._marked()
+        self._anchored_anew = books.ledger.anchored_anew
         self._ready_before: dict[str, dict[str, float]] = {name: {} for name in books.ledger.trainers}
         for policy in books.ledger.trainers:
             gauges.watch(
@@ -112,6 +113,10 @@ class Reporter:
                 buffered=partial(buffered_samples, books.ledger, job, policy),
                 running=partial(running_samples, books.ledger, job, policy),
             )
+
+    def _marked(self) -> dict[str, Mark]:
+        ledger = self._books.ledger
+        return {name: Mark.of(ledger, name, now=self._clock()) for name in ledger.trainers}
 
     def granted(self, record: StepGranted) -> None:
         self._pending.put_nowait(record)
@@ -138,6 +143,10 @@ class Reporter:
 
     async def _report_window(self, policy: str) -> None:
         books = self._books.ledger.trainers[policy]
+        if self._anchored_anew != self._books.ledger.anchored_anew:
+            # Counts and steps have moved by more than was produced: windows begin anew.
+            self._anchored_anew = self._books.ledger.anchored_anew
+            self._marks = self._marked()
         since = self._marks[policy]
         if books.timed_steps - since.step < self._job.spec.autoscaling.window_steps:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import structlog
 from trimtab.api.data import Data, Filter
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import Plugin
+from trimtab.dataflow.anchoring import Anchoring, AnchorMetrics
 from trimtab.dataflow.batches import BatchServer
 from trimtab.dataflow.curators.registry import CuratorState, make_curator
 from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
@@ -46,7 +47,7 @@ from trimtab.fabric.plugins import load_class
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, MemberHeartbeat, Role, State
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
@@ -72,9 +73,10 @@ async def run_dataflow(
     object_store: ObjectStoreSettings | None = None,
     scratch: Path | None = None,
     make_journal: JournalMaker = Journal,
+    checkpoint_keys: Sequence[str] = (),
 ) -> None:
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
-    storage need `object_store`, and `scratch` to be kept in."""
+    storage need `object_store`, and `scratch` to be kept in. `checkpoint_keys` are the public keys of its trainers."""
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
@@ -125,6 +127,8 @@ async def run_dataflow(
     balance_bucket = KeyValue(bus, topology.balance)
     members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
+    anchor_metrics = AnchorMetrics(metrics)
+    anchor_metrics.watch(policies)
     batches = BatchServer(
         books,
         stream=topology.trajectories.name,
@@ -133,6 +137,13 @@ async def run_dataflow(
         max_steps=job.spec.max_steps,
         finish=Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic),
         on_grant=reporter.granted,
+        anchoring=Anchoring(
+            books,
+            anchor_metrics,
+            job=f"{topology.namespace}/{topology.job}",
+            public_keys=checkpoint_keys,
+            clock=clock,
+        ),
     )
     started = clock()
 
@@ -142,6 +153,7 @@ async def run_dataflow(
             job=job.metadata.name,
             role=Role.DATAFLOW,
             state=State.READY,
+            failures=_failures(ledger),
             started_at=started,
             sent_at=clock(),
         )
@@ -218,6 +230,13 @@ async def run_dataflow(
         while isinstance(failure, ExceptionGroup):
             failure = failure.exceptions[0]
         raise failure from None
+
+
+def _failures(ledger: Ledger) -> dict[str, int]:
+    """What the heartbeat tells the operator."""
+    if not ledger.anchored_anew:
+        return {}
+    return {ANCHORED_ANEW: ledger.anchored_anew, GIVEN_UP_GROUPS: ledger.given_up_groups}
 
 
 async def _compact(books: Bookkeeper, curator_state: CuratorState, storage: Storage) -> None:

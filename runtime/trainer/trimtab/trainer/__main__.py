@@ -40,7 +40,7 @@ from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
 from trimtab.trainer.checkpoints.registry import open_seal, open_storage
-from trimtab.trainer.checkpoints.resume import check_newest, resume
+from trimtab.trainer.checkpoints.resume import meet_ledger, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.claim_collection import ClaimCollector
@@ -178,7 +178,9 @@ def _train(
         columns_by_rows=frozenset(stage.name for stage in pod.job.spec.stages if stage.computes == "Custom"),
         on_set_aside=partial(set_aside.note, "trajectories"),
     )
-    background.run(check_newest(stream, step=learner.step, where=storage.pointer, stopping=stop.is_set))
+    background.run(
+        meet_ledger(stream, step=learner.step, proof=checkpoints.proof, where=storage.pointer, stopping=stop.is_set)
+    )
     started = time.time()
     metrics = TrainerMetrics(pod.metrics)
     saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge)

@@ -97,6 +97,8 @@ class StepPortion:
     rows: tuple[Row, ...]
     totals: StepTotals | None
     """Over all ranks and portions, with the last one."""
+    dealt: int = 0
+    """The same for all ranks of the portion."""
 
 
 @dataclass(frozen=True, kw_only=True)

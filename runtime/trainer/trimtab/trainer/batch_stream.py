@@ -17,6 +17,7 @@ from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, Remo
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
+from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import parse_column_headers
 from trimtab.fabric.wire.envelope import decode, encode, kind_of
@@ -31,6 +32,7 @@ from trimtab.fabric.wire.lease import (
     Refusal,
     StepTiming,
 )
+from trimtab.fabric.wire.message import Message
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import RowLimits, StepPortion
@@ -141,29 +143,57 @@ class BatchStream:
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
         return None
 
-    async def durable_beyond(self, step: int, *, stopping: Callable[[], bool]) -> int | None:
-        """How many steps the dataflow has as durable, where this step is among them: then a checkpoint that would go on
-        with it is not the newest there was. Waits for a dataflow that is away."""
+    async def objection(self, step: int, *, stopping: Callable[[], bool]) -> LeaseRefused | None:
+        """Why a trainer that resumes at this step is not given it: it is durable already, or more than the dataflow
+        knows of. None where nothing is in the way. Waits for a dataflow that is away."""
+        question = self._question(PortionId(step=step), trained=Trained(steps=step), wait_s=0.0)
+        answer = await self._patiently(question, BatchLease, BatchNotReady, LeaseRefused, stopping=stopping)
+        stands_apart = (Refusal.STEP_CONSUMED, Refusal.STEP_AHEAD)
+        return answer if isinstance(answer, LeaseRefused) and answer.refusal in stands_apart else None
+
+    async def prove(self, step: int, sealed: bytes, *, stopping: Callable[[], bool]) -> LeaseRefused | None:
+        """Show the dataflow that this step is the one to go on with; why it does not believe it. Waits for one that is
+        away."""
+        identity = self._identity
+        claim = CheckpointProof(
+            job=identity.job,
+            policy=identity.policy,
+            step=step,
+            attempt=identity.attempt,
+            world_size=identity.world_size,
+            sealed=sealed,
+        )
+        answer = await self._patiently(claim, LedgerAnchored, LeaseRefused, stopping=stopping)
+        return answer if isinstance(answer, LeaseRefused) else None
+
+    async def _patiently(
+        self, question: Message, *answers: type[Message], stopping: Callable[[], bool]
+    ) -> Message | None:
+        """Asked again while the dataflow is away; None when we should stop."""
         failures = 0
         while not stopping():
             try:
-                answer = await self._ask(PortionId(step=step), trained=Trained(steps=step), wait_s=0.0)
+                reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+                return decode(reply.payload, *answers)
             except (BusTimeout, BusUnavailable, RemoteError) as error:
                 delay = _BACKOFF.delay_s(failures)
                 failures += 1
-                _log.warning("dataflow_not_asked", step=step, error=str(error), delay_s=delay)
+                _log.warning("dataflow_not_asked", error=str(error), delay_s=delay)
                 await asyncio.sleep(delay)
-                continue
-            if isinstance(answer, LeaseRefused) and answer.refusal is Refusal.STEP_CONSUMED:
-                return answer.next_step
-            return None
         return None
 
     async def _ask(
         self, portion_id: PortionId, *, trained: Trained, wait_s: float = _WAIT_HINT_S
     ) -> BatchLease | BatchNotReady | LeaseRefused:
+        question = self._question(portion_id, trained=trained, wait_s=wait_s)
+        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+        answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
+        assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
+        return answer
+
+    def _question(self, portion_id: PortionId, *, trained: Trained, wait_s: float) -> BatchRequest:
         identity = self._identity
-        question = BatchRequest(
+        return BatchRequest(
             job=identity.job,
             policy=identity.policy,
             step=portion_id.step,
@@ -176,10 +206,6 @@ class BatchStream:
             previous=trained.previous,
             wait_hint=wait_s,
         )
-        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
-        answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
-        assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
-        return answer
 
     async def _rows(self, lease: BatchLease) -> StepPortion:
         sequences = [sample.sequence for sample in lease.samples]
@@ -199,7 +225,9 @@ class BatchStream:
                 _log.error("row_set_aside", sequence=sample.sequence, reason=str(error))
                 self._on_set_aside()
                 rows.append(leased.blank(sample))
-        return StepPortion(step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals)
+        return StepPortion(
+            step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals, dealt=lease.dealt
+        )
 
     async def _columns(self, lease: BatchLease) -> LeasedColumns | None:
         sequences = sorted({column.sequence for group in lease.groups for column in group.columns})

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import structlog
 
 from trimtab.api.policy import Policy
-from trimtab.fabric.wire.lease import StepTiming, StepTotals
+from trimtab.fabric.wire.lease import LeaseRefused, Refusal, StepTiming, StepTotals
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch import StepPortion
@@ -131,7 +131,15 @@ class TrainingLoop:
         except StepRefused as refusal:
             self._refusal = refusal
         self._waited_s += time.monotonic() - began
-        return None if self._any_rank_stops(portion is None) else portion
+        dealt = -1 if portion is None else portion.dealt
+        stops, most, least = ranks.maxima(portion is None or self._stopping(), dealt, -dealt)
+        if stops:
+            return None
+        if most != -least:
+            message = f"ranks were dealt different groups for step {portion_id.step}: a ledger has lost its end"
+            self._refusal = StepRefused(LeaseRefused(refusal=Refusal.UNKNOWN_LEASE, message=message))
+            return None
+        return portion
 
     def _while_idle(self) -> None:
         self._moved()

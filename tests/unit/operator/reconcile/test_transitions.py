@@ -32,6 +32,8 @@ def _said(kind: str, status: Any, reason: str = "Why", message: str = "m") -> RL
         (_said("Succeeded", "True"), _said("Succeeded", "True"), []),
         (_said("Succeeded", "True"), _said("Succeeded", "Unknown"), ["Continued"]),
         (None, _said("Succeeded", "Unknown"), []),
+        (RLJobStatus(), RLJobStatus(anchored_anew=1, given_up_groups=7), ["LedgerAnchoredAnew"]),
+        (RLJobStatus(anchored_anew=1), RLJobStatus(anchored_anew=1), []),
         (None, _said("Succeeded", "False"), ["Failed"]),
         (_said("Accepted", "True"), _said("Accepted", "False", "NameTaken"), ["NameTaken"]),
         (_said("Accepted", "False", "NameTaken"), _said("Accepted", "False", "NameTaken"), []),

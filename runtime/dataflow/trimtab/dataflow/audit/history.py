@@ -11,6 +11,7 @@ from trimtab.dataflow.ledger.records import (
     EvaluationStarted,
     GroupsDropped,
     GroupsFiltered,
+    LedgerAnchoredAnew,
     PolicyContinued,
     PolicyFinished,
     Record,
@@ -138,6 +139,8 @@ class Line:
     steps: int = 0
     trained: int = 0
     groups: int = 0
+    first_task: int = 0
+    """Groups of tasks before it were given up: none of them may be granted any more."""
     finished: bool = False
 
 
@@ -170,6 +173,11 @@ def follow(lines: Lines, record: Record) -> None:
             line.finished = True
         case PolicyContinued():
             line.finished = False
+        case LedgerAnchoredAnew():
+            line.steps = line.trained = record.step
+            line.step_groups, line.pool, line.finished = 0, set(), False
+            for other in lines.values():
+                other.first_task = record.issued
 
 
 def lines_of(records: Sequence[Record]) -> Lines:

@@ -22,13 +22,14 @@ from trimtab.dataflow.audit.streams import Streams
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     GroupsFiltered,
+    LedgerAnchoredAnew,
     Record,
     StepDurable,
     StepGranted,
     StepTimed,
     TasksIssued,
 )
-from trimtab.dataflow.ledger.task_ids import task_id
+from trimtab.dataflow.ledger.task_ids import parse_group_id, task_id
 
 
 def violations(
@@ -64,6 +65,10 @@ def _misnumbered(records: Sequence[Record]) -> Iterable[str]:
                 if record.first != issued:
                     yield f"tasks issued from {record.first} where {issued} was due"
                 issued = record.first + record.count
+            case LedgerAnchoredAnew():
+                if record.issued < issued:
+                    yield f"anchored at task {record.issued} where {issued} was due"
+                issued = record.issued
             case StepGranted():
                 line = lines[record.policy]
                 if record.step != line.steps:
@@ -127,6 +132,8 @@ def _wrong_grant(lines: Lines, record: StepGranted, groups: Groups, *, data: Dat
         if group_id in line.granted:
             first = line.granted[group_id]
             yield f"{record.policy}: group {group_id} trained twice, in steps {first} and {record.step}"
+        if _number(group_id) < line.first_task:
+            yield f"{record.policy}: group {group_id} trained in step {record.step} after all before it were given up"
         if group_id in line.dropped or group_id in filtered:
             yield f"{record.policy}: group {group_id} trained in step {record.step} after it was given up"
         bound = None if data is None else data.max_staleness
@@ -167,15 +174,26 @@ def _staleness(lines: Lines, record: StepGranted | GroupsDropped, group: GroupHi
 def _lost_tasks(streams: Streams, groups: Groups) -> Iterable[str]:
     """A task leaves the queue when all its rows are stored. The newest may be recorded and not yet on it."""
     issues = [record for record in streams.records if isinstance(record, TasksIssued)]
+    first = _first_task(streams.records)
     arrived = {header.task_id for header in streams.headers}
     for issue in issues[:-1]:
-        for number in range(issue.first, issue.first + issue.count):
+        for number in range(max(first, issue.first), issue.first + issue.count):
             if task_id(number) not in arrived and task_id(number) not in streams.queued:
                 yield f"task {task_id(number)} is lost: neither queued nor arrived"
     for group_id, group in groups.items():
-        if not group.is_complete and group.task_id not in streams.queued:
+        if not group.is_complete and group.task_id not in streams.queued and _number(group_id) >= first:
             where = f"{group.policy}: group {group_id}"
             yield f"{where} lost all but {len(group.episodes)} episodes, and its task is not queued"
+
+
+def _first_task(records: Sequence[Record]) -> int:
+    """Those before it were given up, the last time that ledger and checkpoints did not meet."""
+    return max((record.issued for record in records if isinstance(record, LedgerAnchoredAnew)), default=0)
+
+
+def _number(group_id: str) -> int:
+    place = parse_group_id(group_id)
+    return -1 if place is None else place[0]
 
 
 def _admitted_too_much(
@@ -183,9 +201,10 @@ def _admitted_too_much(
 ) -> Iterable[str]:
     """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest. Where
     filters leave groups out, as many more are asked for as are expected to be, and a mix asks for what the neediest
-    stream of a trainer needs.
+    stream of a trainer needs. Where ledger and checkpoints once did not meet it is not judged: part of what was asked
+    for is not known.
     """
-    if data.filter.zero_advantage == "Drop" or data.mix or data.selection is not None:
+    if data.filter.zero_advantage == "Drop" or data.mix or data.selection is not None or _first_task(records):
         return
     ended = Counter(group.policy for group in groups.values() if group.failed or group.is_empty)
     ended.update(groups[group_id].policy for group_id, one in histories.items() if one.over and one.done_at is None)
@@ -206,7 +225,11 @@ def passed_over(streams: Streams, histories: Histories) -> Iterable[str]:
     in which every trainer takes its own stream in that order, as they do without mix.
     """
     for policy, own_deadlines in available(streams, histories).items():
-        own = [record for record in streams.records if getattr(record, "policy", None) == policy]
+        own = [
+            record
+            for record in streams.records
+            if getattr(record, "policy", None) == policy or isinstance(record, LedgerAnchoredAnew)
+        ]
         yield from _passed_over_by(policy, own, own_deadlines)
 
 
@@ -226,6 +249,9 @@ def _passed_over_by(policy: str, records: Sequence[Record], deadlines: Mapping[s
             yield arriving.popleft()
 
     for record in records:
+        if isinstance(record, LedgerAnchoredAnew):
+            gone.update(group_id for group_id in deadlines if _number(group_id) < record.issued)
+            there = {group_id: deadline for group_id, deadline in there.items() if group_id not in gone}
         if isinstance(record, GroupsFiltered):
             kept = [*record.kept, *(reduced.group_id for reduced in record.reduced)]
             gone.update(record.left_out)

@@ -21,7 +21,7 @@ from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
-from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration
+from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, read_snapshot
 from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
@@ -45,6 +45,8 @@ _MAX_SNAPSHOT_BYTES = 4 << 30
 COMPACT_AFTER_BYTES = 256 << 10
 # Snapshots cost no more than the records between them, however large they get.
 _BYTES_OF_RECORDS_PER_BYTE = 4
+_FORMAT_HEADER = "Trimtab-Ledger-Format"
+"""Of each record. The first version wrote none."""
 _APPEND_ATTEMPTS = 20
 _APPEND_BACKOFF = FullJitter(base_s=0.02, cap_s=1.0)
 _APPEND_S = 10.0
@@ -120,6 +122,9 @@ class Journal:
     `on_foreign` is called with the number of messages that were found and are not the dataflow's.
     """
 
+    format = FORMAT
+    """Of the records that it writes."""
+
     def __init__(
         self,
         bus: Bus,
@@ -183,6 +188,8 @@ class Journal:
             while not records.caught_up:
                 for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
                     if self._is_own(delivery):
+                        # Before a record that this version may not know, or would misread.
+                        check_format(_format_of(delivery))
                         message = decode(delivery.payload, *RECORDS, SnapshotPart)
                         history.add(message, sequence=delivery.sequence, size=len(delivery.payload))
             self._sequence = records.last_sequence
@@ -231,7 +238,9 @@ class Journal:
                         ledger.arrived(delivery.sequence, *parsed)
             if restoration is not None:
                 restoration.finish()
-            return max(known, headers.last_sequence)
+            # A snapshot may know of more than the stream still has: what comes next has those numbers again.
+            ledger.last_sequence = headers.last_sequence
+            return headers.last_sequence
 
     async def write(self, record: Record) -> None:
         self._record_bytes += await self._append(record)
@@ -325,7 +334,11 @@ class Journal:
                 self._topology.ledger_subject,
                 payload,
                 message_id=message_id,
-                headers={"Nats-Expected-Last-Sequence": str(self._sequence), HEADER: code},
+                headers={
+                    "Nats-Expected-Last-Sequence": str(self._sequence),
+                    HEADER: code,
+                    _FORMAT_HEADER: str(self.format),
+                },
                 deadline_s=_APPEND_S,
             )
         except BusConflict:
@@ -388,6 +401,11 @@ class JournalMaker(Protocol):
     ) -> Journal: ...
 
 
+def _format_of(delivery: Delivery) -> int:
+    written = delivery.headers.get(_FORMAT_HEADER, "1")
+    return int(written) if written.isdecimal() and len(written) < 10 else 0
+
+
 def _unpacked(packed: bytes) -> LedgerSnapshot:
     plain = zstandard.decompress(packed, max_output_size=_MAX_SNAPSHOT_BYTES)
-    return msgspec.msgpack.decode(plain, type=LedgerSnapshot)
+    return read_snapshot(plain)

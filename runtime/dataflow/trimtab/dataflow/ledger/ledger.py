@@ -24,6 +24,7 @@ from trimtab.dataflow.ledger.records import (
     EvaluationStarted,
     GroupsDropped,
     GroupsFiltered,
+    LedgerAnchoredAnew,
     PolicyContinued,
     PolicyFinished,
     Record,
@@ -99,6 +100,10 @@ class Ledger:
         """Those of the newest record: all earlier ones were on the queue before it was written."""
         self.last_sequence = 0
         """Of the trajectories that have arrived."""
+        self.anchored_anew = 0
+        """How often this ledger and the checkpoints of a policy did not meet."""
+        self.given_up_groups = 0
+        """Because of that, as far as they were known."""
         self._selection = selection
         self.group_size = group_size
         self._max_staleness = max_staleness
@@ -225,6 +230,8 @@ class Ledger:
                 self._route(record.routes, record.labels)
             case GroupsFiltered():
                 self._filter(self._stream(record.policy), record)
+            case LedgerAnchoredAnew():
+                self._anchor(self._trainer(record.policy), record)
             case EvaluationStarted():
                 self._check_round(record)
                 self.evaluation.start(record)
@@ -243,6 +250,25 @@ class Ledger:
         self.next_position = self.next_position + record.count if record.next_position is None else record.next_position
         settled = min((stream.settled_tasks for stream in self.streams.values() if stream.groups_per_task), default=0)
         self.stages.note_places(self.newest_tasks, self.newest_positions, settled=settled)
+
+    def _anchor(self, trainer: TrainerBooks, record: LedgerAnchoredAnew) -> None:
+        if record.issued < self.issued:
+            raise LedgerError(f"anchored at task {record.issued} where {self.issued} was due")
+        self.issued = record.issued
+        self.newest_tasks, self.newest_positions = range(record.issued, record.issued), ()
+        self.stages.give_up(issued=record.issued)
+        for stream in self.streams.values():
+            stream.write_off(record.issued)
+        for other in self.trainers.values():
+            other.give_up_waiting(issued=record.issued)
+        trainer.anchor(record.step)
+        self.anchored_anew += 1
+        self.given_up_groups += record.given_up
+
+    def unused_groups(self) -> int:
+        """Asked for, and not in any step yet."""
+        under_way = sum(self.under_way(stream) for stream in self.streams)
+        return max(0, under_way) + sum(trainer.buffered for trainer in self.trainers.values())
 
     def _route(self, routes: Mapping[str, Sequence[str]], labels: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         for name, trainer in self.trainers.items():

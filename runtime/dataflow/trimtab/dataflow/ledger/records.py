@@ -220,6 +220,29 @@ class EvaluationEnded(Message, frozen=True, kw_only=True):
     at: UnixSeconds
 
 
+class LedgerAnchoredAnew(Message, frozen=True, kw_only=True):
+    """Ledger and checkpoints of a policy did not meet; it goes on at the step that its trainer has proven. All groups
+    of tasks before `issued` that are not part of a step which counts are given up, whichever policy they were for.
+    """
+
+    KIND: ClassVar[int] = 46
+
+    policy: Name
+    step: Count
+    was_at: Count
+    """Where the ledger was: before that step where it had lost its end, behind it where the trainer had."""
+    issued: Count
+    """The number of the next task. Those passed over may be of tasks that no record speaks of any more."""
+    given_up: Count
+    """Groups known to be, over all policies."""
+    at: UnixSeconds
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether it is the ledger that had lost something."""
+        return self.step > self.was_at
+
+
 class SnapshotPart(Message, frozen=True, kw_only=True):
     """A part of all that the ledger knows. Once all parts are here, older records are not needed."""
 
@@ -245,6 +268,7 @@ Record = (
     | StreamsRouted
     | EvaluationStarted
     | EvaluationEnded
+    | LedgerAnchoredAnew
 )
 RECORDS: tuple[type[Message], ...] = (
     TasksIssued,
@@ -260,4 +284,5 @@ RECORDS: tuple[type[Message], ...] = (
     StreamsRouted,
     EvaluationStarted,
     EvaluationEnded,
+    LedgerAnchoredAnew,
 )

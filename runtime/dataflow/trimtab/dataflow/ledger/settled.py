@@ -15,18 +15,22 @@ class SettledGroups:
     def __init__(self) -> None:
         self._floor: dict[str, int] = {}
         self._above: dict[str, set[int]] = {}
+        self.below = 0
+        """Groups of tasks before this one are settled, whatever their roles."""
 
     def __contains__(self, group_id: str) -> bool:
         place = parse_group_id(group_id)
         if place is None:
             return False
         number, role = place
-        return number < self._floor.get(role, 0) or number in self._above.get(role, ())
+        return number < self._floor.get(role, self.below) or number in self._above.get(role, ())
 
     def has_task(self, number: int) -> bool:
         """Whether any role's group of this task is settled."""
-        return any(number < floor for floor in self._floor.values()) or any(
-            number in above for above in self._above.values()
+        return (
+            number < self.below
+            or any(number < floor for floor in self._floor.values())
+            or any(number in above for above in self._above.values())
         )
 
     def add(self, group_ids: Iterable[str]) -> None:
@@ -37,23 +41,38 @@ class SettledGroups:
             number, role = place
             above = self._above.setdefault(role, set())
             above.add(number)
-            floor = self._floor.get(role, 0)
+            floor = self._floor.get(role, self.below)
+            if number < floor:
+                above.remove(number)
             while floor in above:
                 above.remove(floor)
                 floor += 1
             self._floor[role] = floor
 
+    def settle_below(self, number: int) -> int:
+        """Settle the groups of all tasks before this one; how many of later ones are settled already."""
+        self.below = max(self.below, number)
+        for role, above in self._above.items():
+            floor = max(self._floor.get(role, 0), self.below)
+            above.difference_update([one for one in above if one < floor])
+            while floor in above:
+                above.remove(floor)
+                floor += 1
+            self._floor[role] = floor
+        return self.held() + sum(floor - self.below for floor in self._floor.values())
+
     def floor(self, *, roles: int) -> int:
         """Of every task below it, the groups of so many roles are settled. Roles that no task has do not hold it up."""
         floors = sorted(self._floor.values(), reverse=True)
-        return floors[roles - 1] if 0 < roles <= len(floors) else 0
+        return floors[roles - 1] if 0 < roles <= len(floors) else self.below
 
     def state(self) -> dict[str, tuple[int, list[int]]]:
         """By role, the floor and the numbers above it."""
         return {role: (self._floor.get(role, 0), sorted(above)) for role, above in self._above.items()}
 
-    def restore(self, state: Mapping[str, tuple[int, list[int]]]) -> None:
-        """Take back what `state` gave."""
+    def restore(self, state: Mapping[str, tuple[int, list[int]]], *, below: int = 0) -> None:
+        """Take back what `state` gave, and `below`."""
+        self.below = below
         self._floor = {role: floor for role, (floor, _) in state.items()}
         self._above = {role: set(above) for role, (_, above) in state.items()}
 

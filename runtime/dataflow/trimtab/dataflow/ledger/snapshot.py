@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,20 @@ from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
+FORMAT = 2
+READ_FORMATS = (1, 2)
+
+
+class UnknownLedgerFormat(LedgerError):
+    """Another version of Trimtab wrote it, and this one would misread it."""
+
+    def __init__(self, found: int) -> None:
+        read = " and ".join(map(str, READ_FORMATS))
+        super().__init__(
+            f"the job's ledger has format {found}, and this version of Trimtab reads {read}: run the job with the"
+            " version that wrote it, or one release apart from that"
+        )
+
 
 class StreamState(msgspec.Struct, kw_only=True):
     ended: dict[str, tuple[int, list[int]]]
@@ -33,6 +47,8 @@ class StreamState(msgspec.Struct, kw_only=True):
     filtered_groups: int
     failed_groups: int
     empty_groups: int = 0
+    written_off_groups: int = 0
+    settled_below: int = 0
     duplicates: int
 
 
@@ -71,7 +87,7 @@ class StageState(msgspec.Struct, kw_only=True):
 
 
 class LedgerSnapshot(msgspec.Struct, kw_only=True):
-    format: Literal[1]
+    format: int
     last_sequence: int
     """Of the last trajectory that these books know of."""
     floor: int
@@ -86,8 +102,27 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     """What filters left of groups."""
     evaluation: EvaluationState
     stages: StageState = msgspec.field(default_factory=StageState)
+    anchored_anew: int = 0
+    given_up_groups: int = 0
     learnt: dict[str, Any]
     """What the curator knows."""
+
+
+class _Format(msgspec.Struct):
+    """What of a snapshot is in it whatever its format."""
+
+    format: int
+
+
+def read_snapshot(plain: bytes) -> LedgerSnapshot:
+    """From MessagePack. Raises UnknownLedgerFormat."""
+    check_format(msgspec.msgpack.decode(plain, type=_Format).format)
+    return msgspec.msgpack.decode(plain, type=LedgerSnapshot)
+
+
+def check_format(found: int) -> None:
+    if found not in READ_FORMATS:
+        raise UnknownLedgerFormat(found)
 
 
 _COUNTS = (
@@ -103,7 +138,7 @@ def floors(ledger: Ledger) -> tuple[int, int]:
 
 def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
     return LedgerSnapshot(
-        format=1,
+        format=FORMAT,
         last_sequence=ledger.last_sequence,
         floor=_floor(ledger),
         issued=ledger.issued,
@@ -131,6 +166,8 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             done=dict(ledger.stages.answered.done),
             failed=dict(ledger.stages.answered.failed),
         ),
+        anchored_anew=ledger.anchored_anew,
+        given_up_groups=ledger.given_up_groups,
         learnt=learnt,
     )
 
@@ -161,7 +198,7 @@ class Restoration:
             )
         )
         for name, state in snapshot.streams.items():
-            _stream_of(ledger, name).ended.restore(state.ended)
+            _stream_of(ledger, name).ended.restore(state.ended, below=state.settled_below)
         ledger.evaluation.running = snapshot.evaluation.running
         ledger.evaluation.ended = snapshot.evaluation.ended
         ledger.evaluation.last_lead = snapshot.evaluation.last_lead
@@ -192,6 +229,7 @@ class Restoration:
             stream.filtered_groups = stream_state.filtered_groups
             stream.failed_groups = stream_state.failed_groups
             stream.empty_groups = stream_state.empty_groups
+            stream.written_off_groups = stream_state.written_off_groups
             stream.duplicates = stream_state.duplicates
         for name, trainer_state in snapshot.trainers.items():
             self._restore_trainer(ledger.trainers[name], trainer_state)
@@ -200,6 +238,7 @@ class Restoration:
                 for sequence, header in columns:
                     ledger.column_arrived(sequence, header)
         ledger.last_sequence = snapshot.last_sequence
+        ledger.anchored_anew, ledger.given_up_groups = snapshot.anchored_anew, snapshot.given_up_groups
         ledger.stages.last_sequence = snapshot.stages.last_sequence
         ledger.stages.places = snapshot.stages.places
         answered = ledger.stages.answered
@@ -279,6 +318,8 @@ def _stream_state(stream: StreamBooks, staged: Iterable[str]) -> StreamState:
         filtered_groups=stream.filtered_groups,
         failed_groups=stream.failed_groups,
         empty_groups=stream.empty_groups,
+        written_off_groups=stream.written_off_groups,
+        settled_below=stream.ended.below,
         duplicates=stream.duplicates,
     )
 

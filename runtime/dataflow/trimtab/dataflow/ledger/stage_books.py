@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from trimtab.dataflow.ledger.groups import Group
 from trimtab.dataflow.ledger.stage_graph import StageGraph
 from trimtab.dataflow.ledger.staged_group import ColumnArrival, StagedGroup
-from trimtab.dataflow.ledger.task_ids import parse_group_id
+from trimtab.dataflow.ledger.task_ids import parse_group_id, task_number
 from trimtab.fabric.wire.column import ColumnHeader
 
 MAX_ROWS = 1 << 14
@@ -124,6 +124,12 @@ class StageBooks:
         for stage in self.graph.of(policy):
             self._due.pop((policy, group_id, stage.name), None)
         return staged.finished()
+
+    def give_up(self, *, issued: int) -> None:
+        """Groups of tasks before this one wait for no stage any more."""
+        for policy, own in self.staged.items():
+            for group_id in [name for name in own if task_number(name) < issued]:
+                self.take(policy, group_id)
 
     def due(self, count: int) -> list[Due]:
         """What is to be asked next. Nothing is due twice unless the answer was refused, or this process is new."""

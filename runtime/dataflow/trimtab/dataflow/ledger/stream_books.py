@@ -5,6 +5,7 @@ from __future__ import annotations
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.groups import Group, PartialGroup
 from trimtab.dataflow.ledger.settled import SettledGroups
+from trimtab.dataflow.ledger.task_ids import task_number
 
 
 class StreamBooks:
@@ -21,6 +22,8 @@ class StreamBooks:
         """Complete or failed: whatever arrives for them again is a duplicate, for ever."""
         self.finished_groups = 0
         """Groups that have come to their end, well or badly: what is issued and not in here is running."""
+        self.written_off_groups = 0
+        """Those of tasks that were given up before they came to an end, or of which nothing is known."""
         self.produced_tokens = 0
         self.filtered_groups = 0
         self.failed_groups = 0
@@ -30,7 +33,14 @@ class StreamBooks:
 
     def running(self, issued: int) -> int:
         """Groups asked for with so many tasks and not at their end."""
-        return issued * self.groups_per_task - self.finished_groups
+        return issued * self.groups_per_task - self.finished_groups - self.written_off_groups
+
+    def write_off(self, issued: int) -> None:
+        """Tasks before this one come to nothing any more. What comes of them is too late."""
+        later = self.ended.settle_below(issued)
+        self.arriving = {name: group for name, group in self.arriving.items() if task_number(name) >= issued}
+        self.unfiltered = {name: group for name, group in self.unfiltered.items() if task_number(name) >= issued}
+        self.written_off_groups = issued * self.groups_per_task - (self.finished_groups - later)
 
     @property
     def settled_tasks(self) -> int:

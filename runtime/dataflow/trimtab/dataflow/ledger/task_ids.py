@@ -15,3 +15,10 @@ def parse_group_id(group_id: str) -> tuple[int, str] | None:
     """Task number and role of a group; None for an id that no task of ours can have led to."""
     match = _GROUP.fullmatch(group_id)
     return None if match is None else (int(match[1]), match[2])
+
+
+def task_number(group_id: str) -> int:
+    """Of a group that is in the books: no other id gets into them."""
+    place = parse_group_id(group_id)
+    assert place is not None
+    return place[0]

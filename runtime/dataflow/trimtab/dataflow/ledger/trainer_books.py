@@ -10,6 +10,7 @@ from trimtab.dataflow.ledger.groups import Allotment, Group, mean_reward
 from trimtab.dataflow.ledger.records import StepGranted, StepTimed
 from trimtab.dataflow.ledger.replay_pool import ReplayPool, UsedGroup
 from trimtab.dataflow.ledger.step_times import StepTime, StepTimes
+from trimtab.dataflow.ledger.task_ids import task_number
 
 Portions = tuple[tuple[Allotment, ...], ...]
 
@@ -106,6 +107,21 @@ class TrainerBooks:
             self._take(group_id)
         self.dropped_groups += len(group_ids)
         self.accepted_groups -= len(group_ids)
+
+    def give_up_waiting(self, *, issued: int) -> None:
+        """Groups of tasks before this one are not taken any more."""
+        for buffer in self.buffers.values():
+            for group_id in [group.group_id for group in buffer if task_number(group.group_id) < issued]:
+                buffer.pop(group_id)
+                self.accepted_groups -= 1
+
+    def anchor(self, step: int) -> None:
+        """Go on with this step: those before it are durable, and those from it on count as never granted."""
+        self.next_step = self.durable_steps = self.trained_steps = step
+        self.granted = {}
+        self.pool = ReplayPool()
+        self.times.by_step = {}
+        self.finished = None
 
     def finish(self, reason: str) -> None:
         self.finished = reason

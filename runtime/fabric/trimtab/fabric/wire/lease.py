@@ -159,6 +159,7 @@ class BatchLease(Message, frozen=True, kw_only=True):
     """The rows a rank holds until it acknowledges them or the lease expires."""
 
     KIND: ClassVar[int] = 5
+    MINOR: ClassVar[int] = 1
     MAX_BYTES: ClassVar[int] = 32 << 20
     MAX_PLAIN_BYTES: ClassVar[int] = MAX_BYTES  # as many rows as it may have; compressed, they are a tenth of it
 
@@ -175,6 +176,9 @@ class BatchLease(Message, frozen=True, kw_only=True):
     groups: Annotated[tuple[Group, ...], Meta(max_length=MAX_SAMPLES)]
     samples: Annotated[tuple[SampleReference, ...], Meta(max_length=MAX_SAMPLES)]
     chunk: Index = 0
+    dealt: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    """Says which groups the portion has. Ranks that are told different numbers were dealt to by two ledgers, of which
+    one had lost its end: together their rows are no step."""
     totals: StepTotals | None = None
     """Present on the last chunk, and only there."""
     issued_at: UnixSeconds
@@ -263,6 +267,7 @@ class Refusal(StrEnum):
     SUPERSEDED = "superseded"
     FINISHED = "finished"
     MALFORMED = "malformed"
+    UNPROVEN = "unproven"
 
 
 class LeaseRefused(Message, frozen=True, kw_only=True):

@@ -15,6 +15,11 @@ from trimtab.fabric.wire.values import Count, Name, Rate, Tally, Token, UnixSeco
 SKIPPED_STEPS = "skipped_steps"
 """The kind of failure under which a trainer counts steps whose loss or gradient was not finite."""
 
+ANCHORED_ANEW = "ledger_anchored_anew"
+"""Under which a dataflow counts how often its ledger and a policy's checkpoints did not meet."""
+GIVEN_UP_GROUPS = "ledger_given_up_groups"
+"""And the groups that it has given up because of that."""
+
 
 class Role(StrEnum):
     """What a pod is."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 import torch
 import torch.distributed as dist
 
+from trimtab.fabric.backoff import FullJitter
 from trimtab.trainer import ranks
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream
@@ -20,6 +22,8 @@ from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
 
 _log = structlog.get_logger(__name__)
+_PROOF_S = 10.0
+_PROOF_BACKOFF = FullJitter(base_s=0.2, cap_s=2.0)
 
 
 def resume(learner: Learner, checkpoints: CheckpointStore, background: Background, *, rank: int) -> None:
@@ -34,15 +38,39 @@ def resume(learner: Learner, checkpoints: CheckpointStore, background: Backgroun
     _log.info("resumed", step=index.step, saved_by_ranks=index.world_size)
 
 
-async def check_newest(stream: BatchStream, *, step: int, where: str, stopping: Callable[[], bool]) -> None:
-    """Before anything is published: a genuine pointer that was put back, or one that was deleted, is in no way wrong by
-    itself, but the dataflow knows which steps were durable."""
-    durable = await stream.durable_beyond(step, stopping=stopping)
-    if durable is not None:
-        raise CheckpointRefused(
-            f"{where} leads to step {step}, but {durable} steps were durable: an older one was put back, or the newer"
-            f" deleted; {HOW_TO_GO_ON}"
-        )
+async def meet_ledger(
+    stream: BatchStream,
+    *,
+    step: int,
+    proof: Callable[[], Awaitable[bytes | None]],
+    where: str,
+    stopping: Callable[[], bool],
+) -> None:
+    """Before anything is published: the dataflow knows other steps as durable where a power loss took the end of its
+    ledger, or of these checkpoints. Shown what this policy's trainers have signed, it goes on with this step and gives
+    up what may have been trained.
+
+    A trainer without a checkpoint has nothing to show. All ranks ask; the first has it written down.
+    """
+    clock = asyncio.get_running_loop().time
+    end, attempt = clock() + _PROOF_S, 0
+    while not stopping():
+        objection = await stream.objection(step, stopping=stopping)
+        if objection is None:
+            return
+        sealed = await proof()
+        if sealed is None:
+            raise CheckpointRefused(f"{where} leads to no checkpoint, but {objection.message}; {HOW_TO_GO_ON}")
+        refused = await stream.prove(step, sealed, stopping=stopping)
+        if refused is not None and clock() >= end:
+            raise CheckpointRefused(
+                f"{where} leads to step {step}, but {objection.message}, and the dataflow does not believe the"
+                f" checkpoint: {refused.message}; {HOW_TO_GO_ON}"
+            )
+        if refused is not None:
+            # A shared volume may show this rank what was there before.
+            await asyncio.sleep(_PROOF_BACKOFF.delay_s(attempt))
+            attempt += 1
 
 
 def _agreed_index(checkpoints: CheckpointStore, background: Background, *, rank: int) -> CheckpointIndex | None:

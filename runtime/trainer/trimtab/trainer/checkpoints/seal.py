@@ -14,13 +14,14 @@ from typing import TypeVar
 
 import msgspec
 
+from trimtab.fabric.checkpoint_seal import POINTER_MAGIC, Sealed, Signed
 from trimtab.fabric.signing import Signer, Verifier, WrongSignature
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, CheckpointDamaged, CheckpointIndex, CheckpointPointer
 
 Content = TypeVar("Content", CheckpointPointer, CheckpointIndex)
 # An index in the place of a pointer, or a manifest of weights in that of either, has another one of these. They stay
 # when the format changes, so that an older one is refused for what it is.
-_MAGIC = {CheckpointPointer: b"trimtab checkpoint pointer 2\n", CheckpointIndex: b"trimtab checkpoint index 2\n"}
+_MAGIC = {CheckpointPointer: POINTER_MAGIC, CheckpointIndex: b"trimtab checkpoint index 2\n"}
 _MOVE_AWAY = (
     "move what lies there away, or name another place in policies[].trainer.checkpoint.uri, to start from the model"
 )
@@ -29,17 +30,6 @@ _KEYS = f"if the job's Secret was replaced, put its weights__signing_seed back; 
 
 class CheckpointRefused(CheckpointDamaged):
     """It is not one that a trainer of this job and policy signed, or not the newest of those. It is never resumed."""
-
-
-class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    signature: str
-    signed: msgspec.Raw
-
-
-class _Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    job: str
-    policy: str
-    content: msgspec.Raw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +43,14 @@ class CheckpointSeal:
 
     def seal(self, content: CheckpointPointer | CheckpointIndex) -> bytes:
         plain = msgspec.Raw(msgspec.json.encode(content))
-        signed = msgspec.json.encode(_Signed(job=self.job, policy=self.policy, content=plain))
+        signed = msgspec.json.encode(Signed(job=self.job, policy=self.policy, content=plain))
         signature = base64.b64encode(self.signer.sign(_MAGIC[type(content)] + signed)).decode()
-        return msgspec.json.encode(_Sealed(signature=signature, signed=msgspec.Raw(signed)))
+        return msgspec.json.encode(Sealed(signature=signature, signed=msgspec.Raw(signed)))
 
     def opened(self, body: bytes, kind: type[Content], *, where: str) -> Content:
         """Nothing in the body is looked at before its signature has been checked."""
         try:
-            sealed = msgspec.json.decode(body, type=_Sealed)
+            sealed = msgspec.json.decode(body, type=Sealed)
             signature = base64.b64decode(sealed.signature, validate=True)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, binascii.Error, ValueError) as error:
             reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
@@ -74,7 +64,7 @@ class CheckpointSeal:
 
     def _belonging(self, signed: bytes, kind: type[Content], *, where: str) -> Content:
         try:
-            named = msgspec.json.decode(signed, type=_Signed)
+            named = msgspec.json.decode(signed, type=Signed)
             content = msgspec.json.decode(named.content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointDamaged(f"{where} cannot be read ({error}); {HOW_TO_GO_ON}") from None

@@ -109,6 +109,11 @@ class CheckpointStore:
             )
         return body
 
+    async def proof(self) -> bytes | None:
+        """The pointer as it was signed, which shows others how far this policy is trained; None without checkpoints."""
+        pointer, seen = await self._read_pointer()
+        return None if pointer is None or seen is None or not pointer.checkpoints else seen.body
+
     def opened(self, sealed: bytes) -> CheckpointIndex:
         return self._seal.opened(sealed, CheckpointIndex, where=f"the index named by {self._storage.pointer}")
 
