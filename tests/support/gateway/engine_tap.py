@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import numpy as np
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from trimtab.fabric.wire.spans import Producer
+from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.rollout.workflows.forest import Row
 
 _EVENT_END = b"\n\n"
@@ -25,6 +27,7 @@ class EngineTap:
     def __init__(self) -> None:
         self.answers = 0
         self.streams = 0
+        self.open_streams = 0
         self.broken = 0
         """Streams that ended before their end."""
         self.turned_away = 0
@@ -32,7 +35,12 @@ class EngineTap:
         """Requests that found no engine."""
         self._seen: Counter[tuple[int, float, int]] = Counter()
 
-    def check(self, rows: Iterable[Row]) -> int:
+    @property
+    def sampled(self) -> int:
+        """Tokens that passed."""
+        return self._seen.total()
+
+    def check(self, rows: Iterable[Row | Trajectory]) -> int:
         """Every token that is trained has passed here, behind the very tokens that it is trained behind, and is trained
         no more often than it passed. How many.
         """
@@ -45,7 +53,7 @@ class EngineTap:
                     history = hash((history, token))
                     if span.producer is Producer.MODEL:
                         assert span.version is not None
-                        trained[history, next(logprobs), span.version] += 1
+                        trained[history, _stored(next(logprobs)), span.version] += 1
                 at += span.length
         assert not trained - self._seen, "trained, and never sampled so"
         return trained.total()
@@ -56,7 +64,7 @@ class EngineTap:
         for logprob, token, _ in meta.get("output_token_logprobs", ()):
             history = hash((history, token))
             label = next(span["version"] for span in meta["weight_versions"] if span["start"] <= at < span["end"])
-            self._seen[history, logprob, int(label.rpartition(".")[2])] += 1
+            self._seen[history, _stored(logprob), int(label.rpartition(".")[2])] += 1
             at += 1
         return history, at
 
@@ -92,11 +100,12 @@ class EngineTap:
         self, request: web.Request, answer: aiohttp.ClientResponse, input_ids: Sequence[int]
     ) -> web.StreamResponse:
         self.streams += 1
+        self.open_streams += 1
         response = web.StreamResponse()
         response.content_type = answer.content_type
-        await response.prepare(request)
         history, at, held = _history(input_ids), 0, b""
         try:
+            await response.prepare(request)
             async for data in answer.content.iter_any():
                 held += data
                 *events, held = held.split(_EVENT_END)
@@ -109,7 +118,14 @@ class EngineTap:
             self.broken += 1
             if request.transport is not None:
                 request.transport.abort()
+        finally:
+            self.open_streams -= 1
         return response
+
+
+def _stored(logprob: float) -> float:
+    """As rows have it."""
+    return float(np.float32(min(logprob, 0.0)))
 
 
 def _history(token_ids: Iterable[int]) -> int:
