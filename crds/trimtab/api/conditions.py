@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     SANDBOXED = "Sandboxed"  # RolloutPool with workflow.sandbox: what holds programs back
     REACHABLE = "Reachable"  # RolloutPool in another cluster
     HAS_ROOM = "HasRoom"  # RLJob: its streams can store more; where not, no new tasks are admitted
+    DURABLE = "Durable"  # RLJob: the loss of a NATS server's power costs nothing that was acknowledged
     ABLE_TO_SCALE = "AbleToScale"
     SCALING_ACTIVE = "ScalingActive"
     SCALING_LIMITED = "ScalingLimited"

@@ -197,8 +197,8 @@ class RLJobStatus(ApiModel):
     observed_generation: Count | None = None
     """The metadata.generation this status was made for."""
     conditions: Conditions = ()
-    """Succeeded (the summary; its reason says what the job is doing), Accepted, Suspended, and the scaling
-    conditions."""
+    """Succeeded (the summary; its reason says what the job is doing), Accepted, Suspended, HasRoom and
+    Durable of its streams, and the scaling conditions."""
     start_time: datetime | None = None
     """When the first pod was created."""
     completion_time: datetime | None = None

@@ -18,6 +18,8 @@ from trimtab.fabric.restarts import RestartPolicy
 from trimtab.fabric.settings import NatsSettings
 
 _log = structlog.get_logger(__name__)
+SYNC_INTERVAL_S = 5
+"""A killed process loses nothing; a machine that loses its power what was acknowledged in these seconds."""
 _USER = "trimtab"
 _MAX_PAYLOAD = 8 * 1024 * 1024
 
@@ -101,6 +103,6 @@ def _configuration(*, port: int, password: str, store: Path, max_store: int) -> 
             "max_payload": _MAX_PAYLOAD,
             "max_pending": 32 * _MAX_PAYLOAD,
             "authorization": {"users": [{"user": _USER, "password": password}]},
-            "jetstream": {"store_dir": str(store), "sync_interval": "5s", "max_file_store": max_store},
+            "jetstream": {"store_dir": str(store), "sync_interval": f"{SYNC_INTERVAL_S}s", "max_file_store": max_store},
         }
     )

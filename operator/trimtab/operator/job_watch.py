@@ -32,10 +32,11 @@ from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, SKIPPED_S
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.plan.durability import Durability, SyncInterval
 from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport
 from trimtab.operator.plan.room import Room, judged
-from trimtab.operator.stream_usage import fillings_of
+from trimtab.operator.stream_usage import usage_of
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
@@ -104,10 +105,11 @@ class JobWatch:
         *,
         task_lease_s: float | None = None,
         history: int = _HISTORY,
+        sync: SyncInterval | None = None,
         listener: Callable[[JobMessage], None] | None = None,
     ) -> None:
         """With `task_lease_s` it makes the consumers of tasks and stages too, for workers that may not. `history` is
-        how many steps of a policy are kept."""
+        how many steps of a policy are kept, `sync` how the server is set up, where that is known."""
         self.task_lease_s = task_lease_s
         self._bus = bus
         self._listener = listener if listener is not None else lambda _: None
@@ -121,6 +123,8 @@ class JobWatch:
         self.disk_shortage: Room | None = None
         """Set where whoever watches has the servers' disk, too, and it is full."""
         self._room: Room | None = None
+        self._sync = sync
+        self._durability: Durability | None = None
         self.refusal: str | None = None
         """Why the server does not take the streams as they are asked for."""
         self._hold: tuple[str | None, float] = (None, 0.0)
@@ -150,6 +154,7 @@ class JobWatch:
             any_completed=self._has_completed(),
             room=self.room,
             streams_refused=self.refusal,
+            durability=self._durability,
         )
 
     @property
@@ -218,9 +223,9 @@ class JobWatch:
         either, as the ledger cannot be written."""
         while True:
             try:
-                self._room = judged(
-                    await fillings_of(self._bus, self._topology, deadline_s=_DEADLINE_S), before=self._room
-                )
+                usage = await usage_of(self._bus, self._topology, deadline_s=_DEADLINE_S)
+                self._durability = Durability(replicas=usage.replicas, sync=self._sync)
+                self._room = judged(usage.fillings, before=self._room)
                 await self._tell_admission((self.disk_shortage or self._room).shortage)
             except BusError as error:
                 _log.warning("room_not_known", error=str(error))

@@ -114,7 +114,9 @@ async def _lead(
     """Until the webhook ends, which it does when the operator is told to stop."""
     holding = asyncio.create_task(leadership.hold(), name="lease")
     holding.add_done_callback(_leave_at_once)
-    watches = JobWatches(job_buses(settings, mint), interval_s=settings.report_interval_s)
+    watches = JobWatches(
+        job_buses(settings, mint), interval_s=settings.report_interval_s, sync=settings.nats_sync_interval
+    )
     events = EventRecorder(client, component="trimtab-operator", instance=settings.identity, clock=time.time)
     links = Links(client, settings=settings.remote, installation=leadership.lease_uid, metrics=metrics)
     remote = RemotePoolReconciler(links)

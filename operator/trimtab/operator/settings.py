@@ -10,7 +10,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -288,6 +288,8 @@ class OperatorSettings(BaseModel):
     nats: NatsSettings
     nats_accounts: NatsAccountsSettings | None = None
     """By which each job has accounts of its own."""
+    nats_sync_interval: Annotated[float, Field(gt=0)] | Literal["always"] | None = None
+    """As the NATS servers are set up, in seconds, for what jobs' condition Durable says; absent, it is not known."""
     shared_nats_account: Literal["all-pods-trust-one-another"] | None = None
     """Instead: all pods of all jobs dial with the operator's own user, and each may read, forge and delete what the
     others have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from trimtab.fabric.bus.connection import Bus
@@ -12,13 +13,23 @@ from trimtab.operator.plan.room import Filling
 _RAISE = "raise spec.streams.maxBytes or maxMessages"
 
 
-async def fillings_of(bus: Bus, topology: JobTopology, *, deadline_s: float) -> list[Filling]:
-    """Of what has a limit. Raises BusError when the server does not say."""
-    found: list[Filling] = []
-    for spec in topology.streams:
-        info = await api_call(bus, f"STREAM.INFO.{spec.name}", deadline_s=deadline_s)
-        found += stream_fillings(spec.name, info)
-    return found + account_fillings(await api_call(bus, "INFO", deadline_s=deadline_s))
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    fillings: tuple[Filling, ...]
+    """Of what has a limit."""
+    replicas: int
+    """Of the ledger or the trajectories, whichever has fewer."""
+
+
+async def usage_of(bus: Bus, topology: JobTopology, *, deadline_s: float) -> Usage:
+    """Raises BusError when the server does not say."""
+    infos = {
+        spec.name: await api_call(bus, f"STREAM.INFO.{spec.name}", deadline_s=deadline_s) for spec in topology.streams
+    }
+    fillings = [one for name, info in infos.items() for one in stream_fillings(name, info)]
+    fillings += account_fillings(await api_call(bus, "INFO", deadline_s=deadline_s))
+    kept = (topology.ledger.name, topology.trajectories.name)
+    return Usage(fillings=tuple(fillings), replicas=min(infos[name]["config"]["num_replicas"] for name in kept))
 
 
 def stream_fillings(name: str, info: dict[str, Any]) -> list[Filling]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -12,12 +13,17 @@ from tests.support.chart.mounted import volume_named, write_projected
 from tests.support.chart.rendering import SETS, named, objects, pod_templates, values_of
 from trimtab.fabric.settings import load_settings
 from trimtab.operator.settings import OperatorSettings, OwnSecret
+from trimtab.operator.stream_limits import StreamDefaults
 
 _SECRETS = Path("/trimtab/secrets")
 
 
 def _loaded(name: str, folder: Path) -> tuple[OperatorSettings, Path]:
-    entries = objects(values_of(name))
+    return _loaded_from(values_of(name), folder)
+
+
+def _loaded_from(values: dict[str, Any], folder: Path) -> tuple[OperatorSettings, Path]:
+    entries = objects(values)
     pod = named(entries, "Deployment", "trimtab-operator")["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     given = {entry["name"]: entry["value"] for entry in container["env"]}
@@ -55,6 +61,8 @@ def test_evaluation_servers(tmp_path: Path) -> None:
     assert settings.nats_accounts is not None
     assert settings.nats_accounts.secret == OwnSecret(name="trimtab-nats-accounts", namespace="trimtab-system")
     assert settings.nats_accounts.limits.storage_bytes == 1 << 30
+    assert settings.nats_sync_interval == "always"
+    assert settings.streams == StreamDefaults()
     assert settings.shared_nats_account is None
     assert settings.object_store.endpoint_url == "https://trimtab-object-store.trimtab-system.svc:8333"
     assert settings.object_store.secret_access_key is not None
@@ -121,3 +129,12 @@ def test_pods_of_jobs_request_something(tmp_path: Path) -> None:
     settings, _ = _loaded("evaluation", tmp_path)
     for role in ("dataflow", "rollout", "engine", "trainer"):
         assert set(settings.requests.of(role)) == {"cpu", "memory"}
+
+
+def test_streams_of_jobs_and_how_the_servers_sync_are_handed_on(tmp_path: Path) -> None:
+    values = values_of("existing")
+    values["nats"]["existing"]["syncInterval"] = "5s"
+    values.setdefault("jobs", {})["streams"] = {"replicas": 3, "maxBytes": "2Gi", "maxMessages": 1000}
+    settings, _ = _loaded_from(values, tmp_path)
+    assert settings.nats_sync_interval == 5
+    assert settings.streams == StreamDefaults(replicas=3, max_bytes=2 << 30, max_messages=1000)

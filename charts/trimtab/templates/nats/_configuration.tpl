@@ -9,7 +9,7 @@ jetstream {
   max_memory_store: {{ include "trimtab.mebibytes" .Values.nats.evaluation.memoryStore }}MiB
   # Nine tenths: publishers are told that it is full before the disk is.
   max_file_store: {{ div (mul 9 (include "trimtab.mebibytes" .Values.nats.evaluation.storage.size)) 10 }}MiB
-  sync_interval: 5s
+  sync_interval: {{ .Values.nats.evaluation.syncInterval }}
 }
 tls {
   cert_file: /etc/nats/tls.crt

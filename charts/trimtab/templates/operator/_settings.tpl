@@ -56,6 +56,10 @@ job_network:
   server_cidrs: {{ toJson .Values.networkPolicy.jobs.serverCidrs }}
   egress: {{ toJson .Values.networkPolicy.jobs.egress }}
 {{- end }}
+{{- $sync := ternary .Values.nats.evaluation.syncInterval .Values.nats.existing.syncInterval .Values.nats.evaluation.enabled }}
+{{- with $sync }}
+nats_sync_interval: {{ regexReplaceAll "^([0-9]+)s$" . "${1}" }}
+{{- end }}
 nats:
   {{- include "trimtab.natsSettings" (list "nats" $nats) | nindent 2 }}
 {{- with include "trimtab.natsAccountsSettings" . }}

@@ -18,7 +18,7 @@ from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import RLJob
 from trimtab.api.scalars import SecretKey
 from trimtab.embedded.disk_room import DiskRoom
-from trimtab.embedded.nats_server import EmbeddedNats
+from trimtab.embedded.nats_server import SYNC_INTERVAL_S, EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
@@ -139,6 +139,7 @@ class LocalJob:
                 bus,
                 self.topology.limited(limits),
                 [policy.name for policy in self.job.spec.learning],
+                sync=SYNC_INTERVAL_S,
                 listener=None if self._audience is None else self._audience.on_message,
             )
             watching = asyncio.create_task(watch.run())

@@ -189,8 +189,9 @@ def _statements(job: RLJob, observed: Observed, *, refused: str | None, end: Sta
     )
     if verdict(job) is not None:
         return [accepted, suspended]
-    room = () if observed.report.room is None else (observed.report.room.statement(),)
-    return [accepted, suspended, *room, end or _progress(job, observed, refused=refused)]
+    report = observed.report
+    of_streams = [one.statement() for one in (report.room, report.durability) if one is not None]
+    return [accepted, suspended, *of_streams, end or _progress(job, observed, refused=refused)]
 
 
 def _progress(job: RLJob, observed: Observed, *, refused: str | None) -> Statement:

@@ -10,6 +10,7 @@ from trimtab.api.evaluation import EvaluationResult
 from trimtab.api.job import PolicyStatus, PoolStatus, RLJob, RLJobStatus
 from trimtab.api.pool import RolloutPool
 from trimtab.fabric.wire.balance import BalanceReport
+from trimtab.operator.plan.durability import Durability
 from trimtab.operator.plan.job_pods import pool_label
 from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.room import Room
@@ -52,6 +53,8 @@ class JobReport:
     """Whether any sample was ever heard of."""
     room: Room | None = None
     """Whether its streams can store more; None when that is not known."""
+    durability: Durability | None = None
+    """How its streams and their servers are set up; None when that is not known."""
     streams_refused: str | None = None
     """Why NATS does not take its streams as they are asked for."""
 

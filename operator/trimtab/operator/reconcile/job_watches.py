@@ -21,6 +21,7 @@ from trimtab.fabric.bus.users.registry import ClaimsRefused
 from trimtab.fabric.wire.member import SandboxLayers
 from trimtab.kube.resources import Key
 from trimtab.operator.job_watch import JobWatch
+from trimtab.operator.plan.durability import SyncInterval
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.reconcile.job_buses import JobBuses, JobIdentity, NoRoom
 
@@ -72,8 +73,10 @@ class _Trouble:
 
 
 class JobWatches:
-    def __init__(self, buses: JobBuses, *, interval_s: float) -> None:
+    def __init__(self, buses: JobBuses, *, interval_s: float, sync: SyncInterval | None = None) -> None:
+        """`sync` is how the NATS servers are set up, where that is known."""
         self._buses = buses
+        self._sync = sync
         self._interval_s = interval_s
         self._listeners: list[Callable[[Key], None]] = []
         self._requests: dict[Key, _Request] = {}
@@ -235,6 +238,7 @@ class JobWatches:
             list(request.policies),
             task_lease_s=request.task_lease_s,
             history=request.window,
+            sync=self._sync,
         )
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))

@@ -16,6 +16,7 @@ from trimtab.api.pool import RolloutPool, RolloutPoolStatus
 from trimtab.api.trainer import Trainer
 from trimtab.operator.conditions import Statement, find, updated
 from trimtab.operator.plan.actions import PutPool, PutTrainer
+from trimtab.operator.plan.durability import Durability
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.job_pods import dataflow_pods
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -249,6 +250,14 @@ def test_storage_that_is_full_is_told_in_a_condition_and_the_summary() -> None:
     assert room is not None
     assert (room.status, room.reason) == ("True", "Room")
     assert find(plan_job(JOB, Observed(), now=0.0).status.conditions, ConditionType.HAS_ROOM) is None
+
+
+def test_what_a_loss_of_power_would_cost_is_a_condition() -> None:
+    told = after(JOB, Observed(pods=[dataflow()], report=JobReport(durability=Durability(replicas=1, sync=5.0))))
+    assert told.status is not None
+    durable = find(told.status.conditions, ConditionType.DURABLE)
+    assert durable is not None
+    assert (durable.status, durable.reason) == ("False", "SyncedLater")
 
 
 def test_streams_that_the_server_does_not_take_are_told() -> None:
