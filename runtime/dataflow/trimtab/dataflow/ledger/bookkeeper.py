@@ -17,6 +17,10 @@ from trimtab.fabric.wire.header import TrajectoryHeader
 
 _TOKENS_PER_SNAPSHOT = 1 << 24
 """Of granted steps: a hundred megabytes or so of rows that lie in the stream until a snapshot lets them go."""
+_EPISODES_PER_SNAPSHOT = 1 << 15
+"""Of granted steps: their headers are read again by whoever recovers, a few thousand in a second."""
+_SNAPSHOT_BYTES_PER_EPISODE = 256
+"""A large snapshot, as of a curator that remembers every prompt, is not written for a few headers."""
 
 
 class BooksBroken(RuntimeError):
@@ -38,6 +42,7 @@ class Bookkeeper:
         self._stage_due = asyncio.Event()
         self._broken = asyncio.Event()
         self._tokens_at_snapshot = _consumed_tokens(ledger)
+        self._episodes_at_snapshot = _consumed_episodes(ledger)
         self._announced: set[str] = set()
         """Policies of which is known that something can be decided: another group for them is no news."""
 
@@ -60,20 +65,25 @@ class Bookkeeper:
             return record
 
     async def compact(self, learnt: Callable[[], dict[str, Any]]) -> bool:
-        """Put a snapshot in the place of old records if there are many, or few of very long rows; says whether there
-        were. `learnt` is what the curator knows by then.
+        """Put a snapshot in the place of old records if they are many, or of many or very long rows; says whether it
+        did. `learnt` is what the curator knows by then.
         """
         async with self._turn:
             self._check()
-            tokens = _consumed_tokens(self.ledger)
-            if not self._journal.grown and tokens - self._tokens_at_snapshot < _TOKENS_PER_SNAPSHOT:
+            tokens, episodes = _consumed_tokens(self.ledger), _consumed_episodes(self.ledger)
+            few = max(_EPISODES_PER_SNAPSHOT, self._journal.snapshot_bytes // _SNAPSHOT_BYTES_PER_EPISODE)
+            if (
+                not self._journal.grown
+                and tokens - self._tokens_at_snapshot < _TOKENS_PER_SNAPSHOT
+                and episodes - self._episodes_at_snapshot < few
+            ):
                 return False
             try:
                 await self._journal.compact(take_snapshot(self.ledger, learnt=learnt()))
             except BaseException:
                 self._broken.set()
                 raise
-            self._tokens_at_snapshot = tokens
+            self._tokens_at_snapshot, self._episodes_at_snapshot = tokens, episodes
             return True
 
     async def confirm(self) -> None:
@@ -159,3 +169,7 @@ class Bookkeeper:
 
 def _consumed_tokens(ledger: Ledger) -> int:
     return sum(trainer.consumed_tokens for trainer in ledger.trainers.values())
+
+
+def _consumed_episodes(ledger: Ledger) -> int:
+    return sum(trainer.consumed_samples for trainer in ledger.trainers.values())
