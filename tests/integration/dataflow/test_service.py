@@ -23,7 +23,7 @@ from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.settings import NatsSettings, environment_for
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.lease import BatchLease, LeaseAcked, LeaseRefused
+from trimtab.fabric.wire.lease import BatchLease, LeaseAcked, LeaseRefused, Refusal
 from trimtab.fabric.wire.progress import StepProgress
 
 BOUND = (STALENESS + 1) * BATCH
@@ -347,3 +347,17 @@ async def test_a_finished_policy_goes_on_where_it_ended_when_it_is_to_do_more_st
         assert report.steps == {"solver": 6}
         assert report.trained == {"solver": 6 * BATCH}
         assert len(set().union(*seen.values())) == 6 * BATCH
+
+
+async def test_a_portion_beyond_those_that_were_granted_is_refused_and_holds_nobody_up(
+    nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    """Also where the portion before it does not exist yet: answering it must not keep the service from all others."""
+    async with simulation(nats_settings, tmp_path) as sim, sim.service():
+        for chunk in (1, 5):
+            answer = await sim.ask(0, chunk=chunk, wait_s=20.0)
+            assert isinstance(answer, LeaseRefused)
+            assert answer.refusal is Refusal.UNKNOWN_LEASE
+            assert f"portion {chunk} of step 0 asked for where 0 is due" in answer.message
+        async with running(sim.work()):
+            assert isinstance(await sim.lease(0), BatchLease)

@@ -135,12 +135,14 @@ class Simulation:
         attempt: int = 0,
         trained: bool = False,
         wait_s: float = 0.4,
+        chunk: int = 0,
     ) -> Answer:
         """One question, repeated while the service is away."""
         question = BatchRequest(
             job=self.job.metadata.name,
             policy=policy,
             step=step,
+            chunk=chunk,
             rank=rank,
             world_size=world_size,
             attempt=attempt,

@@ -25,6 +25,7 @@ class SlowJournal:
         self.grown = False
         self.snapshots = 0
         self.stalled_since: float | None = None
+        self.snapshot_bytes = 0
 
     async def write(self, record: Record) -> None:
         await self.gate.wait()
@@ -146,3 +147,18 @@ async def test_few_records_of_very_long_rows_are_compacted_too() -> None:
     journal.grown = True
     assert await books.compact(dict)
     assert journal.snapshots == 2
+
+
+async def test_few_records_of_very_many_rows_are_compacted_too() -> None:
+    """Who recovers reads all their headers. But a snapshot that is larger than those is not written for them."""
+    books, journal = made()
+    solver = books.ledger.trainers["solver"]
+    solver.consumed_samples += 30_000
+    assert not await books.compact(dict)
+    solver.consumed_samples += 3_000
+    assert await books.compact(dict)
+    journal.snapshot_bytes = 256 * 50_000
+    solver.consumed_samples += 40_000
+    assert not await books.compact(dict)
+    solver.consumed_samples += 10_000
+    assert await books.compact(dict)

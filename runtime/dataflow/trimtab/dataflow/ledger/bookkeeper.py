@@ -19,6 +19,10 @@ from trimtab.fabric.wire.header import TrajectoryHeader
 Outcome = TypeVar("Outcome")
 _TOKENS_PER_SNAPSHOT = 1 << 24
 """Of granted steps: a hundred megabytes or so of rows that lie in the stream until a snapshot lets them go."""
+_EPISODES_PER_SNAPSHOT = 1 << 15
+"""Of granted steps: their headers are read again by whoever recovers, a few thousand in a second."""
+_SNAPSHOT_BYTES_PER_EPISODE = 256
+"""A large snapshot, as of a curator that remembers every prompt, is not written for a few headers."""
 
 
 class BooksBroken(RuntimeError):
@@ -42,6 +46,7 @@ class Bookkeeper:
         self._working: set[asyncio.Task[Any]] = set()
         self._tokens_at_snapshot = _consumed_tokens(ledger)
         self._floors_at_snapshot = (1, 1)
+        self._episodes_at_snapshot = _consumed_episodes(ledger)
         self._announced: set[str] = set()
         """Policies of which is known that something can be decided: another group for them is no news."""
 
@@ -76,8 +81,8 @@ class Bookkeeper:
             return record
 
     async def compact(self, learnt: Callable[[], dict[str, Any]], *, pressed: bool = False) -> bool:
-        """Put a snapshot in the place of old records if there are many, or few of very long rows; says whether there
-        were. `learnt` is what the curator knows by then. `pressed`: the streams are nearly full, and it is time for one
+        """Put a snapshot in the place of old records if they are many, or of many or very long rows; says whether it
+        did. `learnt` is what the curator knows by then. `pressed`: the streams are nearly full, and it is time for one
         as soon as anything may be deleted that was not then.
         """
         return await self._to_its_end(self._compacted(learnt, pressed=pressed))
@@ -85,18 +90,26 @@ class Bookkeeper:
     async def _compacted(self, learnt: Callable[[], dict[str, Any]], *, pressed: bool) -> bool:
         async with self._turn:
             self._check()
-            tokens = _consumed_tokens(self.ledger)
-            due = self._journal.grown or tokens - self._tokens_at_snapshot >= _TOKENS_PER_SNAPSHOT
-            if not due and not (pressed and floors(self.ledger) != self._floors_at_snapshot):
-                return False
             snapshot_floors = floors(self.ledger)
+            if not self._snapshot_is_due() and not (pressed and snapshot_floors != self._floors_at_snapshot):
+                return False
             try:
                 await self._journal.compact(take_snapshot(self.ledger, learnt=learnt()))
             except BaseException:
                 self._broken.set()
                 raise
-            self._tokens_at_snapshot, self._floors_at_snapshot = tokens, snapshot_floors
+            self._floors_at_snapshot = snapshot_floors
+            self._tokens_at_snapshot = _consumed_tokens(self.ledger)
+            self._episodes_at_snapshot = _consumed_episodes(self.ledger)
             return True
+
+    def _snapshot_is_due(self) -> bool:
+        few = max(_EPISODES_PER_SNAPSHOT, self._journal.snapshot_bytes // _SNAPSHOT_BYTES_PER_EPISODE)
+        return (
+            self._journal.grown
+            or _consumed_tokens(self.ledger) - self._tokens_at_snapshot >= _TOKENS_PER_SNAPSHOT
+            or _consumed_episodes(self.ledger) - self._episodes_at_snapshot >= few
+        )
 
     async def confirm(self) -> None:
         """Raise when another process has written since: what these books say is out of date."""
@@ -204,3 +217,7 @@ class Bookkeeper:
 
 def _consumed_tokens(ledger: Ledger) -> int:
     return sum(trainer.consumed_tokens for trainer in ledger.trainers.values())
+
+
+def _consumed_episodes(ledger: Ledger) -> int:
+    return sum(trainer.consumed_samples for trainer in ledger.trainers.values())

@@ -246,6 +246,11 @@ class Journal:
         self._record_bytes += await self._append(record)
 
     @property
+    def snapshot_bytes(self) -> int:
+        """Of the newest."""
+        return self._snapshot_bytes
+
+    @property
     def grown(self) -> bool:
         """Whether it is time for a snapshot."""
         return self._record_bytes > max(self._compact_after_bytes, _BYTES_OF_RECORDS_PER_BYTE * self._snapshot_bytes)
