@@ -35,7 +35,12 @@ class Copies:
         """Before anything is written: what is trimmed before it was copied is gone."""
         await declare_job(bus, self.topology, deadline_s=_DEADLINE_S)
         for copy, origin in self._pairs():
-            config = {"name": copy, "mirror": {"name": origin}, "storage": "file", "num_replicas": 1}
+            config = {
+                "name": copy,
+                "mirror": {"name": origin},
+                "storage": "file",
+                "num_replicas": self.topology.replicas,
+            }
             await api_call(bus, f"STREAM.CREATE.{copy}", config, deadline_s=_DEADLINE_S)
 
     async def catch_up(self, bus: Bus) -> None:

@@ -177,6 +177,8 @@ class Site:
     folder: Path
     stages: bool = False
     """Whether the job has some."""
+    replicas: int = 1
+    """Of its streams."""
 
     def lay_out(self) -> None:
         checkpoints = [self.checkpoints(policy).folder for policy in STEP_S]
@@ -196,7 +198,8 @@ class Site:
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology(NAMESPACE, JOB, stages=tuple(one["name"] for one in STAGES) if self.stages else ())
+        stages = tuple(one["name"] for one in STAGES) if self.stages else ()
+        return JobTopology(NAMESPACE, JOB, stages=stages, replicas=self.replicas)
 
     @property
     def _notes(self) -> Path:

@@ -25,7 +25,7 @@ DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 # How long after the server should have ended a request we still wait for it to say so.
 _GRACE_S = 3.0
 _LOST = "lost"
-_PASSING = ("leadership change", "server shutdown", "interest lost")
+_PASSING = ("batch completed", "leadership change", "server shutdown", "interest lost")
 
 
 class Puller:
