@@ -208,7 +208,8 @@ def fleet_of(
     return made
 
 
-LIBRARIES = ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("openai", "anthropic"))]
+LIBRARIES = ("plain", "openai", "anthropic")
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -231,7 +232,6 @@ async def test_streams_that_are_open_when_a_worker_drains_come_to_their_end(flee
         assert not fleet.agents()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 async def test_streams_that_are_still_open_after_the_grace_period_are_handed_back_with_their_episodes(
     fleet_of: FleetOf, library: str

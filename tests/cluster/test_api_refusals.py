@@ -80,6 +80,7 @@ def test_a_pool_that_lacks_a_policy_is_refused_in_the_words_of_the_offline_check
     assert problem.message in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_largest_job_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     """The limits are chosen so that a job at all of them still passes within the price the server allows for rules."""
     names = [f"policy-{number}" for number in range(32)]
