@@ -7,6 +7,8 @@ import random
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.api.complete import complete_job, complete_pool, complete_trainer, variants
 from tests.support.api.manifests import BAD_MANIFESTS, Manifest, changed, job, pool, trainer
 from tests.support.api.mutations import mutated

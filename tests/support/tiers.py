@@ -19,7 +19,13 @@ PARTS = {
     "api": ("unit/api", "cluster/test_api_", "cluster/test_examples.py"),
     "fabric": ("unit/fabric", "integration/fabric"),
     "weights": ("unit/weights", "integration/weights", "chaos/test_host_copy", "chaos/test_weight_transfer"),
-    "dataflow": ("unit/dataflow", "integration/dataflow", "chaos/test_dataflow", "chaos/test_stage", "chaos/test_leader"),
+    "dataflow": (
+        "unit/dataflow",
+        "integration/dataflow",
+        "chaos/test_dataflow",
+        "chaos/test_stage",
+        "chaos/test_leader",
+    ),
     "rollout": (
         *(
             "unit/rollout",
