@@ -25,8 +25,6 @@ from trimtab.rollout.sandbox import folders, frames
 from trimtab.rollout.sandbox.processes import Look, Processes
 
 _LOOK_S = 0.1
-_BRIEF_CPU_S = 0.5
-"""What takes more of a processor gives way: to the worker, its engine, and programs that end sooner."""
 _READ_BYTES = 1 << 16
 _OPEN_FILES = 1024
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -198,8 +196,6 @@ class _Run:
     def _over(self, look: Look) -> tuple[str, int] | None:
         about = self._about
         self._peak = max(self._peak, look.memory_bytes)
-        if look.cpu_s > _BRIEF_CPU_S:
-            self._processes.give_way()
         if look.memory_bytes > about["memory_bytes"]:
             return "memory", -signal.SIGKILL
         if look.cpu_s > about["cpu_s"]:

@@ -1,4 +1,4 @@
-"""Counts what a program and all that it started take, tasks, memory and processor time, and has it give way to others.
+"""Counts what a program and all that it started take: tasks, memory and processor time.
 
 It is executed inside the walls, with the standard library alone.
 """
@@ -19,8 +19,6 @@ _USER_TICKS, _THREADS = 11, 17
 """Places in /proc/PID/stat, counted behind the name. User time is followed by the system's, and by both of children
 that have ended.
 """
-_GIVEN_WAY = 10
-"""A tenth of the weight that others have on a busy processor, and all of an idle one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +44,6 @@ class Processes:
             memory_bytes=_memory_bytes(pids, most=most),
             cpu_s=ended.ru_utime + ended.ru_stime + ticks / _TICKS,
         )
-
-    def give_way(self) -> None:
-        """To whatever else wants a processor, with all threads. This process does too, because it works for the
-        program: it answers whenever one is to be started.
-        """
-        for pid in (os.getpid(), *guard.descendants(os.getpid())):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                for task in Path("/proc", str(pid), "task").iterdir():
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), _GIVEN_WAY)
 
 
 def _memory_bytes(pids: Sequence[int], *, most: int) -> int:
