@@ -156,14 +156,15 @@ async def test_held_out_prompts_are_scored_by_the_stage_that_rewards_training_th
         async with running(
             sim.restarting_service(lambda: lives.uniform(0.3, 0.9)),
             sim.work(),
-            grading.run(),
             sifting.run(),
         ):
             await eventually(lambda: sim.incarnations > 1, timeout_s=20.0)
             await sim.announce("solver", 0)
             begun = sim.incarnations
-            await eventually(partial(_evaluated, sim, 0), timeout_s=60.0)
-        assert sim.incarnations > begun
+            # Nothing is scored before the service has begun anew.
+            await eventually(lambda: sim.incarnations > begun, timeout_s=20.0)
+            async with running(grading.run()):
+                await eventually(partial(_evaluated, sim, 0), timeout_s=60.0)
         for name, samples in (("easy", 3), ("hard", 1)):
             scored = await result(sim, name, version=0)
             assert scored is not None

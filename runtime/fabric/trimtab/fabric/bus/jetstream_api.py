@@ -22,7 +22,7 @@ from trimtab.fabric.bus.retry import until_deadline
 
 Json = dict[str, Any]
 
-_NOT_FOUND = frozenset({10059, 10014, 10037})
+_NOT_FOUND = frozenset({10059, 10014, 10037, 10043})
 _WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 _TOO_LARGE = 10054
 _STORE_FAILED = 10077
