@@ -1,7 +1,8 @@
 """Loopback ports for embedded servers.
 
 A port is chosen long before its server listens: an engine imports for seconds. So it comes from below the range from
-which the kernel gives ports to clients that connect, or another process could have it in the meantime.
+which the kernel gives ports to clients that connect, and its number is claimed, or another process could have it in the
+meantime.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _KERNELS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _handed_out = itertools.count()
 _APART = 7919
 
+# Other processes see them. A claim is a name in the network namespace, as a port is, and ends with its process; the
+# oldest end before, as their servers have long begun to listen.
+_claims: dict[int, socket.socket] = {}
+_MOST_CLAIMS = 64
+
 
 def free_ports(count: int, *, candidates: range | None = None) -> list[int]:
     """Distinct ports that are free now; all are held open until the last is found, so that none is handed out twice.
@@ -38,6 +44,8 @@ def free_ports(count: int, *, candidates: range | None = None) -> list[int]:
             if number is None:
                 raise OSError(f"no {count} free ports between {candidates[0]} and {candidates[-1]} on {LOOPBACK}")
             port = candidates[(_APART * os.getpid() + number) % len(candidates)]
+            if not _claim(port):
+                continue
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 sock.bind((LOOPBACK, port))
@@ -58,6 +66,31 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _claim(port: int) -> bool:
+    """Whether no other process has claimed it."""
+    if port in _claims:
+        return True
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0trimtab-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[port] = claim
+    if len(_claims) > _MOST_CLAIMS:
+        _claims.pop(next(iter(_claims))).close()
+    return True
+
+
+def _forget_claims() -> None:
+    """Those of the process that was forked are still its own."""
+    while _claims:
+        _claims.popitem()[1].close()
+
+
+os.register_at_fork(after_in_child=_forget_claims)
 
 
 def _candidates() -> range:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,20 @@ def test_a_port_in_use_is_passed_over() -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, second))
         assert second not in {port for _ in range(6) for port in free_ports(1, candidates=candidates)}
+
+
+def test_what_another_process_has_chosen_is_passed_over_though_nobody_listens_yet() -> None:
+    chosen = sorted(free_ports(20))
+    candidates = range(chosen[0], chosen[-1] + 1)
+    asks = (
+        "import sys; from trimtab.embedded.ports import free_ports;"
+        "print(*free_ports(1, candidates=range(*map(int, sys.argv[1:]))))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", asks, str(candidates.start), str(candidates.stop)], capture_output=True
+    )
+    assert asked.returncode != 0 or int(asked.stdout) not in chosen
+    assert asked.returncode == 0 or b"no 1 free ports" in asked.stderr
 
 
 def test_where_none_is_free_it_says_so() -> None:
