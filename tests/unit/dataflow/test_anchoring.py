@@ -169,6 +169,27 @@ def test_it_never_goes_back_to_numbers_that_were_given(running: Job) -> None:
         running.ledger.apply(msgspec.structs.replace(record, issued=1))
 
 
+def test_numbers_of_a_record_that_was_lost_are_not_given_again() -> None:
+    """The end that is lost the second time has the record of the first in it, and all that was issued after it."""
+    given = range(0)
+    for now in (1000.0, 1000.2, 1000.3):
+        job = Job()
+        job.issue(9)
+        record = anchored(job.ledger, "solver", step=5, now=now)
+        assert record is not None
+        assert record.issued >= given.stop
+        given = range(record.issued, record.issued + 2000)
+
+
+def test_a_clock_that_was_put_back_leaves_room(running: Job) -> None:
+    first = anchored(running.ledger, "solver", step=5, now=1000.0)
+    assert first is not None
+    running.write(first)
+    second = anchored(running.ledger, "solver", step=9, now=10.0)
+    assert second is not None
+    assert second.issued > first.issued + 100_000
+
+
 class TestProof:
     verifier = Verifier([SIGNER.public_text])
 

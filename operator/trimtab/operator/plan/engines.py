@@ -35,17 +35,23 @@ class _Seat:
 
 
 def engine_containers(
-    pool: PoolSettings, policies: Sequence[Policy], *, valued: Collection[str | None] = ()
+    pool: PoolSettings,
+    policies: Sequence[Policy],
+    *,
+    others: Sequence[Policy] = (),
+    valued: Collection[str | None] = (),
 ) -> list[ContainerPlan]:
-    """Of policies that the pool's pods ask; none for what the manifest says is served elsewhere. Those that are
-    `valued` are asked for what their value heads say.
+    """Of policies that the pool's pods ask; none for what the manifest says is served elsewhere. `others` are all of
+    the job's. Those that are `valued` are asked for what their value heads say.
     """
     if pool.engine.url is not None:
         return []
     return [
         ContainerPlan(
             name=seat.container,
-            command=_launched(pool, seat, value_head=seat.policy.name in valued),
+            command=_launched(
+                pool, seat, rounded=_is_rounded(seat.policy, others), value_head=seat.policy.name in valued
+            ),
             sidecar=True,
             ports=(seat.port,),
             resources=pool.engine.resources,
@@ -80,7 +86,7 @@ def _seats(pool: PoolSettings, policies: Sequence[Policy]) -> Iterator[_Seat]:
             yield from (_Seat(policy=policy, number=number + 1, args=args) for number in range(engines.replicas))
 
 
-def _launched(pool: PoolSettings, seat: _Seat, *, value_head: bool) -> tuple[str, ...]:
+def _launched(pool: PoolSettings, seat: _Seat, *, rounded: bool, value_head: bool) -> tuple[str, ...]:
     engine = pool.engine
     model = seat.policy.weights
     tokenizer = () if model.tokenizer is None else (f"--tokenizer-path={_beside_the_manifest(model.tokenizer)}",)
@@ -91,10 +97,10 @@ def _launched(pool: PoolSettings, seat: _Seat, *, value_head: bool) -> tuple[str
     if engine.name == "builtin":
         scaled = () if lora is None else (f"--lora-alpha={lora.full_alpha:g}",)
         valued = ("--value-head",) if value_head else ()
+        rounds = ("--rounded-to=bfloat16",) if rounded else ()
         # The last word is ours.
         return (
-            "python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *_rounded(seat.policy), *adapters,
-            *scaled, *valued,
+            "python", "-m", "trimtab.rollout.engines.builtin", *seat.args, *serve, *rounds, *adapters, *scaled, *valued,
         )  # fmt: skip
     return (
         "python", "-m", "trimtab.rollout.engines.sglang", *serve, *adapters,
@@ -104,12 +110,18 @@ def _launched(pool: PoolSettings, seat: _Seat, *, value_head: bool) -> tuple[str
     )  # fmt: skip
 
 
-def _rounded(policy: Policy) -> tuple[str, ...]:
+def _is_rounded(policy: Policy, others: Sequence[Policy]) -> bool:
     """Trainer and engine score the same weights from the first version on, whatever the model's files are in. A frozen
-    policy has no trainer, and of one with adapters the files' own weights are never published.
+    policy with the files of one that learns is what that one begins as: a reference, from which it has no distance yet.
     """
-    rounds = not policy.frozen and policy.lora is None and policy.trainer.dtype == "bfloat16"
-    return ("--rounded-to=bfloat16",) if rounds else ()
+    if policy.frozen:
+        return any(_is_published_rounded(other) and other.weights.uri == policy.weights.uri for other in others)
+    return _is_published_rounded(policy)
+
+
+def _is_published_rounded(policy: Policy) -> bool:
+    """Of a policy with adapters the files' own weights are never published."""
+    return not policy.frozen and policy.lora is None and policy.trainer.dtype == "bfloat16"
 
 
 def _beside_the_manifest(path: str) -> str:

@@ -154,6 +154,7 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
     settings = pool.spec
     policies = policies_of(job.spec, settings, name=pool_label(pool))
     valued = {stage.policy for stage in job.spec.stages if stage.asks_values}
+    engines = engine_containers(settings, policies, others=job.spec.policies, valued=valued)
     # Where no episode runs, nothing is executed.
     sandbox = job.spec.workflow.sandbox if settings.rollouts else None
     worker = ContainerPlan(
@@ -173,7 +174,7 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*sandbox_containers(sandbox), *engine_containers(settings, policies, valued=valued), worker),
+        containers=(*sandbox_containers(sandbox), *engines, worker),
         runtime_class=None if sandbox is None else sandbox.runtime_class_name,
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,

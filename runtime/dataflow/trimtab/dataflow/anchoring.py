@@ -21,10 +21,8 @@ from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.lease import LeaseRefused, Refusal
 
 _log = structlog.get_logger(__name__)
-_TASKS_PASSED_OVER = 1 << 20
-"""Numbers of tasks that a lost record may have given: more than are issued between two syncs of a disk."""
-_TASKS_PER_GROUP = 64
-"""And for each group of a lost step, of which so many may have been left out or failed."""
+_TASKS_PER_SECOND = 1 << 20
+"""More than are issued, however short the time."""
 
 
 class AnchorMetrics:
@@ -104,15 +102,24 @@ def anchored(ledger: Ledger, policy: str, *, step: int, now: float) -> LedgerAnc
     books = ledger.trainers[policy]
     if books.durable_steps <= step <= books.next_step:
         return None
-    lost_groups = max(0, step - books.next_step) * books.groups_per_step
     return LedgerAnchoredAnew(
         policy=policy,
         step=step,
         was_at=books.next_step if step > books.next_step else books.durable_steps,
-        issued=ledger.issued + _TASKS_PASSED_OVER + _TASKS_PER_GROUP * lost_groups,
+        issued=_never_issued(ledger, now=now),
         given_up=ledger.unused_groups(),
         at=now,
     )
+
+
+def _never_issued(ledger: Ledger, *, now: float) -> int:
+    """The number of a task that comes after all that were ever issued.
+
+    What was lost may have held such a record itself, and steps after it, so it cannot be told from the books: numbers
+    follow the clock. Where that is behind the books, somebody has put it back, and what can be done is to leave room.
+    """
+    by_clock = int(now * _TASKS_PER_SECOND)
+    return by_clock if by_clock >= ledger.issued else ledger.issued + _TASKS_PER_SECOND
 
 
 def _refused(message: str, refusal: Refusal = Refusal.UNPROVEN) -> LeaseRefused:

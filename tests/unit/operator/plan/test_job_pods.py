@@ -12,6 +12,7 @@ from tests.support.operator.objects import rollout_pod
 from trimtab.api.algorithm import Algorithm
 from trimtab.api.job import RLJob
 from trimtab.api.lora import Lora
+from trimtab.api.policy import Model
 from trimtab.api.pool import JobPool
 from trimtab.api.scalars import SecretKey
 from trimtab.api.training import TrainerSettings
@@ -221,6 +222,19 @@ def test_the_first_weights_are_rounded_as_the_later_ones_are_published(change: d
     changed = desired.model_copy(update={"spec": desired.spec.model_copy(update={"policies": policies})})
     (pod,) = pool_pods(changed, changed.spec.pools[0], replicas=1)
     assert ("--rounded-to=bfloat16" in pod.containers[0].command) == rounds
+
+
+@pytest.mark.parametrize(("uri", "rounds"), [("model", True), ("another", False)])
+def test_a_reference_is_what_the_policy_begins_as(uri: str, rounds: bool) -> None:
+    """Or there would be a distance between them before the first step."""
+    desired = job("sums", pools=[{"name": "home"}])
+    (policy,) = desired.spec.policies
+    reference = policy.model_copy(update={"name": "reference", "frozen": True, "model": Model(uri=uri)})
+    spec = desired.spec.model_copy(update={"policies": (policy, reference)})
+    (pod,) = pool_pods(desired.model_copy(update={"spec": spec}), spec.pools[0], replicas=1)
+    commands = {container.name: container.command for container in pod.containers}
+    assert "--rounded-to=bfloat16" in commands["engine-solver"]
+    assert ("--rounded-to=bfloat16" in commands["engine-reference"]) == rounds
 
 
 def test_a_relative_interpreter_is_looked_for_beside_the_manifest() -> None:

@@ -46,6 +46,16 @@ def test_an_engine_may_not_account_for_tokens() -> None:
     assert responses.generated(answer(weight_versions=None)).weight_runs is None
 
 
+@pytest.mark.parametrize("spans", [None, [], [{"version": "1.4", "start": 0, "end": 0}]])
+def test_scores_of_given_tokens_may_come_with_no_account_of_them(spans: Any) -> None:
+    """There are sampled ones alone in SGLang's, which are none here."""
+    pairs = [[None, 5, None], [-0.5, 6, None], [-0.25, 7, None]]
+    finish = {"type": "length", "length": 0}
+    told = answer(input_token_logprobs=pairs, finish_reason=finish, weight_versions=spans, output_token_logprobs=[])
+    part = responses.scored(told, [5, 6, 7])
+    assert (part.token_ids, part.numbers, part.weight_runs) == ((6, 7), (-0.5, -0.25), None)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -97,8 +97,11 @@ def _numbers(token_ids: Sequence[int], numbers: Sequence[float], meta: Mapping[s
         numbers=tuple(numbers),
         finish=meta["finish_reason"]["type"],
         weight_version=str(meta["weight_version"]),
-        # SGLang accounts for sampled tokens alone, and of those there are none.
-        weight_runs=weight_runs(meta.get("weight_versions") or None, tokens=len(numbers)),
+        # SGLang accounts for sampled tokens alone, and of those there are none: nothing, or a span of no token.
+        weight_runs=weight_runs(
+            [span for span in meta.get("weight_versions") or () if span["end"] != span["start"]] or None,
+            tokens=len(numbers),
+        ),
     )
 
 
