@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.support.contract.engine import Engine, logprobs_of, tokens_of
@@ -32,6 +35,10 @@ async def test_a_long_row_is_scored_like_a_short_one(engine: Engine, url: str) -
 
 
 async def test_tokens_that_the_model_does_not_have_are_refused(engine: Engine, url: str) -> None:
-    async with EngineClient(url, request_timeout_s=120.0) as client:
+    """By the engine; or before it is asked, where it would not survive that, as SGLang does not."""
+    info = (await engine.get("/model_info"))[1]
+    config = json.loads((Path(info["model_path"]) / "config.json").read_text())
+    vocabulary = None if "vocab_size" in info else config["vocab_size"]
+    async with EngineClient(url, request_timeout_s=120.0, vocabulary=vocabulary) as client:
         with pytest.raises(EngineRefused, match="input_ids"):
             await client.score([1, 10**6], temperature=1.0, request_id="score-4", weight_version="0")

@@ -14,6 +14,7 @@ from trimtab.rollout.engines import responses
 from trimtab.rollout.engines.contract import (
     EngineError,
     EngineLoad,
+    EngineRefused,
     EngineTimeout,
     Generated,
     ModelInfo,
@@ -38,17 +39,27 @@ class EngineClient(EngineSession):
     """One engine by its URL."""
 
     def __init__(
-        self, url: str, *, request_timeout_s: float, salt_prefixes: bool = False, whole_logprobs: bool = False
+        self,
+        url: str,
+        *,
+        request_timeout_s: float,
+        salt_prefixes: bool = False,
+        whole_logprobs: bool = False,
+        vocabulary: int | None = None,
     ) -> None:
         """`salt_prefixes` is for engines that keep prefixes across a weight update, as SGLang must while requests run:
         what was computed with other weights is then not found. The built-in engine forgets them by itself.
 
         `whole_logprobs` is for engines whose logprobs do not say which tokens were left out, as SGLang's do not.
+
+        `vocabulary` is for engines that end when they are given a token that they do not have, as SGLang does: they are
+        not asked.
         """
         super().__init__()
         self._url = url.rstrip("/")
         self._salt_prefixes = salt_prefixes
         self._whole_logprobs = whole_logprobs
+        self._vocabulary = vocabulary
         self._request_timeout_s = request_timeout_s
 
     async def generate(
@@ -65,7 +76,7 @@ class EngineClient(EngineSession):
         """
         body: dict[str, Any] = {
             "rid": request_id,
-            "input_ids": list(input_ids),
+            "input_ids": self._known(input_ids),
             "sampling_params": settings.sampling_params(),
             "return_logprob": True,
         }
@@ -97,7 +108,7 @@ class EngineClient(EngineSession):
         """
         body: dict[str, Any] = {
             "rid": request_id,
-            "input_ids": list(token_ids),
+            "input_ids": self._known(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": temperature},
             "return_logprob": True,
             "logprob_start_len": 0,
@@ -108,6 +119,12 @@ class EngineClient(EngineSession):
     async def values(self, token_ids: Sequence[int], *, request_id: str, weight_version: str) -> Scored:
         body = {"rid": request_id, "input_ids": list(token_ids)}
         return responses.valued(await self._post("/values", body, timeout_s=self._request_timeout_s), token_ids)
+
+    def _known(self, token_ids: Sequence[int]) -> list[int]:
+        known = list(token_ids)
+        if self._vocabulary is not None and known and not 0 <= min(known) <= max(known) < self._vocabulary:
+            raise EngineRefused(f"input_ids must lie in [0, {self._vocabulary}): do they come from another model?")
+        return known
 
     def _weights_field(self, weight_version: str) -> Mapping[str, Any]:
         """What a request says of the weights that it is meant for."""

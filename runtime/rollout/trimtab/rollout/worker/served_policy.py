@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import msgspec
 from pydantic import SecretStr
 
 from trimtab.api.engine import Endpoint
@@ -165,10 +166,20 @@ def _client(policy: Policy, url: str, resources: PodResources) -> EngineClient:
     if settings.name != "sglang":
         return EngineClient(url, request_timeout_s=timeout_s)
     if policy.lora is None:
-        return EngineClient(url, request_timeout_s=timeout_s, salt_prefixes=True, whole_logprobs=True)
+        vocabulary = _vocabulary(resources.folder / policy.weights.uri)
+        return EngineClient(
+            url, request_timeout_s=timeout_s, salt_prefixes=True, whole_logprobs=True, vocabulary=vocabulary
+        )
     # Each engine of the policy has its own: one may still need what another has done with.
     folder = resources.scratch / policy.name / "adapters" / re.sub("[^0-9a-z]+", "-", url)
     return AdapterClient(url, request_timeout_s=timeout_s, folder=folder)
+
+
+def _vocabulary(model: Path) -> int | None:
+    """Of a model; None where its configuration does not say, or says it in a place of its own."""
+    file = model / "config.json"
+    config = msgspec.json.decode(file.read_bytes()) if file.is_file() else None
+    return config.get("vocab_size") if isinstance(config, dict) else None
 
 
 async def fixed_policy(
