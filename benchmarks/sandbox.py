@@ -33,6 +33,7 @@ _ATTACKED = ProgramLimits(
 )
 # As many processes as an attacker may have, all of them busy: what a slot may take.
 _HONEST = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
+_COMPANY: dict[str, Sequence[str]] = {"nothing": (), "attacks": tuple(FLOODS.values()), "honest": (_HONEST,)}
 _ALIVE_S = 75.0
 # As an engine on the processor works: it computes all the time, in one thread.
 _WORK = "import sys, time\nuntil, n = time.monotonic() + float(sys.argv[1]), 0\n" + (
@@ -104,16 +105,25 @@ async def work(*, seconds: float) -> float:
     return int(told) / seconds
 
 
-async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
-    """Programs a second, and work outside, by what runs beside them."""
+async def work_beside(sandbox: Sandbox, sources: Sequence[str], *, rounds: int, seconds: float) -> float:
+    """The share of its work that a process outside gets done beside these. In short turns without, with, with and
+    without them: a machine that is faster now and slower then is so for both.
+    """
+    done = {False: 0.0, True: 0.0}
+    for accompanied in (False, True, True, False) * rounds:
+        async with beside(sandbox, sources if accompanied else ()):
+            done[accompanied] += await work(seconds=seconds)
+    return done[True] / done[False]
+
+
+async def attacked(sandbox: Sandbox, *, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Programs a second, by what runs beside them."""
     runs = in_sandbox(sandbox)
-    company: dict[str, Sequence[str]] = {"nothing": (), "attacks": tuple(FLOODS.values()), "honest": (_HONEST,)}
-    found: dict[str, dict[str, list[float]]] = {name: {"programs": [], "work": []} for name in company}
+    found: dict[str, list[float]] = {name: [] for name in _COMPANY}
     for turn in range(rounds):
-        for name in list(company) if turn % 2 == 0 else list(reversed(company)):
-            async with beside(sandbox, company[name]):
-                found[name]["programs"].append(await rate(runs, seconds=seconds))
-                found[name]["work"].append(await work(seconds=seconds))
+        for name in list(_COMPANY) if turn % 2 == 0 else list(reversed(_COMPANY)):
+            async with beside(sandbox, _COMPANY[name]):
+                found[name].append(await rate(runs, seconds=seconds))
     return found
 
 
@@ -180,8 +190,12 @@ async def main(arguments: argparse.Namespace) -> None:
             note(f"{name:>10}: {ms:6.1f} ms, {per_s:6.1f} programs/s")
         company = await attacked(sandbox, rounds=arguments.rounds, seconds=arguments.seconds * 2)
         for name, rates in company.items():
-            programs, done = statistics.median(rates["programs"]), statistics.median(rates["work"])
-            note(f"beside {name}: {programs:.1f} programs/s, work {done:.0f}/s")
+            note(f"beside {name}: {statistics.median(rates):.1f} programs/s")
+        work_share = {
+            name: await work_beside(sandbox, sources, rounds=arguments.rounds, seconds=arguments.seconds / 2)
+            for name, sources in _COMPANY.items()
+        }
+        note(f"work beside them: {work_share}")
         layers = described(sandbox.layers)
     crowd = await many(arguments.programs)
     note(f"{crowd}")
@@ -195,20 +209,16 @@ async def main(arguments: argparse.Namespace) -> None:
             "ms": {name: round(statistics.median(figures["ms"]), 2) for name, figures in found.items()},
             "programs_per_s": {name: round(statistics.median(figures["rate"]), 1) for name, figures in found.items()},
             "share_of_plain_rate": round(paired_share(found["sandbox"]["rate"], found["plain"]["rate"]), 3),
-            "beside_per_s": {name: round(statistics.median(rates["programs"]), 1) for name, rates in company.items()},
-            "work_per_s": {name: round(statistics.median(rates["work"])) for name, rates in company.items()},
-            "beside_attacks_over_beside_honest": round(
-                paired_share(company["attacks"]["programs"], company["honest"]["programs"]), 3
-            ),
+            "beside_per_s": {name: round(statistics.median(rates), 1) for name, rates in company.items()},
+            "beside_attacks_over_beside_honest": round(paired_share(company["attacks"], company["honest"]), 3),
+            "work_beside": {name: round(share, 3) for name, share in work_share.items()},
             "crowd": {name: round(value, 2) for name, value in crowd.items()},
         },
         {
             "overhead_ms": Bar(overhead, 20.0, at_most=True),
             "rate_over_bubblewrap": Bar(paired_share(found["sandbox"]["rate"], found["bubblewrap"]["rate"]), 1.0),
-            "work_beside_attacks": Bar(paired_share(company["attacks"]["work"], company["nothing"]["work"]), 0.9),
-            "rate_beside_attacks": Bar(
-                paired_share(company["attacks"]["programs"], company["nothing"]["programs"]), 0.9
-            ),
+            "work_beside_attacks": Bar(work_share["attacks"], 0.9),
+            "rate_beside_attacks": Bar(paired_share(company["attacks"], company["nothing"]), 0.9),
             "crowd_alive_at_once": Bar(crowd["alive_at_once"], float(arguments.programs)),
             "crowd_mib_per_program": Bar(crowd["mib_per_program"], 8.0, at_most=True),
         },

@@ -100,12 +100,15 @@ class Scene:
         return next((entry for entry in conditions if entry["type"] == kind), {})
 
     def says(self, resource: Resource, name: str, kind: str, reason: str, *, timeout_s: float = TIMEOUT_S) -> str:
-        """Waits until the condition has the reason; gives its message."""
-        met = self.until(
-            lambda: self.condition(resource, name, kind),
-            lambda condition: condition.get("reason") == reason,
-            timeout_s=timeout_s,
-        )
+        """Waits until the condition has the reason; gives its message. A job that has failed comes to no other."""
+
+        def holds(condition: dict[str, Any]) -> bool:
+            found = condition.get("reason")
+            if found != reason and kind == "Succeeded" and condition.get("status") == "False":
+                raise AssertionError(f"{name} has failed: {found}: {condition.get('message')}")
+            return bool(found == reason)
+
+        met = self.until(lambda: self.condition(resource, name, kind), holds, timeout_s=timeout_s)
         return str(met.get("message", ""))
 
     def patch_pod_status(self, name: str, status: dict[str, Any]) -> None:
