@@ -7,6 +7,7 @@ meantime.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import socket
@@ -85,12 +86,13 @@ def _claim(port: int) -> bool:
 
 
 def _forget_claims() -> None:
-    """Those of the process that was forked are still its own."""
+    """In a fork, those of the process that was forked stay its own."""
     while _claims:
         _claims.popitem()[1].close()
 
 
 os.register_at_fork(after_in_child=_forget_claims)
+atexit.register(_forget_claims)
 
 
 def _candidates() -> range:

@@ -32,7 +32,8 @@ def test_columns_arrive_at_the_trainer_from_a_pool_of_their_own(
     job = in_a_cluster(make_quickstart(tmp_path, name="staged", max_steps=_STEPS, batchSize=_BATCH))
     with_stages(job, code="/quickstart", seen="/told/seen.jsonl")
     trainer = job["spec"]["policies"][0]["trainer"]["template"]["spec"]
-    trainer["containers"][0]["volumeMounts"].append({"name": "told", "mountPath": "/told"})
+    (container,) = trainer["containers"]
+    container["volumeMounts"] = [*container["volumeMounts"], {"name": "told", "mountPath": "/told"}]
     trainer["volumes"].append({"name": "told", "hostPath": {"path": str(told)}})
     scene.apply(job)
     scene.says(RLJOBS, "staged", "Succeeded", "PoliciesTrained", timeout_s=_JOB_S)
