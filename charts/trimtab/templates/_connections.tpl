@@ -157,6 +157,7 @@ limits:
 {{- if .Values.objectStore.evaluation.enabled -}}
 sts: {role_arn: "arn:aws:iam::role/trimtab-jobs"}
 datasets: {{ toJson .Values.objectStore.datasets }}
+models: {{ toJson .Values.objectStore.models }}
 {{- else if $sts.roleArn -}}
 sts:
   role_arn: {{ $sts.roleArn | quote }}
@@ -165,6 +166,7 @@ sts:
   endpoint_url: {{ . | quote }}
   {{- end }}
 datasets: {{ toJson .Values.objectStore.datasets }}
+models: {{ toJson .Values.objectStore.models }}
 {{- end -}}
 {{- end -}}
 
