@@ -24,6 +24,7 @@ from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonN
 from trimtab.api.stage import MAX_STAGES, Stage
 from trimtab.api.stage_rules import IN_ORDER, STAGE_RULES
 from trimtab.api.streams import Streams
+from trimtab.api.tracking import Tracker
 from trimtab.api.workflow import Workflow
 
 MAX_POLICIES = 32
@@ -128,6 +129,8 @@ class RLJobSpec(ApiModel):
     """Sizing of the fleets."""
     evaluation: Evaluation | None = None
     """Evaluation on held-out prompts; absent, there is none."""
+    tracking: Annotated[tuple[Tracker, ...], ListMap("type"), Field(max_length=4)] = ()
+    """Trackers that the run's curves are written to besides Prometheus, with `trimtab run` only."""
     max_steps: PositiveCount | None = None
     """Trainer steps after which a policy has succeeded; the job ends when all have. A job that has succeeded goes on
     from where it ended when this, targetReward or data.epochs is raised."""

@@ -66,6 +66,7 @@ async def _keep_showing(
                 continue
             status = local.objects.job.status
             chronicler.observe_fleet(status.pools if status is not None else (), local.watch.members.present)
+            chronicler.observe_measures(local.watch.members.present)
             chronicler.observe_trainers(list(local.objects.trainers.values()))
             moment = _moment(local)
             panel = render(local.job.metadata.name, chronicler.story, moment)

@@ -21,7 +21,7 @@ _COMMANDS = {
         "validate",
         "weights",
     )
-}
+} | {"track": "trimtab.cli.tracking.command"}
 
 
 @click.command(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -26,6 +26,8 @@ from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
 from trimtab.cli.sources import with_fetched
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
+from trimtab.cli.tracking.processes import tracked
+from trimtab.cli.tracking.trackers import problems as missing_trackers
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
 from trimtab.fabric.logs import configure_logs
@@ -63,6 +65,8 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     if wrong := problems(job, file.parent):
         raise click.ClickException("\n".join(wrong))
     _check_secrets(job)
+    if wrong := missing_trackers(job, os.environ):
+        raise click.ClickException("\n".join(wrong))
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     try:
         with held(folder):
@@ -158,7 +162,11 @@ async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Conso
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
-    with (folder / "run.log").open("a") as log, ChronicleFile(folder) as chronicle:
+    with (
+        (folder / "run.log").open("a") as log,
+        tracked(job, file, folder, environment=os.environ),
+        ChronicleFile(folder) as chronicle,
+    ):
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
         chronicler.begin(here, beside=file.parent)

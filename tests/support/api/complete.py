@@ -225,6 +225,16 @@ def complete_job() -> Manifest:
                 "reportTimeoutSeconds": 300,
             },
             "spec.hub": {"endpoint": "https://hub.example.org", "tokenSecret": {"name": "hub", "key": "token"}},
+            "spec.tracking": [
+                {
+                    "type": "mlflow",
+                    "project": "sums",
+                    "run": "first",
+                    "url": "https://mlflow.example.org",
+                    "folder": "runs",
+                    "keySecret": {"name": "mlflow", "key": "token"},
+                }
+            ],
             "spec.streams": {
                 "replicas": 3,
                 "placement": {"cluster": "west", "tags": ["ssd"]},

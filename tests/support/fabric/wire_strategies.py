@@ -297,6 +297,7 @@ def heartbeats(draw: st.DrawFn) -> MemberHeartbeat:
         tokens_per_second=draw(rates),
         completed=draw(counts),
         failures=draw(tallies),
+        measures=draw(st.dictionaries(slugs, finite, max_size=3)),
         **draw(_ordered(times, "started_at", "sent_at")),
     )
 

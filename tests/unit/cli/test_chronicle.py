@@ -17,7 +17,7 @@ from trimtab.api.trainer import TrainerStatus
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.figures import clock, figures, percent
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile, UnreadableChronicle, read
-from trimtab.cli.chronicle.records import Version
+from trimtab.cli.chronicle.records import Measured, Version
 from trimtab.cli.chronicle.story import Story, rates, told
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.weights import WeightPointer
@@ -129,6 +129,23 @@ def test_a_failure_that_counted_is_written_down_once(tmp_path: Path) -> None:
         for _ in range(2):
             chronicler.observe_trainers([failed])
     assert [(death.pod, death.why) for death in told(read(tmp_path)).deaths] == [("rank-0", "x")]
+
+
+def test_what_a_trainer_says_of_a_step_is_written_down_once(tmp_path: Path) -> None:
+    def beat(made: int, entropy: float) -> MemberHeartbeat:
+        return MemberHeartbeat(
+            member_id="trainer", job="job", role=Role.TRAINER, state=State.READY, versions={"solver": made},
+            measures={"entropy": entropy} if made else {}, tokens_per_second=5.0, started_at=0.0, sent_at=0.0,
+        )  # fmt: skip
+
+    with ChronicleFile(tmp_path) as file:
+        chronicler = Chronicler(file, Story(), clock=lambda: START)
+        for made, entropy in ((0, 0.0), (1, 0.5), (1, 0.5), (3, 0.25)):
+            chronicler.observe_measures([beat(made, entropy), _member(State.READY)])
+    assert list(read(tmp_path)) == [
+        Measured(at=START, policy="solver", step=made, values={"entropy": entropy}, tokens_per_second=5.0)
+        for made, entropy in ((1, 0.5), (3, 0.25))
+    ]
 
 
 def test_times_and_shares_read_well() -> None:

@@ -10,7 +10,7 @@ from trimtab.api.job import PoolStatus, RLJob
 from trimtab.api.trainer import Trainer
 from trimtab.cli.chronicle import records
 from trimtab.cli.chronicle.file import ChronicleFile
-from trimtab.cli.chronicle.records import Died, Ended, Fleet, Record
+from trimtab.cli.chronicle.records import Died, Ended, Fleet, Measured, Record
 from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.operator.job_watch import JobMessage
@@ -24,6 +24,7 @@ class Chronicler:
         self._clock = clock
         self.story = story
         self._failures: dict[str, int] = {}
+        self._measured: dict[str, int] = {}
 
     def begin(self, job: RLJob, *, beside: Path) -> None:
         self._note(records.began(job, beside=beside, at=self._clock()))
@@ -57,6 +58,21 @@ class Chronicler:
         last = self.story.fleet[-1] if self.story.fleet else None
         if last is None or (last.ready, last.wanted) != (ready, wanted):
             self._note(Fleet(at=self._clock(), ready=ready, wanted=wanted))
+
+    def observe_measures(self, members: Sequence[MemberHeartbeat]) -> None:
+        """Records what trainers say of a step once."""
+        for member in members:
+            if member.role is not Role.TRAINER or not member.measures:
+                continue
+            for policy, step in member.versions.items():
+                if self._measured.get(policy) != step:
+                    self._measured[policy] = step
+                    rate = member.tokens_per_second
+                    self._note(
+                        Measured(
+                            at=self._clock(), policy=policy, step=step, values=member.measures, tokens_per_second=rate
+                        )
+                    )
 
     def _note(self, record: Record) -> None:
         self.story.add(record)

@@ -51,6 +51,16 @@ class Step(_Line, tag="step", frozen=True, kw_only=True):
     running: int
 
 
+class Measured(_Line, tag="measured", frozen=True, kw_only=True):
+    """What a trainer said of its newest step in a heartbeat: of every step where steps are longer than those."""
+
+    policy: str
+    step: int
+    """Steps made, this one included."""
+    values: Mapping[str, float]
+    tokens_per_second: float
+
+
 class Window(_Line, tag="window", frozen=True, kw_only=True):
     """A balance report: what autoscaling rests on."""
 
@@ -116,7 +126,7 @@ class Ended(_Line, tag="ended", frozen=True, kw_only=True):
     why: str = ""
 
 
-Record = Began | Step | Window | Version | Score | Fleet | Rescaled | Died | Ended
+Record = Began | Step | Measured | Window | Version | Score | Fleet | Rescaled | Died | Ended
 
 
 def began(job: RLJob, *, beside: Path, at: float) -> Began:

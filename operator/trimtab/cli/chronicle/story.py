@@ -9,7 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trimtab.cli.chronicle.records import Began, Died, Ended, Fleet, Record, Rescaled, Score, Step, Version, Window
+from trimtab.cli.chronicle.records import (
+    Began,
+    Died,
+    Ended,
+    Fleet,
+    Measured,
+    Record,
+    Rescaled,
+    Score,
+    Step,
+    Version,
+    Window,
+)
 
 _RATE_OVER = 5
 
@@ -92,6 +104,9 @@ class Story:
                 self._spans.append((record.at, record.at))
             case Step() | Window() | Version() | Score():
                 self.policies.setdefault(record.policy, PolicyStory()).add(record)
+            case Measured():
+                # For trackers; nothing that is drawn here is made of it.
+                pass
             case Fleet():
                 self.fleet.append(record)
             case Rescaled():

@@ -54,6 +54,11 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
             found = list(_relative("spec.engine.interpreter", spec.engine.interpreter))
         case TrainerSpec():
             found = list(_model("spec.model", spec.model))
+    if isinstance(spec, RLJobSpec) and spec.tracking:
+        return (
+            "spec.tracking: trackers are written to by `trimtab run`, and not in a cluster yet; leave it out, and read"
+            " the same from Prometheus"
+        )
     if moving := list(_moving(spec)):
         return (
             f"{', '.join(moving)}: without a revision pods would fetch what is newest when each of them begins; add"

@@ -194,6 +194,7 @@ def _train(
             versions={policy.name: learner.step},
             tokens_per_second=metrics.tokens_per_second,
             failures={SKIPPED_STEPS: metrics.skipped_steps} if metrics.skipped_steps else {},
+            measures=dict(metrics.newest),
             checkpoint_step=saver.durable_step,
             started_at=started,
             sent_at=time.time(),

@@ -4,7 +4,9 @@ about it: the same numbers on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 
 import torch
 
@@ -134,6 +136,8 @@ class TrainerMetrics:
         """Since this rank was started."""
         self.tokens_per_second = 0.0
         """Over all ranks, in the last step."""
+        self.newest: Mapping[str, float] = {}
+        """What the last step looked like, for heartbeats, without what it does not have and what is no number."""
 
     def step_done(self, step: int, outcome: StepOutcome, timing: StepTiming) -> None:
         """`step` counts those made. A measure that the step does not have keeps its last value."""
@@ -144,6 +148,8 @@ class TrainerMetrics:
         for name, gauge in self._measures.items():
             if measures[name] is not None:
                 gauge.set(measures[name])
+        told = {"loss": outcome.loss, "grad_norm": outcome.grad_norm, **measures}
+        self.newest = {name: float(value) for name, value in told.items() if value is not None and isfinite(value)}
         self._tokens.inc(outcome.measures.tokens)
         self._skipped.inc(outcome.skipped)
         self.skipped_steps += outcome.skipped

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.message import Message
-from trimtab.fabric.wire.values import Count, Name, Rate, Tally, Token, UnixSeconds, Versions
+from trimtab.fabric.wire.values import Count, Finite, Name, Rate, Slug, Tally, Token, UnixSeconds, Versions
 
 SKIPPED_STEPS = "skipped_steps"
 """The kind of failure under which a trainer counts steps whose loss or gradient was not finite."""
@@ -79,6 +79,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     """By kind of failure."""
     checkpoint_step: Count | None = None
     """Of a trainer: the step of its newest durable checkpoint, told by the rank that commits them."""
+    measures: Annotated[dict[Slug, Finite], Meta(max_length=32)] = msgspec.field(default_factory=dict)
+    """Of a trainer: what its newest step looked like, by name."""
     sandbox: SandboxLayers | None = None
     """Of a rollout pod that has one, as soon as it says so itself."""
     started_at: UnixSeconds

@@ -1,0 +1,103 @@
+"""Tells a tracker a run's history as it is written, in a process of its own: one that is away, or slow, costs the run
+nothing, and is told later what it has missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from trimtab.cli.chronicle.file import FILE_NAME, UnreadableChronicle
+from trimtab.cli.chronicle.records import Record
+from trimtab.cli.tracking.cursor import Cursor, read_cursor, write_cursor
+from trimtab.cli.tracking.points import Points
+from trimtab.cli.tracking.tracker import Run, TrackerAway, TrackerWriter
+from trimtab.fabric.backoff import FullJitter
+
+_log = structlog.get_logger(__name__)
+_LOOK_S = 1.0
+_MAX_BYTES = 1 << 20
+"""Of the history at once."""
+BACKOFF = FullJitter(base_s=2.0, cap_s=60.0)
+_decoder = msgspec.json.Decoder(Record)
+
+Open = Callable[[Run], TrackerWriter]
+
+
+class Follower:
+    """Of one tracker and one run, whose history lies in the state folder."""
+
+    def __init__(
+        self, run: Run, open_writer: Open, *, state_folder: Path, cursor_file: Path, backoff: FullJitter = BACKOFF
+    ) -> None:
+        self._run = run
+        self._open = open_writer
+        self._history = state_folder / FILE_NAME
+        self._cursor_file = cursor_file
+        self._backoff = backoff
+        self._writer: TrackerWriter | None = None
+
+    def follow(self, stopping: threading.Event) -> None:
+        """Until `stopping` is set; then once more what there is."""
+        failures = 0
+        while True:
+            last = stopping.is_set()
+            try:
+                while self.tell():
+                    failures = 0
+            except TrackerAway as away:
+                _log.warning("tracker_away", reason=str(away))
+                self.close()
+                if last:
+                    return
+                stopping.wait(self._backoff.delay_s(failures))
+                failures += 1
+                continue
+            if last:
+                return
+            stopping.wait(_LOOK_S)
+
+    def tell(self) -> bool:
+        """What is new, up to a bound; whether there was anything. Raises TrackerAway, and then the cursor is where it
+        was: what was told in part is told again."""
+        cursor = read_cursor(self._cursor_file)
+        records, end = self._records(cursor.offset)
+        if not records:
+            return False
+        points = Points(newest=cursor.newest)
+        told = [point for record in records for point in points.of(record)]
+        writer = self._opened(cursor)
+        writer.write(told)
+        write_cursor(self._cursor_file, Cursor(offset=end, newest=points.newest, run_id=writer.run_id))
+        return True
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _opened(self, cursor: Cursor) -> TrackerWriter:
+        if self._writer is None:
+            self._writer = self._open(replace(self._run, id=cursor.run_id))
+            # A run that was begun is found again, whatever becomes of the points.
+            write_cursor(self._cursor_file, msgspec.structs.replace(cursor, run_id=self._writer.run_id))
+        return self._writer
+
+    def _records(self, offset: int) -> tuple[list[Record], int]:
+        """Whole lines from an offset on, and where they end."""
+        try:
+            with self._history.open("rb") as file:
+                file.seek(offset)
+                content = file.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return [], offset
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            return [_decoder.decode(line) for line in whole.splitlines()], offset + len(whole)
+        except msgspec.DecodeError as error:
+            raise UnreadableChronicle(f"{self._history}, after byte {offset}: {error}") from None
