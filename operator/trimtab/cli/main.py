@@ -18,6 +18,7 @@ _COMMANDS = {
         "quarantine",
         "report",
         "run",
+        "samples",
         "validate",
         "weights",
     )
