@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self
 
 import click
-from pydantic import BaseModel
 
 from trimtab.cli.job_bucket import check_stream, left_environment
 from trimtab.cli.samples.choice import StoredRow, with_steps
+from trimtab.cli.weights.access import StoreSettings
 from trimtab.cli.weights.local_store import ENDPOINT
 from trimtab.dataflow.audit.granted_steps import granted_steps
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -24,7 +24,7 @@ from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
-from trimtab.fabric.settings import ObjectStoreSettings, load_settings
+from trimtab.fabric.settings import load_settings
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
@@ -36,12 +36,6 @@ _ROWS_AT_ONCE = 32
 _DEADLINE_S = 60.0
 
 Complain = Callable[[str], None]
-
-
-class _StoreSettings(BaseModel):
-    """The part of a pod's settings that is needed for rows too large for a message."""
-
-    object_store: ObjectStoreSettings
 
 
 class ClaimedRows:
@@ -58,7 +52,7 @@ class ClaimedRows:
         """Raises ClaimUnusable."""
         if self._claims is None:
             # Starting it takes seconds in which this thread waits, and nobody else has anything to do.
-            settings = load_settings(self._environment(), _StoreSettings)
+            settings = load_settings(self._environment(), StoreSettings)
             self._claims = RowClaims(await self._stack.enter_async_context(ObjectStore(settings.object_store)))
         return await self._claims.redeem(claim)
 
