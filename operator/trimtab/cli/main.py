@@ -12,6 +12,7 @@ _COMMANDS = {
         "balance",
         "data",
         "dev",
+        "doctor",
         "evaluation",
         "gateway",
         "graph",
