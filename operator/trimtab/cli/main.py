@@ -16,6 +16,7 @@ _COMMANDS = {
         "evaluation",
         "gateway",
         "graph",
+        "init",
         "quarantine",
         "report",
         "run",
