@@ -22,6 +22,9 @@ from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
 from trimtab.cli.display import print_summary, show
+from trimtab.cli.finding import Level
+from trimtab.cli.machine import Machine, weighed
+from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
@@ -59,10 +62,9 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     console = Console(stderr=True)
     if idle := without_meaning_here(job.spec):
         console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
-    if wrong := problems(job, file.parent):
-        raise click.ClickException("\n".join(wrong))
-    _check_secrets(job)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
+    _check_before_it_starts(job, file.parent, folder, console)
+    _check_secrets(job)
     try:
         with held(folder):
             if fresh:
@@ -108,6 +110,16 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
         )
         sys.exit(130)
+
+
+def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Console) -> None:
+    """What `trimtab doctor` looks at too."""
+    findings = [*models(job, beside), *weighed(job, beside, Machine.here(folder))]
+    if wrong := [*problems(job, beside), *(one.text for one in findings if one.level is Level.PROBLEM)]:
+        raise click.ClickException("\n".join(wrong))
+    for one in findings:
+        if one.level is Level.WARNING:
+            console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def _reached(succeeded: Path) -> Goals | None:
