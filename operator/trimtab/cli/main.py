@@ -9,6 +9,7 @@ from trimtab.cli.lazy import LazyGroup
 _COMMANDS = {
     name: f"trimtab.cli.{name}"
     for name in (
+        "backup",
         "balance",
         "data",
         "dev",
@@ -17,6 +18,7 @@ _COMMANDS = {
         "graph",
         "quarantine",
         "report",
+        "restore",
         "run",
         "validate",
         "weights",
