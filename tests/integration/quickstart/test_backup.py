@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from tests.support.dataflow.lineage import LineageTrainer
 from tests.support.dataflow.simulation import SIGNER, Simulation, running, simulation
-from tests.support.polling import patiently
+from tests.support.polling import eventually, patiently
 from tests.support.quickstart_job import logged_steps, make_quickstart, run_to_its_end
 from tests.support.trainer.committed import claimed, write
 from trimtab.cli.main import main
@@ -30,6 +30,7 @@ from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.seal import CheckpointSeal
 
 LEDGER_KEY = "the dataflow of every simulation"
+CLAIM = f"claims/solver/{'0' * 64}"
 
 
 async def begun(folder: Path, state: Path) -> LineageTrainer:
@@ -46,11 +47,18 @@ async def begun(folder: Path, state: Path) -> LineageTrainer:
             seal = CheckpointSeal(job=name, policy="solver", signer=SIGNER, verifier=Verifier([SIGNER.public_text]))
             checkpoints = await claimed(ObjectStorage(objects, "checkpoints/solver"), 1, seal=seal)
             await write(checkpoints, 6)
+            await objects.put(CLAIM, b"a row too large for a message")
     (state / "signing-seed").write_text(SIGNER.reveal_seed())
     (state / "ledger-key").write_text(LEDGER_KEY)
     manifest = sim.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     (state / "manifest.yaml").write_text(yaml.safe_dump(manifest))
     return trainer
+
+
+async def claimed_row(state: Path, name: str) -> bytes:
+    with EmbeddedSeaweed(state / "seaweedfs") as store:
+        async with ObjectStore(store.settings.model_copy(update={"prefix": f"default/{name}"})) as objects:
+            return (await objects.get(CLAIM, max_bytes=100)).body
 
 
 async def continued(trainer: LineageTrainer, state: Path) -> AuditReport:
@@ -103,6 +111,7 @@ def test_a_lost_job_goes_on_from_its_backup(tmp_path: Path) -> None:
 
     restored = trimtab("restore", backup, *place)
     assert restored.exit_code == 0, restored.output
+    assert asyncio.run(claimed_row(state, name)) == b"a row too large for a message"
     report = asyncio.run(continued(trainer, state))
     trainer.check()
     assert trainer.anchored == 0
@@ -134,12 +143,57 @@ def test_a_trained_job_goes_on_from_its_backup(tmp_path: Path) -> None:
     sound = subprocess.run(verifying, capture_output=True, text=True, timeout=600)
     assert sound.returncode == 0, sound.stdout + sound.stderr
 
-    async def audited() -> AuditReport:
-        with EmbeddedNats(state / "nats") as server:
-            async with await Bus.connect(server.settings, name="auditor") as bus:
-                return await audit(bus, JobTopology("default", "lost"), data=read_job(file).spec.data)
-
-    report = asyncio.run(audited())
+    report = audited(state, file)
     assert report.violations == []
     assert report.steps == {"solver": 8}
     assert report.trained == {"solver": 8 * 256}
+
+
+@pytest.mark.slow
+def test_a_running_job_is_backed_up(tmp_path: Path) -> None:
+    """It goes on, and so does what is restored: each from its own newest checkpoint."""
+    file = make_quickstart(tmp_path, name="busy", max_steps=12)
+    state, restored, backup = tmp_path / ".trimtab" / "busy", tmp_path / "restored", tmp_path / "backup"
+    with (tmp_path / "out.txt").open("wb") as output:
+        process = subprocess.Popen(trimtab_run(file), stdout=output, stderr=output, start_new_session=True)
+        try:
+
+            def has_checkpoint() -> bool:
+                assert process.poll() is None, (tmp_path / "out.txt").read_text()
+                logs = (state / "logs").glob("*.trainer.log")
+                return any('"event": "checkpoint"' in log.read_text() for log in logs)
+
+            asyncio.run(eventually(has_checkpoint, timeout_s=300))
+            said = trimtab("backup", "busy", backup, "--state-folder", state, "--plain-keys")
+            assert said.exit_code == 0, said.output
+            assert process.wait(600) == 0, (tmp_path / "out.txt").read_text()
+        finally:
+            process.kill()
+            process.wait(60)
+    assert audited(state, file).violations == []
+    made = trimtab("restore", backup, "--state-folder", restored)
+    assert made.exit_code == 0, made.output
+    again = subprocess.run(
+        [*trimtab_run(file), "--state-folder", str(restored)], capture_output=True, text=True, timeout=600
+    )
+    assert again.returncode == 0, again.stderr
+    report = audited(restored, file)
+    assert report.violations == []
+    assert report.steps == {"solver": 12}
+    (log,) = (restored / "logs").glob("*.trainer.log")
+    assert '"event": "resumed"' in log.read_text()
+
+
+def trimtab_run(file: Path) -> list[str]:
+    return [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
+
+
+def audited(state: Path, file: Path) -> AuditReport:
+    job = read_job(file)
+
+    async def look() -> AuditReport:
+        with EmbeddedNats(state / "nats") as server:
+            async with await Bus.connect(server.settings, name="auditor") as bus:
+                return await audit(bus, JobTopology("default", job.metadata.name), data=job.spec.data)
+
+    return asyncio.run(look())

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.support.chart.mounted import volume_named, write_projected
 from tests.support.chart.rendering import named, objects, of_kind, values_of
@@ -57,7 +58,7 @@ def test_servers_find_one_another_by_names_in_their_certificate(tmp_path: Path) 
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert f"*.{server['serviceName']}.trimtab-system.svc" in names.get_values_for_type(x509.DNSName)
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert x509.ExtendedKeyUsageOID.CLIENT_AUTH in usage
+    assert ExtendedKeyUsageOID.CLIENT_AUTH in usage
     assert "verify: true" in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,14 @@ def test_a_changed_index_is_refused(tmp_path: Path) -> None:
         checked(tmp_path / "backup")
 
 
-def test_an_index_that_leads_out_of_the_backup_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../secret", "state/../streams/00"])
+def test_an_index_that_leads_out_of_its_folders_is_refused(tmp_path: Path, name: str) -> None:
     index = made(tmp_path / "backup")
     (tmp_path / "secret").write_bytes(b"ledger")
-    files = {**index.files, "../secret": index.files["streams/00"]}
+    files = {**index.files, name: index.files["streams/00"]}
     changed = BackupIndex(**{name: getattr(index, name) for name in index.__struct_fields__} | {"files": files})
     (tmp_path / "backup" / INDEX).write_bytes(encoded(changed))
-    with pytest.raises(UnusableBackup, match=r"\.\./secret, which is not in the backup"):
+    with pytest.raises(UnusableBackup, match=f"names {re.escape(name)}, which is not in the backup"):
         checked(tmp_path / "backup")
 
 

@@ -73,7 +73,7 @@ def checked(folder: Path) -> BackupIndex:
     index = decoded(file.read_bytes(), where=str(file))
     for name, record in index.files.items():
         path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if ".." in path.parts or not path.resolve().is_relative_to(folder.resolve()):
             raise UnusableBackup(f"{file} names {name}, which is not in the backup")
         if not path.is_file():
             raise UnusableBackup(f"{path} is missing: the backup is not whole; take another one")

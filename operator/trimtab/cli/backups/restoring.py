@@ -20,6 +20,7 @@ from trimtab.cli.backups.contents import (
     UnusableBackup,
     ledger_key_digest,
 )
+from trimtab.cli.backups.place import TOLD_FILES
 from trimtab.cli.backups.sealing import opened
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
@@ -98,9 +99,9 @@ def _make(backup: Path, index: BackupIndex, keys: JobKeys, folder: Path) -> None
     attempts = {trainer: attempt + 1 for trainer, attempt in index.attempts.items()}
     (folder / ATTEMPTS_FILE).write_text(json.dumps(attempts), encoding="utf-8")
     shutil.copyfile(backup / MANIFEST, folder / MANIFEST_FILE)
-    for name in index.files:
-        if name.startswith(f"{STATE}/"):
-            shutil.copyfile(backup / name, folder / name.removeprefix(f"{STATE}/"))
+    for name in TOLD_FILES:
+        if f"{STATE}/{name}" in index.files:
+            shutil.copyfile(backup / STATE / name, folder / name)
 
 
 async def _restore_streams(backup: Path, index: BackupIndex, settings: NatsSettings) -> None:
