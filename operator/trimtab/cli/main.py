@@ -9,6 +9,7 @@ from trimtab.cli.lazy import LazyGroup
 _COMMANDS = {
     name: f"trimtab.cli.{name}"
     for name in (
+        "backup",
         "balance",
         "data",
         "dev",
@@ -18,6 +19,7 @@ _COMMANDS = {
         "graph",
         "quarantine",
         "report",
+        "restore",
         "run",
         "samples",
         "validate",

@@ -35,6 +35,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.local.executor import SecretMissing, secret_value
 from trimtab.operator.local.job import JobFailed, LocalJob
+from trimtab.operator.local.state_files import MANIFEST_FILE, SUCCEEDED_FILE
 
 
 @click.command()
@@ -78,7 +79,8 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
 
 
 def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
-    succeeded = folder / "succeeded"
+    _keep_manifest(file, folder)
+    succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
         if not raised(job.spec.goals, _reached(succeeded)):
             console.print(
@@ -120,6 +122,13 @@ def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Con
     for one in findings:
         if one.level is Level.WARNING:
             console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
+
+
+def _keep_manifest(file: Path, folder: Path) -> None:
+    """For `trimtab backup`, which is told the state folder alone."""
+    partial = folder / f"{MANIFEST_FILE}.partial"
+    partial.write_bytes(file.read_bytes())
+    partial.replace(folder / MANIFEST_FILE)
 
 
 def _reached(succeeded: Path) -> Goals | None:
