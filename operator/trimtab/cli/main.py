@@ -17,6 +17,7 @@ _COMMANDS = {
         "evaluation",
         "gateway",
         "graph",
+        "init",
         "quarantine",
         "report",
         "restore",
