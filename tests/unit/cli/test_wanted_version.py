@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from trimtab.cli.chronicle.file import ChronicleFile
-from trimtab.cli.chronicle.records import Score
-from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, best, by_number, scores_in
+from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, best, by_number
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
@@ -62,11 +58,3 @@ def test_of_several_benchmarks_one_is_chosen() -> None:
         best(LATEST, scores, policy="p", benchmark=None)
     with pytest.raises(NoSuchVersion, match="no version of q has been evaluated"):
         best(LATEST, scores, policy="q", benchmark=None)
-
-
-def test_scores_of_a_job_of_trimtab_run_are_in_its_history(tmp_path: Path) -> None:
-    with ChronicleFile(tmp_path) as history:
-        for version, score in ((0, 0.1), (10, 0.6), (20, None)):
-            record = Score(at=1.0, policy="p", benchmark="held-out", version=version, score=score, episodes=4)
-            history.append(record)
-    assert scores_in(tmp_path) == [scored(0, 0.1), scored(10, 0.6)]

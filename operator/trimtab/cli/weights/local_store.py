@@ -35,6 +35,12 @@ def found_in(state_folder: Path) -> Iterator[Mapping[str, str]]:
         raise click.ClickException(str(error)) from None
 
 
+def job_of(state_folder: Path) -> str | None:
+    """The name of the job that has run there."""
+    began = _began(state_folder)
+    return began.job if began else None
+
+
 def first_models(state_folder: Path) -> Mapping[str, str]:
     """By policy, the folder of the model that the job began with; empty for jobs of versions that did not tell."""
     began = _began(state_folder)

@@ -14,11 +14,11 @@ from rich.filesize import decimal
 
 from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
-from trimtab.cli.weights.local_store import first_models
+from trimtab.cli.weights.local_store import first_models, job_of
 from trimtab.cli.weights.model_folder import copy_all_but_weights, is_adapters
 from trimtab.cli.weights.overview import route_text
 from trimtab.cli.weights.screen import byte_bar, size
-from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, by_number, scores_in, scores_of
+from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, by_number, scores_of
 from trimtab.cli.weights.wanted_version import best as best_of
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
@@ -53,7 +53,7 @@ class Pulled:
 @click.option("--version", metavar="N", type=click.IntRange(min=0), help="This version in place of the newest.")
 @click.option("--best", is_flag=True, help="The version with the highest score of those that were evaluated.")
 @click.option("--benchmark", metavar="NAME", help="By which --best goes; needed where there are several.")
-@click.option("--job", metavar="NAME", help="Whose scores --best goes by, where there is no --state-folder.")
+@click.option("--job", metavar="NAME", help="Whose scores --best goes by. Known by itself with --state-folder.")
 @click.option("--namespace", default="default", show_default=True, help="Of that RLJob.")
 @click.option("--rate", type=size, help="Fetch no faster than this per second, such as 50MB.")
 @click.option("--max-bytes", type=size, help="Refuse when more would have to be fetched, such as 2GB.")
@@ -168,12 +168,11 @@ def _route(latest: Latest, before: Position | None, position: Position) -> str:
 
 
 def _scores(state_folder: Path | None, job: str | None, namespace: str) -> Sequence[Scored]:
-    if state_folder is not None:
-        scores = scores_in(state_folder)
-    elif job is not None:
-        scores = scores_of(JobTopology(namespace, job))
-    else:
-        raise click.UsageError("--best needs to know whose scores: give --job, or --state-folder")
+    if job is None and state_folder is not None:
+        job = job_of(state_folder)
+    if job is None:
+        raise click.UsageError("--best needs to know whose scores: give --job, or the --state-folder of a job")
+    scores = scores_of(JobTopology(namespace, job), state_folder=state_folder)
     if not scores:
         raise click.ClickException("--best: nothing has been evaluated yet; spec.evaluation asks for it")
     return scores

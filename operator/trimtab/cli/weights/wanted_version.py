@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.cli.chronicle.file import read
-from trimtab.cli.chronicle.records import Score
 from trimtab.cli.job_bucket import bucket_entries, readable_errors, readable_values
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -68,20 +66,10 @@ def best(latest: Latest, scores: Iterable[Scored], *, policy: str, benchmark: st
     return by_number(latest, ranked[0].version)
 
 
-def scores_in(state_folder: Path) -> list[Scored]:
-    """Of a job of `trimtab run`, as its history has them."""
-    records = [record for record in read(state_folder) if isinstance(record, Score)]
-    return [
-        Scored(policy=one.policy, benchmark=one.benchmark, version=one.version, score=one.score)
-        for one in records
-        if one.score is not None
-    ]
-
-
-def scores_of(topology: JobTopology) -> list[Scored]:
-    """Of a job whose NATS server the environment names."""
+def scores_of(topology: JobTopology, *, state_folder: Path | None) -> list[Scored]:
+    """Of a job whose NATS server the environment names, or of one of `trimtab run`."""
     with readable_errors():
-        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=None)
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=state_folder)
     return [
         Scored(policy=one.policy, benchmark=one.benchmark, version=one.version, score=one.score)
         for one in readable_values(entries, EvaluationResult)
