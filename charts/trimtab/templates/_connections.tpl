@@ -160,6 +160,7 @@ limits:
 {{- if .Values.objectStore.evaluation.enabled -}}
 sts: {role_arn: "arn:aws:iam::role/trimtab-jobs"}
 datasets: {{ toJson .Values.objectStore.datasets }}
+models: {{ toJson .Values.objectStore.models }}
 {{- else if $sts.roleArn -}}
 sts:
   role_arn: {{ $sts.roleArn | quote }}
@@ -168,6 +169,7 @@ sts:
   endpoint_url: {{ . | quote }}
   {{- end }}
 datasets: {{ toJson .Values.objectStore.datasets }}
+models: {{ toJson .Values.objectStore.models }}
 {{- end -}}
 {{- end -}}
 

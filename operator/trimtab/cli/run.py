@@ -22,8 +22,12 @@ from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
 from trimtab.cli.display import print_summary, show
+from trimtab.cli.finding import Level
+from trimtab.cli.machine import Machine, weighed
+from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
+from trimtab.cli.sources import with_fetched
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
@@ -60,15 +64,17 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     console = Console(stderr=True)
     if idle := without_meaning_here(job.spec):
         console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
-    if wrong := problems(job, file.parent):
-        raise click.ClickException("\n".join(wrong))
-    _check_secrets(job)
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
+    _check_before_it_starts(job, file.parent, folder, console)
+    _check_secrets(job)
     try:
         with held(folder):
             if fresh:
                 clear(folder)
-            _run_to_its_end(job, file, folder, console, picture)
+            here = with_fetched(job, folder, environment=os.environ, console=console)
+            if here is not job:
+                _check_before_it_starts(here, file.parent, folder, console)
+            _run_to_its_end(job, here, file, folder, console, picture)
     except StateFolderInUse as error:
         raise click.ClickException(
             f"{job.metadata.name} is running already: {error}. Nothing was changed; stop that process first, or give "
@@ -76,7 +82,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
         ) from None
 
 
-def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
+def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
     _keep_manifest(file, folder)
     succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
@@ -89,7 +95,7 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
             return
         succeeded.unlink()
     try:
-        has_succeeded = asyncio.run(_run(job, file, folder, console, picture))
+        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture))
     except JobFailed as failure:
         _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
@@ -110,6 +116,16 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
         )
         sys.exit(130)
+
+
+def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Console) -> None:
+    """What `trimtab doctor` looks at too."""
+    findings = [*models(job, beside), *weighed(job, beside, Machine.here(folder))]
+    if wrong := [*problems(job, beside), *(one.text for one in findings if one.level is Level.PROBLEM)]:
+        raise click.ClickException("\n".join(wrong))
+    for one in findings:
+        if one.level is Level.WARNING:
+            console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def _keep_manifest(file: Path, folder: Path) -> None:
@@ -159,14 +175,14 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
+async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     with (folder / "run.log").open("a") as log, ChronicleFile(folder) as chronicle:
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
-        chronicler.begin(job, beside=file.parent)
+        chronicler.begin(here, beside=file.parent)
         local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
         showing = asyncio.create_task(show(local, chronicler, console, picture=picture))
