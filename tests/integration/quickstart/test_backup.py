@@ -126,9 +126,16 @@ def test_a_trained_job_goes_on_from_its_backup(tmp_path: Path) -> None:
     run_to_its_end(file)
     assert [line["step"] for line in logged_steps(file)] == [0, 1, 2, 3]
     state, backup = tmp_path / ".trimtab" / "lost", tmp_path / "backup"
-    said = trimtab("backup", "lost", backup, "--state-folder", state, "--plain-keys")
+    said = trimtab("backup", "lost", backup, "--state-folder", state, "--no-keys")
     assert said.exit_code == 0, said.output
+    kept = {name: (state / name).read_text() for name in ("signing-seed", "ledger-key")}
     shutil.rmtree(state)
+    refused = trimtab("restore", backup, "--state-folder", state)
+    assert refused.exit_code == 1
+    assert "the backup was made without keys" in refused.output
+    state.mkdir()
+    for name, key in kept.items():
+        (state / name).write_text(key)
     restored = trimtab("restore", backup, "--state-folder", state)
     assert restored.exit_code == 0, restored.output
     verifying = [sys.executable, "-m", "trimtab.cli.main", "weights", "verify", "--state-folder", str(state)]
