@@ -14,6 +14,7 @@ from trimtab.api.data import Data
 from trimtab.api.evaluation import Evaluation, EvaluationResult
 from trimtab.api.failure import FailurePolicy
 from trimtab.api.goals import Goals
+from trimtab.api.hub import Hub
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
@@ -119,6 +120,8 @@ class RLJobSpec(ApiModel):
     ] = ()
     """What is computed about rows between rollout and trainer, in an order in which each stage comes after those that
     it needs."""
+    hub: Hub = Hub()
+    """Where models and prompts that are called `hf://…` come from."""
     streams: Streams = Streams()
     """How much the job may store on NATS, and on how many servers. It can be changed while the job runs."""
     autoscaling: Autoscaling = Autoscaling()

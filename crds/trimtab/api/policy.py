@@ -14,24 +14,23 @@ from trimtab.api.names import RESERVED_MEMBERS
 from trimtab.api.rules import Rule, immutable, only_with
 from trimtab.api.sampling import Sampling
 from trimtab.api.scalars import Location, MemberName, PositiveCount
+from trimtab.api.source_uri import MODEL_URI
 from trimtab.api.training import TrainerSettings
 
 NOT_RESERVED = Rule(
     f"!(self in {list(RESERVED_MEMBERS)})", f"{', '.join(RESERVED_MEMBERS)} is reserved for the job's own objects"
-)
-IN_THE_PODS = Rule(
-    "!self.contains('://')", "a folder in the pods is wanted; put the model on a volume of the pods' templates"
 )
 
 
 class Model(ApiModel):
     """Starting weights, in transformers format."""
 
-    uri: Annotated[Location, IN_THE_PODS]
+    uri: Annotated[Location, MODEL_URI]
     """A folder in the pods of trainer and pools: an absolute path on a volume of their templates, or with `trimtab run`
-    also one relative to the manifest."""
-    tokenizer: Annotated[Location, IN_THE_PODS] | None = None
-    """Folder of the tokenizer, when it is not in the model's; a path as `uri` is."""
+    also one relative to the manifest. Or `hf://org/name@revision` on a Hugging Face hub, or `s3://bucket/prefix`:
+    those are fetched before the pods begin."""
+    tokenizer: Annotated[Location, MODEL_URI] | None = None
+    """Where the tokenizer is, when it is not in the model's folder; as `uri`."""
     max_context_tokens: PositiveCount | None = None
     """Longest conversation of the policy, everything in it counted: what has no room is cut and marked truncated. At
     most what the model's configuration says, which it is when absent."""

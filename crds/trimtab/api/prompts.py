@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from trimtab.api.model import ApiModel
 from trimtab.api.rules import exactly_one_of
 from trimtab.api.scalars import ColumnName, Location, MemberName, Plugin, Positive
+from trimtab.api.source_uri import PROMPT_URI
 
 
 class PromptFile(ApiModel):
     """A file, or a folder of files, of one format."""
 
-    uri: Location
-    """A path in the dataflow pod (beside the manifest with `trimtab run`) or `s3://bucket/key`."""
+    uri: Annotated[Location, PROMPT_URI]
+    """A path in the dataflow pod (beside the manifest with `trimtab run`), `s3://bucket/key` or
+    `hf://datasets/org/name@revision/path`."""
 
 
 class HuggingFaceFolder(ApiModel):
     """A folder written by `datasets.save_to_disk`."""
 
-    uri: Location
-    """A path in the dataflow pod or `s3://bucket/prefix`."""
+    uri: Annotated[Location, PROMPT_URI]
+    """A path in the dataflow pod, `s3://bucket/prefix` or `hf://datasets/org/name@revision/path`."""
     split: ColumnName = "train"
     """Split to read."""
 

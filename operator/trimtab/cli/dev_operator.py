@@ -37,6 +37,7 @@ class _Sts(BaseModel):
 class _StorageRoles(BaseModel):
     sts: _Sts
     datasets: str
+    models: str
 
 
 class _JobKeys(BaseModel):
@@ -79,7 +80,9 @@ class DevelopmentOperator(EmbeddedServer):
             nats_accounts=_Accounts(seed_file=self._nats.operator_seed_file),
             object_store=self._store.settings,
             storage_roles=_StorageRoles(
-                sts=_Sts(role_arn=JOB_ROLE_ARN), datasets=f"{self._store.settings.bucket}/datasets"
+                sts=_Sts(role_arn=JOB_ROLE_ARN),
+                datasets=f"{self._store.settings.bucket}/datasets",
+                models=f"{self._store.settings.bucket}/models",
             ),
             job_keys=_JobKeys(secret=OwnSecret(name=_JOB_KEYS, namespace="default")),
             logs=LogSettings(format="json"),

@@ -9,6 +9,7 @@ from trimtab.cli.lazy import LazyGroup
 _COMMANDS = {
     name: f"trimtab.cli.{name}"
     for name in (
+        "backup",
         "balance",
         "data",
         "dev",
@@ -19,6 +20,7 @@ _COMMANDS = {
         "init",
         "quarantine",
         "report",
+        "restore",
         "run",
         "samples",
         "validate",

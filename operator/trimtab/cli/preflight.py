@@ -15,13 +15,13 @@ from trimtab.api.job import RLJob
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Model, Policy
 from trimtab.api.prompts import PromptInput
+from trimtab.api.source_uri import source_of
 from trimtab.api.streams import Streams
 from trimtab.api.workflow import Workflow
 from trimtab.dataflow.prompts.prompt import checked_content
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.wire.errors import WireError
 
-_ELSEWHERE = "://"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model")
 # Of a file of any length the beginning: what is wrong with the rest, the dataflow says when it has read it all.
 _ROWS = 1000
@@ -51,13 +51,18 @@ def _streams(streams: Streams) -> Iterator[str]:
 def _model(policy: Policy, model: Model, folder: Path) -> Iterator[str]:
     field, place = f"spec.policies[{policy.name}].model.uri", folder / model.uri
     ours = template_command(policy.trainer.template, container="trainer") is None
+    if source_of(model.uri) is not None:
+        # It is looked at when it has been fetched.
+        return
     if why := unreadable(place):
         yield f"{field}: {why}"
     elif ours and not (place / "config.json").is_file():
         yield f"{field}: {place} holds no config.json, so it is no model in transformers format"
     elif model.tokenizer is None and not _has_tokenizer(place):
         yield f"{field}: {place} holds no tokenizer, such as a tokenizer.json; save the model's tokenizer into it"
-    if model.tokenizer is not None and not _has_tokenizer(own := folder / model.tokenizer):
+    if model.tokenizer is None or source_of(model.tokenizer) is not None:
+        return
+    if not _has_tokenizer(own := folder / model.tokenizer):
         of = f"spec.policies[{policy.name}].model.tokenizer"
         yield f"{of}: {unreadable(own) or f'{own} holds no tokenizer, such as a tokenizer.json'}"
 
@@ -68,7 +73,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 def _prompts(field: str, source: PromptInput, folder: Path) -> Iterator[str]:
     for kind, named in (("jsonl", source.jsonl), ("parquet", source.parquet), ("huggingFace", source.hugging_face)):
-        if named is None or _ELSEWHERE in named.uri:
+        if named is None or source_of(named.uri) is not None:
             continue
         place = folder / named.uri
         why = unreadable(place)

@@ -27,6 +27,7 @@ from trimtab.cli.machine import Machine, weighed
 from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
+from trimtab.cli.sources import with_fetched
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
@@ -35,6 +36,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.local.executor import SecretMissing, secret_value
 from trimtab.operator.local.job import JobFailed, LocalJob
+from trimtab.operator.local.state_files import MANIFEST_FILE, SUCCEEDED_FILE
 
 
 @click.command()
@@ -69,7 +71,10 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
         with held(folder):
             if fresh:
                 clear(folder)
-            _run_to_its_end(job, file, folder, console, picture)
+            here = with_fetched(job, folder, environment=os.environ, console=console)
+            if here is not job:
+                _check_before_it_starts(here, file.parent, folder, console)
+            _run_to_its_end(job, here, file, folder, console, picture)
     except StateFolderInUse as error:
         raise click.ClickException(
             f"{job.metadata.name} is running already: {error}. Nothing was changed; stop that process first, or give "
@@ -77,8 +82,9 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
         ) from None
 
 
-def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
-    succeeded = folder / "succeeded"
+def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
+    _keep_manifest(file, folder)
+    succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
         if not raised(job.spec.goals, _reached(succeeded)):
             console.print(
@@ -89,7 +95,7 @@ def _run_to_its_end(job: RLJob, file: Path, folder: Path, console: Console, pict
             return
         succeeded.unlink()
     try:
-        has_succeeded = asyncio.run(_run(job, file, folder, console, picture))
+        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture))
     except JobFailed as failure:
         _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
@@ -120,6 +126,13 @@ def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Con
     for one in findings:
         if one.level is Level.WARNING:
             console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
+
+
+def _keep_manifest(file: Path, folder: Path) -> None:
+    """For `trimtab backup`, which is told the state folder alone."""
+    partial = folder / f"{MANIFEST_FILE}.partial"
+    partial.write_bytes(file.read_bytes())
+    partial.replace(folder / MANIFEST_FILE)
 
 
 def _reached(succeeded: Path) -> Goals | None:
@@ -162,14 +175,14 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
+async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     with (folder / "run.log").open("a") as log, ChronicleFile(folder) as chronicle:
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
-        chronicler.begin(job, beside=file.parent)
+        chronicler.begin(here, beside=file.parent)
         local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
         showing = asyncio.create_task(show(local, chronicler, console, picture=picture))

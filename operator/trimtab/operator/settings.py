@@ -233,7 +233,10 @@ class StorageRoleSettings(BaseModel):
     datasets: tuple[str, ...] = ()
     """Buckets, or bucket/prefix, from which the dataflow of every job may read prompts; with an STS only."""
 
-    @field_validator("datasets", mode="before")
+    models: tuple[str, ...] = ()
+    """Buckets, or bucket/prefix, from which all pods of every job may read models; with an STS only."""
+
+    @field_validator("datasets", "models", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

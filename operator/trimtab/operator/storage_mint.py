@@ -42,6 +42,10 @@ class StorageMint:
     def datasets(self) -> tuple[str, ...]:
         return self._settings.datasets
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self._settings.models
+
     async def keys(self, place: JobPlace, *, roles: Sequence[str], session: str) -> Mapping[str, StoreCredentials]:
         """By role. Raises StorageRefused."""
         sts = self._settings.sts

@@ -118,7 +118,7 @@ async def test_what_was_fetched_is_kept_and_what_changed_is_fetched_again(bucket
         """All prompts, and how many files had to be fetched."""
         with capture_logs() as logs:
             order = await bucket.order(source, epochs=1)
-        (line,) = [log for log in logs if log["event"] == "fetching_prompts"]
+        (line,) = [log for log in logs if log["event"] == "fetching_objects"]
         assert order.total is not None
         return "".join(prompts_of(order, order.total)), line["files"]
 

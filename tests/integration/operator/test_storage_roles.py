@@ -28,7 +28,7 @@ from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
 ROLES = ("rollout", "trainer", "dataflow")
 OWN, OTHER = "all/team/solver-12345678", "all/team/solver-87654321"
-DATASETS = "trimtab/datasets"
+DATASETS, MODELS = "trimtab/datasets", "trimtab/models/small"
 PLACES = {
     "weights": f"{OWN}/weights/solver/00000001/obj/x",
     "pointer": f"{OWN}/weights/solver/latest.json",
@@ -42,6 +42,8 @@ PLACES = {
     "another job's claimed row": f"{OTHER}/claims/solver/{'ab' * 32}",
     "a job whose name goes on": f"{OWN}0/weights/solver/latest.json",
     "a dataset": "datasets/prompts.jsonl",
+    "a model": "models/small/config.json",
+    "another model": "models/smaller/config.json",
     "no job's": "elsewhere/x",
 }
 READS, WRITES = {"get", "head"}, {"put", "delete", "delete many", "multipart", "copy to"}
@@ -55,6 +57,8 @@ ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "trainer": {(op, place) for op in (*READS, *WRITES, "copy from", "part from", *LISTS) for place in WHOLE_JOB},
     "dataflow": {(op, place) for op in (*READS, "list", "list old") for place in (*WHOLE_JOB, "a dataset")},
 }
+for role, copied in {"rollout": (), "trainer": ("copy from", "part from"), "dataflow": ()}.items():
+    ALLOWED[role].update((op, "a model") for op in (*READS, "list", "list old", *copied))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +92,7 @@ def mint_of(server: EmbeddedSeaweed, **sts: Any) -> StorageMint:
     return StorageMint(settings, server.settings, clock=lambda: 1e9)
 
 
-PLACE = JobPlace(bucket="trimtab", prefix=OWN, policies=("solver",), datasets=(DATASETS,))
+PLACE = JobPlace(bucket="trimtab", prefix=OWN, policies=("solver",), datasets=(DATASETS,), models=(MODELS,))
 
 
 @pytest.fixture(scope="module")

@@ -224,6 +224,7 @@ def complete_job() -> Manifest:
                 "cooldownSeconds": 60,
                 "reportTimeoutSeconds": 300,
             },
+            "spec.hub": {"endpoint": "https://hub.example.org", "tokenSecret": {"name": "hub", "key": "token"}},
             "spec.streams": {
                 "replicas": 3,
                 "placement": {"cluster": "west", "tags": ["ssd"]},

@@ -244,8 +244,11 @@ BAD_MANIFESTS = [
         "spec.policies[0].name",
         {"spec.policies.0.name": "dataflow", "spec.pools.1": {"name": "spot"}},
     ),
-    _job("model-elsewhere", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "s3://models/solver"}),
-    _job("tokenizer-elsewhere", "model.tokenizer", {"spec.policies.0.model.tokenizer": "s3://models/words"}),
+    _job("model-elsewhere", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "https://models/solver"}),
+    _job("model-without-an-owner", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "hf://solver@v1"}),
+    _job("model-outside", "spec.policies[0].model.uri", {"spec.policies.0.model.uri": "s3://models/../solver"}),
+    _job("tokenizer-elsewhere", "model.tokenizer", {"spec.policies.0.model.tokenizer": "gs://models/words"}),
+    _job("prompts-of-a-model", "jsonl.uri", {"spec.data.prompts.0.jsonl.uri": "hf://team/sums/train.jsonl"}),
     _job("reserved-pool", "spec.pools[0].name", {"spec.pools.0.name": "dataflow"}),
     _job(
         "unknown-policy",

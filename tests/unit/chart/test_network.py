@@ -116,9 +116,9 @@ def _settings(values: Object) -> Object:
 
 
 def _policies_of_a_job() -> list[Object]:
-    """As the operator makes them with the chart's own servers."""
+    """As the operator makes them with the chart's own servers, of a job whose model is on a hub."""
     settings = _settings({})
-    solver = RLJob.model_validate(tiny_job())
+    solver = RLJob.model_validate(tiny_job(policies=[{"name": "solver", "model": {"uri": "hf://team/small@v1"}}]))
     item = {"kind": "RLJob", "metadata": {"namespace": "team", "name": "job", "uid": "u"}}
     pods = job_policy(
         item,

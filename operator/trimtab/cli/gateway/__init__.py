@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from trimtab.api.job import RLJob
 from trimtab.api.manifest import UnreadableManifestError
@@ -21,6 +22,7 @@ from trimtab.cli.gateway.engines import Engines, EngineUnusable, Seat
 from trimtab.cli.gateway.models import Model, base_model, newest_model
 from trimtab.cli.gateway.telling import ToldSession, summary
 from trimtab.cli.job_bucket import left_environment
+from trimtab.cli.sources import with_models
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.pod import JobMisconfigured, read_job
@@ -68,6 +70,7 @@ def gateway(file: Path, job: str | None, state_folder: Path | None, engines: tup
     configure_logs(LogSettings(level="warning", format="console"), stream=sys.stderr)
     running = _running_engines(engines, manifest)
     with tempfile.TemporaryDirectory(prefix="trimtab-gateway-") as scratch:
+        manifest = with_models(manifest, Path(scratch), environment=os.environ, console=Console(stderr=True))
         try:
             models = _models(manifest, file, job=job, state_folder=state_folder, running=running, scratch=Path(scratch))
             asyncio.run(_serve(manifest, models, running, folder=file.parent, scratch=Path(scratch), port=port))

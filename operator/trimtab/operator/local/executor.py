@@ -28,6 +28,8 @@ _VARIABLE = re.compile(r"\$\(([A-Z0-9_]+)\)")
 RESTARTS = RestartPolicy(
     backoff=FullJitter(base_s=1.0, cap_s=30.0), stable_s=30.0, gives_up=lambda code: code == EXIT_MISCONFIGURED
 )
+FETCHED = "fetched"
+"""Below the state folder: places of what `trimtab run` has fetched."""
 _NEWS_S = 60.0
 # What a Python process needs to find itself; everything else a pod gets is in its plan.
 _INHERITED = (
@@ -174,6 +176,8 @@ class LocalExecutor:
         # Known from the first container on, so that nothing is left behind when a later one cannot be started.
         self._pods[plan.name] = _Pod(plan, containers, created_at=self._clock())
         for container in plan.containers:
+            if container.before:
+                continue
             environment = {} if container.sealed else dict(self._environment)
             environment |= {name: _expanded(value, variables) for name, value in container.environment.items()}
             environment |= {name: secret_value(secret, os.environ) for name, secret in container.secrets.items()}
@@ -197,6 +201,7 @@ class LocalExecutor:
             "JOB_FILE": str(self._job_file),
             "JOB_FOLDER": str(self._job_file.parent),
             "SCRATCH": str(scratch),
+            "FETCHED": str(self._folder / FETCHED),
             "SANDBOX": str(scratch),
         }
         if plan.gang:

@@ -9,6 +9,7 @@ from trimtab.api.engine import EngineArgs, PolicyEngines
 from trimtab.api.policy import Policy
 from trimtab.api.pool import PoolSettings
 from trimtab.api.scalars import SecretKey
+from trimtab.api.source_uri import place_below
 from trimtab.operator.plan.pods import ContainerPlan
 
 
@@ -125,5 +126,8 @@ def _is_published_rounded(policy: Policy) -> bool:
 
 
 def _beside_the_manifest(path: str) -> str:
-    """Relative paths in a manifest are relative to its folder."""
+    """Relative paths in a manifest are relative to its folder; what is no path has been fetched."""
+    fetched = place_below(path)
+    if fetched is not None:
+        return f"$(FETCHED)/{fetched}"
     return path if path.startswith("/") else f"$(JOB_FOLDER)/{path}"

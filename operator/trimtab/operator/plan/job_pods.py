@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
 from trimtab.api import labels, names
@@ -17,12 +17,16 @@ from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer
+from trimtab.fabric.sources.wants import Want, dataflow_wants, rollout_wants, trainer_wants
 from trimtab.operator.plan.engines import engine_containers, engine_secrets, engine_urls
 from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
 from trimtab.operator.plan.sandbox import sandbox_containers, sandbox_environment
 
 _DATAFLOW_GRACE_S = 10.0
 _HEX_DIGITS = 10
+_OF_A_POD = frozenset(
+    ("TRIMTAB_JOB_FILE", *(f"TRIMTAB_POD__{name}" for name in ("NAMESPACE", "JOB", "ROLE", "NAME", "POLICY", "POOL")))
+)
 
 
 def dataflow_pods(job: RLJob) -> list[PodPlan]:
@@ -32,11 +36,12 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
         command=("python", "-m", "trimtab.dataflow"),
         environment=_identity(job, role="dataflow", pod=name) | {"TRIMTAB_SCRATCH": "$(SCRATCH)/prompts"},
     )
+    wants = dataflow_wants(job.spec)
     pod = PodPlan(
         name=name,
         role="dataflow",
         owner=job.metadata.name,
-        containers=(container,),
+        containers=_after_fetching(job, container, wants=wants),
         restart=Restart.ALWAYS,
         grace_s=_DATAFLOW_GRACE_S,
         template=job.spec.data.template or {},
@@ -105,7 +110,7 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
                 role="trainer",
                 owner=group,
                 gang=True,
-                containers=(container,),
+                containers=_after_fetching(job, container, wants=trainer_wants(policy)),
                 restart=Restart.NEVER,
                 grace_s=settings.grace_period_seconds,
                 attempt=attempt,
@@ -174,7 +179,7 @@ def _rollout_pod(job: RLJob, pool: RolloutPool, name: str) -> PodPlan:
         name=name,
         role="rollout",
         owner=pool.metadata.name,
-        containers=(*sandbox_containers(sandbox), *engines, worker),
+        containers=_after_fetching(job, *sandbox_containers(sandbox), *engines, worker, wants=rollout_wants(policies)),
         runtime_class=None if sandbox is None else sandbox.runtime_class_name,
         restart=Restart.ALWAYS,
         grace_s=settings.grace_period_seconds,
@@ -188,6 +193,30 @@ def _revision_of(pod: PodPlan, *, reads: object) -> str:
     """
     text = json.dumps([asdict(pod), reads], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def _after_fetching(job: RLJob, *containers: ContainerPlan, wants: Sequence[Want]) -> tuple[ContainerPlan, ...]:
+    """With a container before them that fetches what the pod wants of hubs and object storage. It alone is given the
+    hub's token: what else is in a pod runs code of a workflow, or beside it."""
+    if not wants:
+        return containers
+    place = {"TRIMTAB_FETCHED": "$(FETCHED)"}
+    main = next(container for container in containers if not container.sidecar)
+    secret = job.spec.hub.token_secret
+    fetching = ContainerPlan(
+        name="fetch",
+        command=("python", "-m", "trimtab.fabric.sources"),
+        environment={name: value for name, value in main.environment.items() if name in _OF_A_POD}
+        | place
+        | {"HF_HOME": "$(FETCHED)/../hub", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
+        secrets={} if secret is None else {"HF_TOKEN": secret},
+        before=True,
+    )
+    told = (
+        replace(container, environment={**container.environment, **place}) if container is main else container
+        for container in containers
+    )
+    return (fetching, *told)
 
 
 def _identity(job: RLJob, *, role: str, pod: str) -> dict[str, str]:

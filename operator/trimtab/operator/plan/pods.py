@@ -32,6 +32,8 @@ class ContainerPlan:
     """Ends after the others have: a worker that drains still needs its engine."""
     sealed: bool = False
     """Has nothing of the others: no environment, no files but $(SANDBOX), which it shares with the worker."""
+    before: bool = False
+    """Has ended well before the others begin. One machine has done what it does before it makes pods."""
     image: str | None = None
     """Another than the pod's."""
     ports: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""The network policies of a job. Its pods dial NATS, object storage, DNS and engine servers that its manifest names.
-Prometheus dials them, and the ranks of one trainer dial one another. Everything else is closed.
+"""The network policies of a job. Its pods dial NATS, object storage, DNS, and the hub and engine servers that its
+manifest names. Prometheus dials them, and the ranks of one trainer dial one another. Everything else is closed.
 
 Policies add up: an administrator opens more for all jobs in the chart, and an author for one job by a policy of their
 own that selects the job's label. Where a server has a name outside the cluster its addresses are not known here, so its
@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 from trimtab.api import labels
 from trimtab.api.job import RLJob
+from trimtab.api.source_uri import HubSource
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, ProbeSettings
+from trimtab.fabric.sources.wants import job_wants
 from trimtab.kube.resources import NETWORK_POLICIES, Object
 from trimtab.operator.reconcile.ownership import owned_by
 from trimtab.operator.settings import JobNetworkSettings
@@ -23,6 +25,7 @@ from trimtab.operator.settings import JobNetworkSettings
 _NATS_PORT = 4222
 _PORTS = {"http": 80, "https": 443, "tls": _NATS_PORT, "nats": _NATS_PORT, "ws": 80, "wss": 443}
 _METRICS_PORT = int(ProbeSettings.model_fields["port"].default)
+_HUB = "https://huggingface.co"
 _SERVICE_LABELS = 3
 # Metadata services of clouds are there, and hand out the node's own credentials.
 _LINK_LOCAL = {"0.0.0.0/0": "169.254.0.0/16", "::/0": "fe80::/10"}
@@ -44,7 +47,8 @@ def job_policy(
     pools = typed.spec.pools
     engines = [pool.engine.url for pool in pools if pool.engine.url is not None]
     engines += [one.endpoint.url for pool in pools for one in pool.engines if one.endpoint is not None]
-    dialled = [_dialled(address, settings) for address in dict.fromkeys((*nats.servers, store, *engines))]
+    hubs = {typed.spec.hub.endpoint or _HUB for want in job_wants(typed.spec) if isinstance(want.source, HubSource)}
+    dialled = [_dialled(address, settings) for address in dict.fromkeys((*nats.servers, store, *engines, *hubs))]
     dns = [{"port": port, "protocol": protocol} for port in settings.dns_ports for protocol in ("UDP", "TCP")]
     return _policy(
         job,

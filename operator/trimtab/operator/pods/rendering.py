@@ -26,6 +26,8 @@ from trimtab.operator.reconcile.ownership import owned_by
 
 SCRATCH = "/trimtab/scratch"
 SANDBOX = "/trimtab/sandbox"
+_SOURCES = "/trimtab/sources"
+_SOURCES_VOLUME = "sources"
 SHARED_PORTS = "rl.trimtab.dev/shared-ports"
 """On the development node, pods with the same value here have the same ports; see docs/development-cluster.md."""
 SHARED_HOST = "TRIMTAB_HOST_SHARED"
@@ -76,13 +78,13 @@ def render_pod(plan: PodPlan, site: PodSite) -> Object:
         pod["spec"]["imagePullSecrets"] = [{"name": name} for name in site.pull_secrets]
     for entry in plan.containers:
         if not entry.sealed:
-            _request(pod, entry, site.engine_requests if entry.sidecar else site.requests)
+            _request(pod, entry, site.engine_requests if entry.sidecar or entry.before else site.requests)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
 def _request(pod: dict[str, Any], entry: ContainerPlan, amounts: Mapping[str, str]) -> None:
     """Resource by resource, because a limit alone is a request too, and may be less than ours."""
-    containers = pod["spec"]["initContainers" if entry.sidecar else "containers"]
+    containers = pod["spec"][_list_of(entry)]
     container = next(container for container in containers if container["name"] == entry.name)
     resources = container.get("resources") or {}
     named = {*(resources.get("requests") or {}), *(resources.get("limits") or {})}
@@ -110,9 +112,9 @@ def _chosen(plan: PodPlan, site: PodSite) -> dict[str, Any]:
         resources = entry.resources.model_dump(mode="json")
         if any(resources.values()):
             container["resources"] = {name: amounts for name, amounts in resources.items() if amounts}
-        if not entry.sidecar and not site.own_command:
+        if not entry.sidecar and not entry.before and not site.own_command:
             container |= _health(_probes(plan, site))
-        spec["initContainers" if entry.sidecar else "containers"].append(container)
+        spec[_list_of(entry)].append(container)
     return spec
 
 
@@ -163,9 +165,11 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
         "initContainers": [],
         "volumes": _volumes(plan, site),
     }
+    if plan.gang:
+        spec["schedulingGates"] = [{"name": GANG_GATE}]
     if plan.gang and site.ranks > 1:
         metadata["annotations"] = {SHARED_PORTS: rendezvous_group(site.owner, attempt=plan.attempt)}
-        spec |= {"hostname": plan.name, "subdomain": plan.owner, "schedulingGates": [{"name": GANG_GATE}]}
+        spec |= {"hostname": plan.name, "subdomain": plan.owner}
     for entry in plan.containers:
         container: dict[str, Any] = {
             "name": entry.name,
@@ -179,8 +183,12 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
         }
         if entry.sidecar:
             container["restartPolicy"] = "Always"
-        spec["initContainers" if entry.sidecar else "containers"].append(container)
+        spec[_list_of(entry)].append(container)
     return {"metadata": metadata, "spec": spec}
+
+
+def _list_of(entry: ContainerPlan) -> str:
+    return "initContainers" if entry.sidecar or entry.before else "containers"
 
 
 def _ports(plan: PodPlan, site: PodSite) -> dict[str, int]:
@@ -194,6 +202,8 @@ def _ports(plan: PodPlan, site: PodSite) -> dict[str, int]:
 
 
 def _own_ports(entry: ContainerPlan, plan: PodPlan, ports: Mapping[str, int]) -> dict[str, int]:
+    if entry.before:
+        return {}
     if not entry.sidecar:
         return {name: number for name, number in ports.items() if not name.startswith("engine-")}
     known = [port for other in plan.containers for port in other.ports]
@@ -206,6 +216,7 @@ def _environment(entry: ContainerPlan, plan: PodPlan, site: PodSite, ports: Mapp
     engines = [port for other in plan.containers for port in other.ports]
     values |= {name: f"$({_port_variable(f'engine-{number}')})" for number, name in enumerate(engines)}
     values |= {"JOB_FILE": JOB_FILE, "JOB_FOLDER": JOB_FOLDER, "SCRATCH": SCRATCH}
+    values |= {"FETCHED": f"{_SOURCES}/places"} if _fetches(plan) else {}
     if plan.gang:
         values[SHARED_HOST] = rendezvous_host(plan.owner, ranks=site.ranks)
         values |= {_RENDEZVOUS_ADDRESS: f"$({SHARED_HOST})", "MASTER_PORT": f"$({_port_variable(PORT_NAME)})"}
@@ -230,6 +241,17 @@ def _sandboxed(plan: PodPlan) -> bool:
     return any(entry.sealed for entry in plan.containers)
 
 
+def _fetches(plan: PodPlan) -> bool:
+    return any(entry.before for entry in plan.containers)
+
+
+def _brings_sources(plan: PodPlan) -> bool:
+    """The template has a volume for them, which the pods of a node may share: then they fetch once."""
+    spec = plan.template.get("spec")
+    volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
+    return any(isinstance(volume, Mapping) and volume.get("name") == _SOURCES_VOLUME for volume in volumes or ())
+
+
 def _port_variable(name: str) -> str:
     """As the development node sets it, where pods share ports; elsewhere the number we chose holds."""
     return "TRIMTAB_PORT_" + name.upper().replace("-", "_")
@@ -248,6 +270,7 @@ def _volumes(plan: PodPlan, site: PodSite) -> list[dict[str, Any]]:
     ]
     return [
         *(sandbox if _sandboxed(plan) else ()),
+        *([{"name": _SOURCES_VOLUME, "emptyDir": {}}] if _fetches(plan) and not _brings_sources(plan) else ()),
         {"name": "job", "projected": {"sources": manifest}},
         {"name": "secrets", "secret": {"secretName": site.secret, "items": items}},
         {"name": "scratch", "emptyDir": {}},
@@ -270,7 +293,9 @@ def _mounts(entry: ContainerPlan, plan: PodPlan) -> list[dict[str, Any]]:
         {"name": "scratch", "mountPath": SCRATCH},
         {"name": "shared-memory", "mountPath": _SHARED_MEMORY},
     ]
-    if not entry.sidecar and _sandboxed(plan):
+    if _fetches(plan):
+        mounts.append({"name": _SOURCES_VOLUME, "mountPath": _SOURCES, **({} if entry.before else {"readOnly": True})})
+    if not entry.sidecar and not entry.before and _sandboxed(plan):
         mounts.append({"name": "sandbox", "mountPath": SANDBOX})
     if not entry.sidecar:
         mounts.insert(1, {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True})

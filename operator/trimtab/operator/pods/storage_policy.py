@@ -8,8 +8,11 @@ dataflow reads. Nothing names a bucket's own settings, so none of them can chang
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from trimtab.api.source_uri import ObjectSource, source_of
 
 MAX_POLICY_CHARACTERS = 2048
 """What AWS takes with a session."""
@@ -38,16 +41,27 @@ class JobPlace:
     policies: tuple[str, ...]
     datasets: tuple[str, ...] = ()
     """What every job's dataflow may read besides: a bucket, or a bucket and a prefix, as in `data/prompts`."""
+    models: tuple[str, ...] = ()
+    """What all of its pods may: the models that the manifest names, where all jobs may take models from."""
+
+
+def named_models(job: Mapping[str, Any], allowed: Sequence[str]) -> tuple[str, ...]:
+    """Of the models in object storage that a job names, as bucket/prefix, those that it may have."""
+    models = [policy.get("model") or {} for policy in job["spec"]["policies"]]
+    sources = [source_of(str(model.get(name) or "")) for model in models for name in ("uri", "tokenizer")]
+    named = {f"{one.bucket}/{one.prefix.strip('/')}" for one in sources if isinstance(one, ObjectSource)}
+    return tuple(sorted(name for name in named if any(f"{name}/".startswith(f"{one.strip('/')}/") for one in allowed)))
 
 
 def session_policy(role: str, place: JobPlace) -> str:
     """As JSON. Raises PolicyTooLong."""
     statements = {"rollout": _rollout, "trainer": _trainer, "dataflow": _dataflow}[role](place)
+    statements += [statement for model in place.models for statement in _readable(*_split(model))]
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
     if len(text) > MAX_POLICY_CHARACTERS:
         raise PolicyTooLong(
             f"what {role} pods may do to objects takes {len(text)} characters, stores take {MAX_POLICY_CHARACTERS}:"
-            " shorten the names of namespace, job and policies, or the list of datasets"
+            " shorten the names of namespace, job and policies, or the lists of datasets and models"
         )
     return text
 
@@ -71,9 +85,13 @@ def _trainer(place: JobPlace) -> list[object]:
 def _dataflow(place: JobPlace) -> list[object]:
     statements: list[object] = []
     for bucket, prefix in ((place.bucket, place.prefix), *map(_split, place.datasets)):
-        below = f"{prefix}/*" if prefix else "*"
-        statements += [_allowed(_READ, bucket, [below]), _listing(("s3:ListBucket",), bucket, below)]
+        statements += _readable(bucket, prefix)
     return statements
+
+
+def _readable(bucket: str, prefix: str) -> list[object]:
+    below = f"{prefix}/*" if prefix else "*"
+    return [_allowed(_READ, bucket, [below]), _listing(("s3:ListBucket",), bucket, below)]
 
 
 def _allowed(actions: Sequence[str], bucket: str, keys: Sequence[str]) -> object:

@@ -28,7 +28,7 @@ from trimtab.operator.pods.credentials import (
 from trimtab.operator.pods.job_keys import JobKeys, new_keys
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.pods.sites import ROLES
-from trimtab.operator.pods.storage_policy import JobPlace
+from trimtab.operator.pods.storage_policy import JobPlace, named_models
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.isolation import ensure_network
@@ -141,6 +141,7 @@ async def storage_keys(
         prefix=job_prefix(job, object_store),
         policies=tuple(policy["name"] for policy in job["spec"]["policies"]),
         datasets=mint.datasets,
+        models=named_models(job, mint.models),
     )
     return await mint.keys(place, roles=roles, session=job["metadata"]["uid"])
 

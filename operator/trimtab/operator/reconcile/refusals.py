@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import msgspec
 
 from trimtab.api.job import RLJobSpec
+from trimtab.api.policy import Model
 from trimtab.api.pool import RolloutPoolSpec
 from trimtab.api.prompts import PromptInput
+from trimtab.api.source_uri import HubSource, place_below, source_of
 from trimtab.api.trainer import TrainerSpec
 
-_OBJECT_STORE = "s3://"
 MAX_SPEC_BYTES = 256 * 1024
 """A plan reads all of it several times, and all objects wait for it."""
 
@@ -22,7 +23,7 @@ def relative_paths(spec: RLJobSpec) -> list[str]:
     """Fields with such a path, as Kubernetes writes them, each with the path."""
     found: list[str] = []
     for number, policy in enumerate(spec.policies):
-        found += _relative(f"spec.policies[{number}].model.uri", policy.model.uri if policy.model else None)
+        found += _model(f"spec.policies[{number}].model", policy.model)
     for number, source in enumerate(spec.data.prompts):
         found += _prompts(f"spec.data.prompts[{number}]", source)
     for number, benchmark in enumerate(spec.evaluation.benchmarks if spec.evaluation else ()):
@@ -52,7 +53,12 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
         case RolloutPoolSpec():
             found = list(_relative("spec.engine.interpreter", spec.engine.interpreter))
         case TrainerSpec():
-            found = list(_relative("spec.model.uri", spec.model.uri if spec.model else None))
+            found = list(_model("spec.model", spec.model))
+    if moving := list(_moving(spec)):
+        return (
+            f"{', '.join(moving)}: without a revision pods would fetch what is newest when each of them begins; add"
+            " @ and a commit or a tag"
+        )
     if not found:
         return None
     return (
@@ -61,13 +67,32 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
     )
 
 
+def _model(field: str, model: Model | None) -> Iterator[str]:
+    if model is not None and place_below(model.uri) is None:
+        yield from _relative(f"{field}.uri", model.uri)
+
+
+def _moving(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> Iterator[str]:
+    """Models on a hub without a revision."""
+    models: list[tuple[str, Model | None]] = []
+    if isinstance(spec, RLJobSpec):
+        models = [(f"spec.policies[{number}].model", policy.model) for number, policy in enumerate(spec.policies)]
+    elif isinstance(spec, TrainerSpec):
+        models = [("spec.model", spec.model)]
+    for field, model in models:
+        for name, uri in (("uri", model.uri), ("tokenizer", model.tokenizer)) if model is not None else ():
+            source = None if uri is None else source_of(uri)
+            if isinstance(source, HubSource) and source.revision is None:
+                yield f"{field}.{name} ({uri})"
+
+
 def _prompts(field: str, source: PromptInput) -> Iterator[str]:
     for name, place in (
         ("jsonl", source.jsonl),
         ("parquet", source.parquet),
         ("huggingFace", source.hugging_face),
     ):
-        if place is not None and not place.uri.startswith(_OBJECT_STORE):
+        if place is not None and place_below(place.uri) is None:
             yield from _relative(f"{field}.{name}.uri", place.uri)
 
 

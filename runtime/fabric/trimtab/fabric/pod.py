@@ -24,6 +24,7 @@ from trimtab.fabric.logs import REDACTOR, configure_logs
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.probes import Probes
 from trimtab.fabric.settings import Settings, SettingsError, load_settings, secret_values
+from trimtab.fabric.sources.wants import located
 
 _log = structlog.get_logger(__name__)
 _LIVENESS_BEAT_S = 1.0
@@ -39,6 +40,8 @@ class JobPodSettings(Settings):
     """Settings of a pod that works for a job: all of them know its manifest."""
 
     job_file: Path
+    fetched: Path | None = None
+    """Where the places of sources are that the manifest names by hf:// and s3://, in jobs that have some."""
 
 
 S = TypeVar("S", bound=JobPodSettings)
@@ -125,6 +128,8 @@ async def running_pod(settings: S, *, signals: Sequence[signal.Signals]) -> Asyn
             alive = asyncio.create_task(_beat(probes))
             try:
                 job = read_job(settings.job_file)
+                if settings.fetched is not None:
+                    job = located(job, str(settings.fetched))
                 yield Pod(
                     settings=settings,
                     job=job,

@@ -106,6 +106,20 @@ def test_relative_paths_are_refused_by_name_and_absolute_ones_are_not() -> None:
     assert refusal_of(_changed(desired, policies=(policy.model_copy(update={"model": model}),)).spec) is None
 
 
+def test_a_model_that_would_move_under_a_job_is_refused() -> None:
+    desired = job(
+        data={"prompts": [{"name": "train", "jsonl": {"uri": "hf://datasets/team/sums/train.jsonl"}}]},
+        policies=[{"name": "solver", "model": {"uri": "hf://team/small", "tokenizer": "hf://team/words@v1"}}],
+    )
+    refused = refusal_of(desired.spec)
+    assert refused is not None
+    assert refused.startswith("spec.policies[0].model.uri (hf://team/small): without a revision")
+    assert "add @ and a commit or a tag" in refused
+    (policy,) = desired.spec.policies
+    model = policy.weights.model_copy(update={"uri": "hf://team/small@v1"})
+    assert refusal_of(_changed(desired, policies=(policy.model_copy(update={"model": model}),)).spec) is None
+
+
 def test_secrets_are_in_the_secret_and_nowhere_else(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("-- a certificate --")

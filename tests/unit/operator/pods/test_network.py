@@ -42,6 +42,14 @@ def _namespace(name: str, port: int) -> dict[str, Any]:
     return {"to": [peer], "ports": [{"port": port, "protocol": "TCP"}]}
 
 
+def test_the_hub_is_dialled_where_a_model_comes_from_it() -> None:
+    model: dict[str, Any] = {"policies": [{"name": "solver", "model": {"uri": "hf://team/small@v1"}}]}
+    assert _egress(**model)[1:] == [{"to": ANYWHERE, "ports": [{"port": 443, "protocol": "TCP"}]}] * 2
+    mirror = "http://hub.mirrors.svc:8080"
+    assert _egress(**model, hub={"endpoint": mirror})[-1] == _namespace("mirrors", 8080)
+    assert len(_egress(hub={"endpoint": mirror})) == len(_egress())
+
+
 def test_servers_in_the_cluster_are_dialled_in_their_namespace_at_their_port() -> None:
     assert _egress(endpoint="https://store.data.svc.cluster.local:8333") == [
         _namespace("infra", 4222),

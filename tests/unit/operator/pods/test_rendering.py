@@ -67,6 +67,54 @@ def test_an_engine_is_a_sidecar_without_credentials() -> None:
     assert _env(engine)["TRIMTAB_PORT_ENGINE_0"] == str(port["containerPort"])
 
 
+SOURCES: dict[str, Any] = {
+    "policies": [{"name": "solver", "model": {"uri": "hf://team/small@v1"}}],
+    "hub": {"tokenSecret": {"name": "hub", "key": "token"}},
+}
+
+
+def _fetching(template: dict[str, Any] | None = None) -> dict[str, Any]:
+    desired = job(pools=[{"name": "local", "template": template or {}}], **SOURCES)
+    plan = rollout_pod(desired, pool_of(desired, desired.spec.pools[0], None), 0)
+    return render_pod(plan, _site("RolloutPool", "job-local"))
+
+
+def test_a_model_on_a_hub_is_fetched_before_the_engine_begins_and_only_there_with_the_token() -> None:
+    pod = _fetching()
+    fetch, engine = pod["spec"]["initContainers"]
+    (worker,) = pod["spec"]["containers"]
+    assert (fetch["name"], fetch["command"]) == ("fetch", ["python", "-m", "trimtab.fabric.sources"])
+    assert "restartPolicy" not in fetch
+    assert "startupProbe" not in fetch
+    token = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert [entry["valueFrom"] for entry in fetch["env"] if entry["name"] == "HF_TOKEN"] == [token]
+    assert "HF_TOKEN" not in {entry["name"] for entry in (*engine["env"], *worker["env"])}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert volumes["sources"] == {"name": "sources", "emptyDir": {}}
+    writable = {
+        entry["name"]: not mount.get("readOnly", False)
+        for entry in (fetch, engine, worker)
+        for mount in entry["volumeMounts"]
+        if mount["name"] == "sources"
+    }
+    assert writable == {"fetch": True, "engine-solver": False, "worker": False}
+    (model,) = [word for word in engine["command"] if word.startswith("--model-path=")]
+    assert model.startswith("--model-path=$(FETCHED)/small-")
+    assert _env(worker)["TRIMTAB_FETCHED"] == "$(FETCHED)"
+
+
+def test_the_pods_of_a_node_share_a_volume_of_the_template() -> None:
+    shared = {"name": "sources", "persistentVolumeClaim": {"claimName": "models"}}
+    pod = _fetching({"spec": {"volumes": [shared]}})
+    assert [volume for volume in pod["spec"]["volumes"] if volume["name"] == "sources"] == [shared]
+
+
+def test_pods_that_need_nothing_fetch_nothing() -> None:
+    for pod in (_worker(), _rank()):
+        assert "fetch" not in {entry["name"] for entry in pod["spec"]["initContainers"]}
+        assert "sources" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
 def test_pods_are_shown_of_the_secret_what_is_theirs() -> None:
     for pod in (_worker(), _rank()):
         (secret,) = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
@@ -229,7 +277,7 @@ def test_what_the_template_says_of_a_resource_holds(told: dict[str, Any], expect
 
 
 def test_ranks_of_a_gang_wait_behind_a_gate_beside_those_of_others() -> None:
-    assert "schedulingGates" not in _rank()["spec"]
+    assert _rank()["spec"]["schedulingGates"] == [{"name": "rl.trimtab.dev/gang"}]
     assert _rank(ranks=2)["spec"]["schedulingGates"] == [{"name": "rl.trimtab.dev/gang"}]
     queued = _rank(ranks=2, template={"spec": {"schedulingGates": [{"name": "queue"}]}})
     assert queued["spec"]["schedulingGates"] == [{"name": "queue"}, {"name": "rl.trimtab.dev/gang"}]

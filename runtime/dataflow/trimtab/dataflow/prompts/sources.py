@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from trimtab.api.job import RLJob
 from trimtab.api.prompts import PromptInput
 from trimtab.dataflow.prompts.arrow import ArrowRows
-from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher, Wanted
+from trimtab.dataflow.prompts.fetch import SCHEME, PromptFetcher
 from trimtab.dataflow.prompts.generated import GeneratedRows
 from trimtab.dataflow.prompts.hugging_face import SPLITS_FILE, STATE_FILE, open_hugging_face
 from trimtab.dataflow.prompts.jsonl import JsonLines
@@ -22,6 +22,7 @@ from trimtab.dataflow.prompts.order import MixedSource, PromptOrder
 from trimtab.dataflow.prompts.parquet import open_parquet
 from trimtab.dataflow.prompts.prompt import Progress, Prompt, PromptRows, PromptSourceError
 from trimtab.dataflow.prompts.validation import TokenLimit, validated
+from trimtab.fabric.objects.below import Wanted
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.settings import ObjectStoreSettings
