@@ -55,6 +55,7 @@ class Open:
     """Make a stream like that of a job's trajectories, with a consumer to pull from."""
 
     stream: str
+    replicas: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ async def serve(buses: list[Bus], question: Train | Lease | Open | Pull | Drop) 
         case Lease():
             await _lease(buses[0], question)
         case Open():
-            await _open(buses[0], question.stream)
+            await _open(buses[0], question)
         case Pull():
             await _pull(buses[0], question)
         case Drop():
@@ -182,10 +183,10 @@ async def _lease(bus: Bus, question: Lease) -> None:
         await stream.acknowledge(step, lease_id=answer.lease_id, weight_version=step + 1)
 
 
-async def _open(bus: Bus, stream: str) -> None:
-    await declare_stream(
-        bus, StreamSpec(name=stream, subjects=(stream,), allow_direct=True), deadline_s=_API_DEADLINE_S
-    )
+async def _open(bus: Bus, question: Open) -> None:
+    stream = question.stream
+    spec = StreamSpec(name=stream, subjects=(stream,), allow_direct=True, replicas=question.replicas)
+    await declare_stream(bus, spec, deadline_s=_API_DEADLINE_S)
     # Nothing is acknowledged, as nothing is when rows are read by sequence.
     config = {"name": _CONSUMER, "ack_policy": "none", "deliver_policy": "all", "mem_storage": True, "num_replicas": 1}
     body = {"stream_name": stream, "config": config}

@@ -237,12 +237,12 @@ def our_rounds(
     return play
 
 
-def raw_rounds(scene: Scene, size: Size, *, decoded: bool) -> Callable[[], float]:
+def raw_rounds(scene: Scene, size: Size, *, decoded: bool, replicas: int = 1) -> Callable[[], float]:
     """The same frames from the same publisher, in a stream of its own each time."""
 
     def play() -> float:
         stream = f"raw-{uuid.uuid4().hex}"
-        scene.ranks.ask(ranks.Open(stream=stream), deadline_s=_DEADLINE_S)
+        scene.ranks.ask(ranks.Open(stream=stream, replicas=replicas), deadline_s=_DEADLINE_S)
         scene.ranks.tell(ranks.Pull(stream=stream, count=size.round_rows, decoded=decoded))
         published = scene.workers.ask(
             workers.Publish(subject=stream, first=0, count=size.round_rows), deadline_s=_DEADLINE_S

@@ -41,7 +41,9 @@ def _policy_curve(
     *,
     began_at: float,
 ) -> PolicyCurve:
-    own = [header for header in headers if header.policy == policy and header.purpose is Purpose.TRAIN]
+    # A policy that plays no role learns from the rows of others.
+    trained = [header for header in headers if header.purpose is Purpose.TRAIN]
+    own = [header for header in trained if header.policy == policy] or trained
     finished = sorted(header.finished_at for header in own)
     rewards = {
         group_id: [fmean(row.reward or 0.0 for row in rows.values()) for rows in group.episodes.values() if rows]

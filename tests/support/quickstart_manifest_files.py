@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tokenizers import Tokenizer, models
 
 from examples.largest_digit import largest_digit, write_rows
 
@@ -19,7 +20,7 @@ def write_quickstart(folder: Path, **workflow: Any) -> Path:
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (model / "tokenizer.json").write_text("{}")
+    Tokenizer(models.WordLevel({"?": 0}, unk_token="?")).save(str(model / "tokenizer.json"))
     (model / "model.safetensors").touch()
     rows = largest_digit(digits=3, seed=0)
     write_rows(rows[:5], folder / "held_out.jsonl")

@@ -41,7 +41,7 @@ PARTS = {
     "trainer": ("unit/trainer", "integration/trainer", "integration/learning", "chaos/test_rank"),
     "operator": (
         *(f"unit/{folder}" for folder in ("operator", "kube", "embedded", "devcluster", "cli")),
-        *(f"integration/{folder}" for folder in ("operator", "embedded")),
+        *(f"integration/{folder}" for folder in ("operator", "embedded", "cli")),
         *(f"cluster/{tests}" for tests in ("operator", "kube", "devcluster", "remote", "test_control_plane.py")),
         "chaos/test_operator",
     ),

@@ -12,6 +12,9 @@ named section__field is a setting; others are what settings point to (trimtab.fa
 {{- if not (or $nats.evaluation.enabled $nats.existing.servers) -}}
 {{- fail "nats.existing.servers: needed when nats.evaluation.enabled is false, such as [tls://nats.example.org:4222]" -}}
 {{- end -}}
+{{- if and $nats.evaluation.enabled (gt (int .Values.jobs.streams.replicas) (int $nats.evaluation.replicas)) -}}
+{{- fail (printf "jobs.streams.replicas: %d copies need as many servers; set nats.evaluation.replicas to 3, or it to %d" (int .Values.jobs.streams.replicas) (int $nats.evaluation.replicas)) -}}
+{{- end -}}
 {{- $store := .Values.objectStore -}}
 {{- if and $store.evaluation.enabled (or $store.existing.endpoint $store.existing.secret.name) -}}
 {{- fail "objectStore: existing is given and evaluation.enabled is true; set objectStore.evaluation.enabled to false" -}}

@@ -31,9 +31,9 @@ class Evaluation(ApiModel):
     """When and on what the policies are evaluated."""
 
     every_steps: PositiveCount = 50
-    """Trainer steps between evaluations."""
+    """Trainer steps between evaluations. After the last step there is one more, whatever the distance."""
     at_start: bool = True
-    """Evaluate the starting weights too, as the baseline."""
+    """Evaluate the starting weights too, as the baseline. The first step waits for it: no newer weights answer."""
     benchmarks: Annotated[tuple[Benchmark, ...], ListMap(), Field(min_length=1, max_length=32)]
     """What is evaluated."""
 

@@ -1,4 +1,6 @@
-"""Reading a job's buckets from a terminal: its NATS server is found as pods find it, or in its state folder."""
+"""Reading a job's buckets and streams from a terminal: its NATS server is found as pods find it, or in its state
+folder.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from pydantic import BaseModel
@@ -34,6 +36,7 @@ from trimtab.fabric.wire.message import Message
 _DEADLINE_S = 15.0
 Command = TypeVar("Command", bound=Callable[..., None])
 M = TypeVar("M", bound=Message)
+Result = TypeVar("Result")
 
 
 class _Settings(BaseModel):
@@ -66,15 +69,32 @@ def readable_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
-def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, state_folder: Path | None) -> list[Entry]:
-    """What the bucket holds now under keys that match. `state_folder` is that of a job of `trimtab run`, which need not
-    run any more.
+def with_bus(
+    work: Callable[[Bus], Coroutine[Any, Any, Result]], topology: JobTopology, *, state_folder: Path | None
+) -> Result:
+    """Runs a command's work on the job's bus. `state_folder` is that of a job of `trimtab run`, which need not run any
+    more.
     """
     with _settings(state_folder) as settings:
         configure_logs(
             LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
         )
-        return asyncio.run(_entries(settings, topology, bucket, keys=keys))
+        return asyncio.run(_connected(settings, topology, work))
+
+
+def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, state_folder: Path | None) -> list[Entry]:
+    """What the bucket holds now under keys that match."""
+    return with_bus(lambda bus: _entries(bus, topology, bucket, keys=keys), topology, state_folder=state_folder)
+
+
+async def check_stream(bus: Bus, topology: JobTopology, stream: str) -> None:
+    """Ends the command when the job has no such stream."""
+    try:
+        await api_call(bus, f"STREAM.INFO.{stream}", deadline_s=_DEADLINE_S)
+    except BusNotFound:
+        raise click.ClickException(
+            f"there is no job {topology.job} in namespace {topology.namespace} on this NATS server"
+        ) from None
 
 
 def readable_values(entries: Iterable[Entry], kind: type[M]) -> list[M]:
@@ -109,20 +129,21 @@ def left_environment(state_folder: Path) -> dict[str, str]:
     return dict(word[1].split("=", 1) for word in words if len(word) == 2 and "=" in word[1])
 
 
-async def _entries(settings: _Settings, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
+async def _connected(
+    settings: _Settings, topology: JobTopology, work: Callable[[Bus], Coroutine[Any, Any, Result]]
+) -> Result:
     credentials = None
     if settings.nats_accounts is not None:
         credentials = await administrators_credentials(settings.nats_accounts, topology)
     async with await Bus.connect(settings.nats, name="trimtab-cli", credentials=credentials) as bus:
-        try:
-            await api_call(bus, f"STREAM.INFO.{bucket.stream}", deadline_s=_DEADLINE_S)
-        except BusNotFound:
-            raise click.ClickException(
-                f"there is no job {topology.job} in namespace {topology.namespace} on this NATS server"
-            ) from None
-        found: list[Entry] = []
-        async with KvWatch(KeyValue(bus, bucket), keys=keys) as watch:
-            while not isinstance(change := await watch.next(deadline_s=_DEADLINE_S), SnapshotComplete):
-                if isinstance(change, Entry):
-                    found.append(change)
+        return await work(bus)
+
+
+async def _entries(bus: Bus, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
+    await check_stream(bus, topology, bucket.stream)
+    found: list[Entry] = []
+    async with KvWatch(KeyValue(bus, bucket), keys=keys) as watch:
+        while not isinstance(change := await watch.next(deadline_s=_DEADLINE_S), SnapshotComplete):
+            if isinstance(change, Entry):
+                found.append(change)
     return found

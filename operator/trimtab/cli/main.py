@@ -9,15 +9,20 @@ from trimtab.cli.lazy import LazyGroup
 _COMMANDS = {
     name: f"trimtab.cli.{name}"
     for name in (
+        "backup",
         "balance",
         "data",
         "dev",
+        "doctor",
         "evaluation",
         "gateway",
         "graph",
+        "init",
         "quarantine",
         "report",
+        "restore",
         "run",
+        "samples",
         "validate",
         "weights",
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli.job_bucket import bucket_entries, of_a_job, readable_errors, readable_values
+from trimtab.cli.printable import printable
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 
@@ -76,7 +77,7 @@ def detailed(entry: QuarantinedTask) -> str:
         "attempts": str(entry.attempts),
         "worker": _one_line(f"{entry.worker}, pool {entry.pool}"),
         "when": _when(entry),
-        "message": "\n          ".join(_printable(line) for line in entry.message.splitlines()),
+        "message": "\n          ".join(printable(line) for line in entry.message.splitlines()),
         "where": _one_line(entry.where or "-"),
     }
     lines = [f"{name:<8}  {value}" for name, value in facts.items()]
@@ -92,9 +93,4 @@ def _when(entry: QuarantinedTask) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _printable(" ".join(text.split())[:_MESSAGE_CHARS])
-
-
-def _printable(text: str) -> str:
-    """Without the control characters by which an error's text could control the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return printable(" ".join(text.split())[:_MESSAGE_CHARS])

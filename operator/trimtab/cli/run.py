@@ -22,6 +22,9 @@ from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
 from trimtab.cli.chronicle.story import told
 from trimtab.cli.display import print_summary, show
+from trimtab.cli.finding import Level
+from trimtab.cli.machine import Machine, weighed
+from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
 from trimtab.cli.sources import with_fetched
@@ -35,6 +38,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
 from trimtab.operator.local.executor import SecretMissing, secret_value
 from trimtab.operator.local.job import JobFailed, LocalJob
+from trimtab.operator.local.state_files import MANIFEST_FILE, SUCCEEDED_FILE
 
 
 @click.command()
@@ -62,19 +66,18 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     console = Console(stderr=True)
     if idle := without_meaning_here(job.spec):
         console.print(f"without meaning on one machine: {', '.join(idle)}", style="yellow", soft_wrap=True)
-    if wrong := problems(job, file.parent):
-        raise click.ClickException("\n".join(wrong))
+    folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
+    _check_before_it_starts(job, file.parent, folder, console)
     _check_secrets(job)
     if wrong := missing_trackers(job, os.environ):
         raise click.ClickException("\n".join(wrong))
-    folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     try:
         with held(folder):
             if fresh:
                 clear(folder)
             here = with_fetched(job, folder, environment=os.environ, console=console)
-            if here is not job and (wrong := problems(here, file.parent)):
-                raise click.ClickException("\n".join(wrong))
+            if here is not job:
+                _check_before_it_starts(here, file.parent, folder, console)
             _run_to_its_end(job, here, file, folder, console, picture)
     except StateFolderInUse as error:
         raise click.ClickException(
@@ -84,7 +87,8 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
 
 
 def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
-    succeeded = folder / "succeeded"
+    _keep_manifest(file, folder)
+    succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
         if not raised(job.spec.goals, _reached(succeeded)):
             console.print(
@@ -116,6 +120,23 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
             f"{job.metadata.name} stopped; run the same command to resume, --fresh to begin anew", soft_wrap=True
         )
         sys.exit(130)
+
+
+def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Console) -> None:
+    """What `trimtab doctor` looks at too."""
+    findings = [*models(job, beside), *weighed(job, beside, Machine.here(folder))]
+    if wrong := [*problems(job, beside), *(one.text for one in findings if one.level is Level.PROBLEM)]:
+        raise click.ClickException("\n".join(wrong))
+    for one in findings:
+        if one.level is Level.WARNING:
+            console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
+
+
+def _keep_manifest(file: Path, folder: Path) -> None:
+    """For `trimtab backup`, which is told the state folder alone."""
+    partial = folder / f"{MANIFEST_FILE}.partial"
+    partial.write_bytes(file.read_bytes())
+    partial.replace(folder / MANIFEST_FILE)
 
 
 def _reached(succeeded: Path) -> Goals | None:

@@ -11,6 +11,7 @@ import click
 from trimtab.api.manifest import MAX_BYTES, Document, UnreadableManifestError, read_manifest
 from trimtab.api.review import review
 from trimtab.api.validation import is_ours
+from trimtab.cli.printable import printable
 
 EXIT_PROBLEMS = 1
 EXIT_UNREADABLE = 2
@@ -33,18 +34,18 @@ def _validated(file: str) -> int:
         documents = read_manifest(_read(file))
     except (UnreadableManifestError, OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        click.echo(f"{_printable(file)}: unreadable: {_printable(reason)}", err=True)
+        click.echo(f"{printable(file)}: unreadable: {printable(reason)}", err=True)
         return EXIT_UNREADABLE
     checked = [document for document in documents if is_ours(document.value)]
     count = sum(_report(file, document) for document in checked)
     for document in documents:
         if not is_ours(document.value):
-            click.echo(f"{_printable(file)}:{document.marks.line}: not checked: {_title(document.value)} is not ours")
+            click.echo(f"{printable(file)}:{document.marks.line}: not checked: {_title(document.value)} is not ours")
     if not checked:
-        click.echo(f"{_printable(file)}: no document of group rl.trimtab.dev in it", err=True)
+        click.echo(f"{printable(file)}: no document of group rl.trimtab.dev in it", err=True)
         return EXIT_PROBLEMS
     if count:
-        click.echo(f"{_printable(file)}: {count} problem{'s' if count > 1 else ''}", err=True)
+        click.echo(f"{printable(file)}: {count} problem{'s' if count > 1 else ''}", err=True)
     return EXIT_PROBLEMS if count else 0
 
 
@@ -53,12 +54,12 @@ def _report(file: str, document: Document) -> int:
     reviewed = review(document.value)
     title = _title(document.value)
     for problem in reviewed.problems:
-        place = f"{_printable(file)}:{document.line(problem.path)}: document {document.index}: {title}"
-        click.echo(f"{place}: {_printable(problem.field or 'document')}: {_printable(problem.message)}", err=True)
+        place = f"{printable(file)}:{document.line(problem.path)}: document {document.index}: {title}"
+        click.echo(f"{place}: {printable(problem.field or 'document')}: {printable(problem.message)}", err=True)
     for warning in reviewed.warnings:
-        click.echo(f"{_printable(file)}:{document.marks.line}: {title}: warning: {_printable(warning)}", err=True)
+        click.echo(f"{printable(file)}:{document.marks.line}: {title}: warning: {printable(warning)}", err=True)
     if not reviewed.problems:
-        click.echo(f"{_printable(file)}:{document.marks.line}: {title} is valid")
+        click.echo(f"{printable(file)}:{document.marks.line}: {title} is valid")
     return len(reviewed.problems)
 
 
@@ -74,12 +75,7 @@ def _title(value: Any) -> str:
         return "document"
     metadata = value.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    return _printable(f"{str(value.get('kind', '?'))[:63]}/{str(name or '?')[:253]}")
-
-
-def _printable(text: str) -> str:
-    """`text` on one line of harmless characters: manifests and file names may hold terminal escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return printable(f"{str(value.get('kind', '?'))[:63]}/{str(name or '?')[:253]}")
 
 
 if __name__ == "__main__":

@@ -4,44 +4,26 @@ may have happened, and what to do then only the caller knows.
 
 from __future__ import annotations
 
-import asyncio
-import http
-import json
-import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import aiohttp
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.fabric.tls import TlsUnusable
-from trimtab.kube.access import AccessError, ClusterAccess
-from trimtab.kube.bounded_response import OWN_SERVER, AnswerLimits, checked, checked_items, decoded, read_bounded
-from trimtab.kube.errors import (
-    Gone,
-    KubeError,
-    NotFound,
-    ServerError,
-    TooLarge,
-    TooManyRequests,
-    Unreachable,
-    api_error,
-)
+from trimtab.kube.access import ClusterAccess
+from trimtab.kube.bounded_response import OWN_SERVER, AnswerLimits, checked_items
+from trimtab.kube.errors import Gone, NotFound, TooLarge, Unreachable
 from trimtab.kube.resources import Object, Resource
+from trimtab.kube.transport import Request, RequestHook, Transport
 
 DEADLINE_S = 30.0
 _PAGE = 500
-_CONNECT_S = 10.0
 _READ_BACKOFF = FullJitter(base_s=0.2, cap_s=5.0)
 _LIST_FIELDS = ("resourceVersion", "continue")
-_WHOLE_OBJECTS = (None, "status")
-"""Subresources that are answered with the object itself."""
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
-RequestHook = Callable[[str, str, int], None]
-"""Told of every answer: verb, plural with subresource, and the HTTP code, 0 when there was none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +31,6 @@ class ObjectList:
     items: list[Object]
     resource_version: str
     """Where a watch goes on from this list without a gap."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    verb: str
-    method: str
-    resource: Resource
-    path: str
-    subresource: str | None = None
-    parameters: Mapping[str, str] | None = None
-    body: Any = None
-    content_type: str = "application/json"
-
-    @property
-    def plural(self) -> str:
-        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.path}"
 
 
 class KubeClient:
@@ -82,42 +45,27 @@ class KubeClient:
         deadline_s: float = DEADLINE_S,
         backoff: FullJitter = _READ_BACKOFF,
         limits: AnswerLimits = OWN_SERVER,
+        transport: type[Transport] = Transport,
     ) -> None:
         self.access = access
-        self.deadline_s = deadline_s
         self.limits = limits
-        self._user_agent = user_agent
-        self._on_request = on_request
-        self._backoff = backoff
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = transport(
+            access, user_agent=user_agent, on_request=on_request, deadline_s=deadline_s, backoff=backoff, limits=limits
+        )
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            # Unlimited, because watches hold their connections and must not starve the calls.
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            headers={
-                "User-Agent": self._user_agent,
-                "Accept": "application/json",
-                # Compression is a processor's work at both ends, and a few bytes could become as many as they like.
-                "Accept-Encoding": "identity",
-            },
-            auto_decompress=False,
-        )
+        self._transport.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # First, so that no request begins on a session that is half closed.
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._transport.close()
 
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None
     ) -> Object:
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        request = _Request(verb="get", method="GET", resource=resource, path=path, subresource=subresource)
-        return await self._read(request)
+        request = Request(verb="get", method="GET", resource=resource, path=path, subresource=subresource)
+        return await self._transport.read(request)
 
     async def get_or_none(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:
         try:
@@ -145,8 +93,8 @@ class KubeClient:
             if proceed:
                 parameters["continue"] = proceed
             try:
-                answer = await self._read(
-                    _Request(verb="list", method="GET", resource=resource, path=path, parameters=parameters)
+                answer = await self._transport.read(
+                    Request(verb="list", method="GET", resource=resource, path=path, parameters=parameters)
                 )
             except TooLarge:
                 if smallest:
@@ -183,8 +131,8 @@ class KubeClient:
     ) -> Object:
         """An object; with `name` and `subresource` what is posted to one: a binding, an eviction, a token request."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._once(
-            _Request(
+        return await self._transport.once(
+            Request(
                 verb="create", method="POST", resource=resource, path=path, subresource=subresource, body=dict(body)
             )
         )
@@ -200,10 +148,8 @@ class KubeClient:
     ) -> Object:
         """Conflict when the body's resourceVersion is not the newest."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._once(
-            _Request(
-                verb="update", method="PUT", resource=resource, path=path, subresource=subresource, body=dict(body)
-            )
+        return await self._transport.once(
+            Request(verb="update", method="PUT", resource=resource, path=path, subresource=subresource, body=dict(body))
         )
 
     async def apply(
@@ -220,8 +166,8 @@ class KubeClient:
         another manager's."""
         path = resource.path(namespace=namespace, name=body["metadata"]["name"], subresource=subresource)
         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        return await self._once(
-            _Request(
+        return await self._transport.once(
+            Request(
                 verb="apply",
                 method="PATCH",
                 resource=resource,
@@ -249,8 +195,8 @@ class KubeClient:
             content_type = "application/json-patch+json"
         else:
             content_type = f"application/{'strategic-merge' if strategic else 'merge'}-patch+json"
-        return await self._once(
-            _Request(
+        return await self._transport.once(
+            Request(
                 verb="patch",
                 method="PATCH",
                 resource=resource,
@@ -282,12 +228,14 @@ class KubeClient:
         if propagation is not None:
             options["propagationPolicy"] = propagation
         path = resource.path(namespace=namespace, name=name)
-        return await self._once(_Request(verb="delete", method="DELETE", resource=resource, path=path, body=options))
+        return await self._transport.once(
+            Request(verb="delete", method="DELETE", resource=resource, path=path, body=options)
+        )
 
     async def raw_get(self, path: str) -> Object:
         """A path that is no object's, such as /apis or /version."""
         where = Resource(plural=path.strip("/").replace("/", "-"), kind="")
-        return await self._read(_Request(verb="get", method="GET", resource=where, path=path))
+        return await self._transport.read(Request(verb="get", method="GET", resource=where, path=path))
 
     @asynccontextmanager
     async def stream(
@@ -295,120 +243,9 @@ class KubeClient:
     ) -> AsyncGenerator[aiohttp.StreamReader, None]:
         """A watch's bytes; Unreachable when nothing comes for `idle_s`. See trimtab.kube.watch."""
         path = resource.path(namespace=namespace)
-        request = _Request(verb="watch", method="GET", resource=resource, path=path, parameters=parameters)
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=idle_s)
-        with _as_unreachable(request):
-            async with self._send(request, limits=limits) as response:
-                await self._check(request, response)
-                if response.headers.get("Content-Encoding", "identity") != "identity":
-                    raise Unreachable(f"{request}: the stream is compressed, which was not asked for")
-                yield response.content
-
-    async def _read(self, request: _Request) -> Object:
-        """Try again what may pass by itself, as long as the deadline allows."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.deadline_s
-        attempt = 0
-        while True:
-            try:
-                return await self._once(request, deadline_s=max(0.001, deadline - loop.time()))
-            except TooLarge:
-                raise  # it will not be smaller the next time
-            except (Unreachable, ServerError, TooManyRequests) as error:
-                delay = retry_delay_s(error, attempt=attempt, backoff=self._backoff)
-                if loop.time() + delay >= deadline:
-                    raise
-                attempt += 1
-                await asyncio.sleep(delay)
-
-    async def _once(self, request: _Request, *, deadline_s: float | None = None) -> Object:
-        limit = self.deadline_s if deadline_s is None else deadline_s
-        with _as_unreachable(request):
-            async with asyncio.timeout(limit), self._send(request) as response:
-                await self._check(request, response)
-                answer = await self._answer(request, response)
-        is_object = request.verb != "list" and request.resource.kind and request.resource.namespaced
-        if is_object and request.subresource in _WHOLE_OBJECTS and answer.get("kind") != "Status":
-            return checked(answer, call=str(request))
-        return answer
-
-    async def _answer(self, request: _Request, response: aiohttp.ClientResponse) -> Object:
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise Unreachable(f"{request}: the answer is compressed, which was not asked for")
-        body = await read_bounded(response.content.iter_any(), limit=self.limits.answer_bytes, call=str(request))
-        return await decoded(body, call=str(request))
-
-    @asynccontextmanager
-    async def _send(
-        self, request: _Request, *, limits: aiohttp.ClientTimeout | None = None
-    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        if self._session is None:
-            raise RuntimeError("the client is not open: use it in `async with`")
-        headers = {}
-        if self.access.token is not None:
-            headers["Authorization"] = f"Bearer {await self.access.token()}"
-        data = None
-        if request.body is not None:
-            data = json.dumps(request.body).encode()
-            headers["Content-Type"] = request.content_type
-        options: dict[str, Any] = {} if limits is None else {"timeout": limits}
-        answered = False
-        try:
-            async with self._session.request(
-                request.method,
-                self.access.server + request.path,
-                params=dict(request.parameters or {}),
-                data=data,
-                headers=headers,
-                allow_redirects=False,
-                ssl=self.access.tls.context(),
-                server_hostname=self.access.server_name,
-                proxy=self.access.proxy,
-                **options,
-            ) as response:
-                answered = True
-                self._on_request(request.verb, request.plural, response.status)
-                yield response
-        finally:
-            if not answered:
-                self._on_request(request.verb, request.plural, 0)
-
-    async def _check(self, request: _Request, response: aiohttp.ClientResponse) -> None:
-        if response.status < http.HTTPStatus.MULTIPLE_CHOICES:
-            return
-        try:
-            # Not wait_for: in Python 3.11 it swallows a cancellation that comes just as the body is complete.
-            async with asyncio.timeout(self.deadline_s):
-                status = await self._answer(request, response)
-        except Unreachable:
-            status = {}
-        raise api_error(
-            status,
-            code=response.status,
-            call=str(request),
-            retry_after_s=_seconds(response.headers.get("Retry-After")),
-        )
-
-
-def retry_delay_s(error: KubeError, *, attempt: int, backoff: FullJitter) -> float:
-    """Our backoff, and never sooner than the server asks."""
-    asked = getattr(error, "retry_after_s", None)
-    return max(backoff.delay_s(attempt), float(asked or 0.0))
-
-
-@contextmanager
-def _as_unreachable(request: _Request) -> Generator[None, None, None]:
-    try:
-        yield
-    except TimeoutError:
-        raise Unreachable(f"{request}: no answer within the deadline") from None
-    except (ssl.SSLError, TlsUnusable) as error:
-        raise Unreachable(f"{request}: TLS failed: {error}") from None
-    except AccessError as error:
-        raise Unreachable(f"{request}: {error}") from None
-    except (aiohttp.ClientError, ConnectionError, ValueError) as error:
-        raise Unreachable(f"{request}: {type(error).__name__}: {error}") from None
+        request = Request(verb="watch", method="GET", resource=resource, path=path, parameters=parameters)
+        async with self._transport.stream(request, idle_s=idle_s) as content:
+            yield content
 
 
 def _with_kind(answer: Object, resource: Resource) -> list[Object]:
@@ -420,7 +257,3 @@ def _with_kind(answer: Object, resource: Resource) -> list[Object]:
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
     given = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {name: value for name, value in given.items() if value}
-
-
-def _seconds(header: str | None) -> float | None:
-    return float(header) if header is not None and header.isdigit() else None

@@ -13,9 +13,10 @@ from contextlib import aclosing
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
-from trimtab.kube.client import KubeClient, retry_delay_s
+from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Gone, KubeError, Unreachable
 from trimtab.kube.resources import Key, Object, Resource, key_of
+from trimtab.kube.transport import retry_delay_s
 from trimtab.kube.watch import IDLE_S, Change, ChangeType, watch
 
 _log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ _STEPS = 30
 
 
 def test_every_way_of_scoring_learns_and_the_adversary_does_not_destroy(learn: Learn) -> None:
-    assert sorted(variants("judges")) == ["adversary", "judge", "outcome", "verifier"]
+    assert sorted(variants("judges")) == ["adversary", "judge", "outcome", "process", "verifier"]
     runs = tuple(learn("judges", variant=variant, steps=_STEPS) for variant in variants("judges"))
     last = {}
     for run in runs:
@@ -27,6 +27,7 @@ def test_every_way_of_scoring_learns_and_the_adversary_does_not_destroy(learn: L
         assert 0.1 < first < 0.5, run.variant
     assert last["outcome"] > 0.4
     assert last["judge"] > 0.4
+    assert last["process"] > 0.4
     assert last["verifier"] > 0.35
     assert last["adversary"] > 0.2
     table = comparison(Curves(example="judges", runs=runs))

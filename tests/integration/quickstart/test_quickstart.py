@@ -138,6 +138,17 @@ def test_its_reports_and_results_can_be_read_when_it_is_over(finished: tuple[Pat
         assert all(what in entry for entry in json.loads(said.stdout))
 
 
+def test_what_it_said_can_be_read_when_it_is_over(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:
+    """The rows of the last step, by the tokenizer of the model that the job began with."""
+    place = ["learns", "--state-folder", str(finished[0].parent / ".trimtab" / "learns")]
+    asked = _trimtab("samples", *place, "--step", str(sizes.quickstart_steps), "--best", "--limit", "1")
+    said = subprocess.run(asked, capture_output=True, text=True, timeout=600)
+    assert said.returncode == 0, said.stderr
+    assert f"reward 1 · step {sizes.quickstart_steps} · version" in said.stdout
+    assert "── prompt · 6 tokens\n" in said.stdout
+    assert "── model · turn 1 · version" in said.stdout
+
+
 def test_its_model_is_taken_out_when_it_is_over(finished: tuple[Path, Streams, AuditReport], tmp_path: Path) -> None:
     """No server runs then. What is pulled is what transformers loads, and knows more than the model it began with."""
     folder = finished[0].parent

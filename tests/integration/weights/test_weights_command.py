@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -27,8 +28,14 @@ from tests.support.rollout.adapter_files import make_adapters
 from tests.support.weights.states import LAYOUT, TrainedState
 from tests.support.weights.weight_site import RULES, SIGNER, D, WeightSite
 from trimtab.cli.main import main
-from trimtab.fabric.settings import ObjectStoreSettings, WeightSettings, environment_for
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.streams import declare_stream
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.weights.baseline import SafetensorsFile
 from trimtab.weights.digests import root_digest
 from trimtab.weights.merging import merge_into
@@ -330,6 +337,47 @@ async def test_pull_fetches_everything_once_and_then_only_the_delta(
     assert (folder / "model.safetensors").read_bytes() == TrainedState(2).file()
     assert "already, the newest" in (await shell("pull", str(folder))).stdout
     assert not await site.sizes("lease")
+
+
+async def test_pull_brings_a_version_by_its_number_also_back_from_a_later_one(
+    site: WeightSite, shell: Shell, tmp_path: Path
+) -> None:
+    await site.publish(await site.publisher(), 0, 1, 2, 3)
+    for version in (3, 1, 2):
+        said = (await shell("pull", str(tmp_path), "--version", str(version))).stdout
+        assert f"is version {version} of epoch 1" in said
+        assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(version).file()
+    refused = (await shell("pull", str(tmp_path), "--version", "9", code=1)).stderr
+    assert "there are those of versions 3, 2, 1, 0" in refused
+    assert "exclude each other" in (await shell("pull", str(tmp_path), "--version", "1", "--best", code=2)).stderr
+    assert not await site.sizes("lease")
+
+
+async def test_pull_brings_the_version_that_did_best(
+    site: WeightSite, shell: Shell, nats_settings: NatsSettings, tmp_path: Path
+) -> None:
+    """As the job's evaluations have it, which lie on NATS."""
+    await site.publish(await site.publisher(), 0, 1, 2)
+    topology = JobTopology("default", f"job-{uuid4().hex[:8]}")
+    async with await Bus.connect(nats_settings, name="test") as bus:
+        await declare_stream(bus, topology.balance, deadline_s=D)
+        bucket = KeyValue(bus, topology.balance)
+        for version, score in ((0, 0.1), (1, 0.7), (2, 0.4)):
+            result = EvaluationResult(
+                job="j", policy="p", benchmark="b", version=version, score=score, episodes=4, failed=0, at=1.0
+            )
+            await bucket.put(topology.evaluation_key("p", "b", version=version), encode(result), deadline_s=D)
+    assert nats_settings.password is not None
+    shell.secrets.append(nats_settings.password.get_secret_value())
+    shell.environment |= {
+        "TRIMTAB_NATS__SERVERS": ",".join(nats_settings.servers),
+        "TRIMTAB_NATS__USER": nats_settings.user,
+        "TRIMTAB_NATS__PASSWORD": nats_settings.password.get_secret_value(),
+    }
+    best = ("pull", str(tmp_path), "--best", "--job", topology.job)
+    assert "is version 1 of epoch 1" in (await shell(*best)).stdout
+    assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(1).file()
+    assert "not evaluated on c, but on b" in (await shell(*best, "--benchmark", "c", code=1)).stderr
 
 
 @pytest.mark.slow

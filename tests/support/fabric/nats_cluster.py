@@ -47,11 +47,11 @@ class ClusteredNats(EmbeddedNats):
 
 
 class NatsCluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kind: type[ClusteredNats] = ClusteredNats) -> None:
         names = ("n0", "n1", "n2")
         routes = dict(zip(names, free_ports(len(names)), strict=True))
         self.servers = {
-            name: ClusteredNats(folder / name, server=name, password="of-all-three", routes=routes) for name in names
+            name: kind(folder / name, server=name, password="of-all-three", routes=routes) for name in names
         }
 
     @property
@@ -73,9 +73,9 @@ class NatsCluster:
 
 
 @asynccontextmanager
-async def nats_cluster(folder: Path) -> AsyncIterator[NatsCluster]:
+async def nats_cluster(folder: Path, *, kind: type[ClusteredNats] = ClusteredNats) -> AsyncIterator[NatsCluster]:
     """Ready when streams with three replicas can be made."""
-    cluster = NatsCluster(folder)
+    cluster = NatsCluster(folder, kind=kind)
     try:
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in cluster.servers.values()))
         async with await Bus.connect(cluster.settings, name="cluster") as bus:

@@ -38,6 +38,7 @@ MOST_STEPS = FULL.rank_kills * STEPS_PER_LIFE + STEPS_AFTERWARDS
 _EVERY_STEPS = 2
 _LOOK_S = 0.01
 _PULL_S = 60.0
+_CHECKPOINTS = "checkpoints/solver"
 
 
 def write_job(folder: Path, topology: JobTopology, *, every_steps: int = _EVERY_STEPS) -> None:
@@ -118,13 +119,16 @@ class Site:
         for pid in list(self._alive):
             self.end(pid)
 
+    async def durable_step(self) -> int:
+        """Of the newest checkpoint, which may be further than what was acknowledged: a rank dies in between, too."""
+        async with ObjectStore(self.objects) as store:
+            index = await self._checkpoints(store).newest()
+        return 0 if index is None else index.step
+
     async def result(self) -> tuple[CheckpointIndex, dict[str, torch.Tensor]]:
         """What the last checkpoint holds, each rank's shards by name."""
         async with ObjectStore(self.objects) as store:
-            storage = ObjectStorage(store, "checkpoints/solver")
-            checkpoints = CheckpointStore(
-                storage, seal_of(self._signer, job=f"{self.topology.namespace}/{self.topology.job}"), keep=2
-            )
+            checkpoints = self._checkpoints(store)
             index = await checkpoints.newest()
             assert index is not None
             shards: dict[str, torch.Tensor] = {}
@@ -132,8 +136,13 @@ class Site:
                 path = self.folder / f"result-{file.rank}"
                 await checkpoints.fetch(file, path)
                 shards |= {f"{file.rank} {name}": tensor for name, tensor in load_file(path).items()}
-            assert len({name.split("/")[1] for name in await storage.names()}) == 2, "kept are two, and no leftovers"
+            names = await ObjectStorage(store, _CHECKPOINTS).names()
+            assert len({name.split("/")[1] for name in names}) == 2, "kept are two, and no leftovers"
         return index, shards
+
+    def _checkpoints(self, store: ObjectStore) -> CheckpointStore:
+        job = f"{self.topology.namespace}/{self.topology.job}"
+        return CheckpointStore(ObjectStorage(store, _CHECKPOINTS), seal_of(self._signer, job=job), keep=2)
 
     @asynccontextmanager
     async def pool(self) -> AsyncIterator[Pool]:

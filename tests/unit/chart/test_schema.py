@@ -33,6 +33,10 @@ REFUSED = {
     "address without scheme": ({"nats": {"existing": {"servers": ["nats:4222"]}}}, "/servers/0"),
     "endpoint without scheme": ({"objectStore": {"existing": {"endpoint": "s3:9000"}}}, "/endpoint"),
     "bucket": ({"objectStore": {"bucket": "Models"}}, "/objectStore/bucket"),
+    "two NATS servers, of which one alone decides nothing": (
+        {"nats": {"evaluation": {"replicas": 2}}},
+        "/nats/evaluation/replicas",
+    ),
     "decimal size": ({"nats": {"evaluation": {"storage": {"size": "10GB"}}}}, "/storage/size"),
     "quantity": ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "/limits/memory"),
     "port": ({"networkPolicy": {"operatorEgress": {"ports": [70000]}}}, "/operatorEgress/ports/0"),
@@ -107,6 +111,10 @@ CONTRADICTIONS = {
             "remote": {"nats": {"secret": {"name": "guest", "user": "user"}}},
         },
         "remote.nats.servers: needed",
+    ),
+    "more copies than servers": (
+        {"jobs": {"streams": {"replicas": 3}}},
+        "jobs.streams.replicas: 3 copies need as many servers; set nats.evaluation.replicas to 3",
     ),
     "no service account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: needed"),
 }

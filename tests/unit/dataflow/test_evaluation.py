@@ -11,6 +11,7 @@ from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.jobs import job, spec
 from tests.support.dataflow.stages import column, stage
 from trimtab.api.evaluation import Evaluation
+from trimtab.dataflow.evaluation.baseline import Baseline, is_awaited
 from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
 from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.ledger.arrivals import Arrival
@@ -19,6 +20,7 @@ from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,
     EvaluationEnded,
     EvaluationStarted,
+    PolicyFinished,
     StepGranted,
     StepTrained,
 )
@@ -72,6 +74,11 @@ def started(number: int, *, prompts: int = 2, version: int = 3) -> EvaluationSta
 )
 def test_a_round_is_due_with_every_so_many_versions(lead: int, last: int | None, at_start: bool, due: bool) -> None:
     assert is_due(lead, last_lead=last, settings=settings(atStart=at_start)) == due
+
+
+@pytest.mark.parametrize(("lead", "last", "due"), [(7, 0, True), (7, None, True), (7, 7, False)])
+def test_at_the_end_a_round_is_due_whatever_the_distance(lead: int, last: int | None, due: bool) -> None:
+    assert is_due(lead, last_lead=last, settings=settings(atStart=False), is_last=True) == due
 
 
 def test_samples_count_once_and_failed_ones_are_not_zeros() -> None:
@@ -274,6 +281,51 @@ def test_a_policy_ends_after_the_evaluation_of_its_last_version_and_not_for_ever
     feed.ledger.apply(started(1, version=1))
     now[0] = 3600.0
     assert finish(feed.ledger, "solver") is not None, "with no pool alive the job would never end"
+
+
+def test_the_last_round_comes_when_all_policies_have_had_enough() -> None:
+    """Of two the first that is through ends without one: the other goes on, and what it learns is not known yet."""
+    desired = spec(maxSteps=7, evaluation={"everySteps": 50, "benchmarks": [HELD_OUT]})
+    books = ledger(policies={"solver": 1, "judge": 1})
+    finish = Finisher(desired, total_prompts=None, clock=lambda: 0.0)
+    books.apply(started(0, version=0))
+    books.apply(EvaluationEnded(number=0, at=1.0))
+    for trainer, steps in ((books.trainers["solver"], 7), (books.trainers["judge"], 3)):
+        trainer.next_step = trainer.trained_steps = steps
+    assert not finish.is_last(books)
+    assert finish(books, "solver") is not None
+    books.apply(PolicyFinished(policy="solver", reason="maxSteps 7 done"))
+    books.trainers["judge"].next_step = books.trainers["judge"].trained_steps = 7
+    assert finish.is_last(books)
+    assert finish(books, "judge") is None, "version 7 is to be evaluated"
+    books.apply(started(1, version=7))
+    books.apply(EvaluationEnded(number=1, at=2.0))
+    assert finish(books, "judge") is not None
+
+
+def test_the_first_step_waits_for_the_first_round_and_not_for_ever() -> None:
+    desired = spec(evaluation={"everySteps": 5, "benchmarks": [HELD_OUT]})
+    books, now = ledger(), [0.0]
+    baseline = Baseline(desired, clock=lambda: now[0])
+    assert baseline(books)
+    books.apply(started(0, version=0))
+    assert baseline(books), "it is under way"
+    now[0] = 1000.0
+    assert not baseline(books), "with no pool alive the job would never begin"
+    now[0] = 0.0
+    other = Baseline(desired, clock=lambda: now[0])
+    assert other(books)
+    books.apply(EvaluationEnded(number=0, at=1.0))
+    assert not other(books)
+
+
+def test_what_is_not_evaluated_at_its_start_or_has_begun_waits_for_nothing() -> None:
+    for without in ({}, {"evaluation": {"atStart": False, "benchmarks": [HELD_OUT]}}):
+        assert not is_awaited(ledger(), spec(**without))
+    desired = spec(evaluation={"benchmarks": [HELD_OUT]})
+    books = ledger()
+    books.trainers["solver"].next_step = 1
+    assert not is_awaited(books, desired), "evaluation was added to a job that runs"
 
 
 def test_a_version_that_is_never_published_is_not_waited_for() -> None:

@@ -50,6 +50,14 @@ def test_a_step_has_the_mean_of_its_batch_and_what_was_generated_by_then() -> No
     assert curve.steps == (StepPoint(0, 10.5, 4, 0.5), StepPoint(1, 11.5, 6, 1.0))
 
 
+def test_a_policy_that_plays_no_role_has_the_rewards_of_the_rows_that_it_learns_from() -> None:
+    headers = [msgspec.structs.replace(header(task, 0, reward=float(task)), finished_at=10.0 + task) for task in (0, 1)]
+    critics = msgspec.structs.replace(_grant(0, "t1.solver", at=11.5), policy="critic")
+    curves = policy_curves(headers, [_grant(0, "t0.solver", at=10.5), critics])
+    assert curves["critic"].steps == (StepPoint(0, 10.5, 2, 1.0),)
+    assert curves["solver"].steps == (StepPoint(0, 9.5, 1, 0.0),)
+
+
 def test_a_score_stands_where_the_weights_that_sampled_were_made() -> None:
     """The round began with version 0 and was answered by versions 1 and 3."""
     trained = [msgspec.structs.replace(header(task, 0), finished_at=10.0 + task) for task in range(3)]

@@ -62,10 +62,10 @@ async def test_a_compressed_answer_is_not_unpacked(far: Far, status: int) -> Non
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = b"".join([*(packer.compress(b" " * (1 << 20)) for _ in range(64)), packer.flush()])
     server.script = [raw(bomb, headers={"Content-Encoding": "gzip"}, status=status)]
-    client.deadline_s = 0.5
-    with pytest.raises(KubeError):
-        await client.create(PODS, {"metadata": {"name": "a"}}, namespace="n")
-    assert server.headers[0]["Accept-Encoding"] == "identity"
+    async with KubeClient(client.access, deadline_s=0.5, backoff=QUICK, limits=OTHERS_SERVER) as impatient:
+        with pytest.raises(KubeError):
+            await impatient.create(PODS, {"metadata": {"name": "a"}}, namespace="n")
+        assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 async def test_a_compressed_stream_is_not_read(far: Far) -> None:
@@ -177,11 +177,11 @@ async def test_what_is_no_object_of_the_api_is_told_by_its_field(far: Far, odd: 
     server.script = [answer(odd), answer(body), streamed(line)]
     with pytest.raises(Unreachable):
         await client.create(PODS, {"metadata": {"name": "a"}}, namespace="n")
-    client.deadline_s = 0.05
-    with pytest.raises(Unreachable):
-        await client.list(PODS, namespace="n")
-    with pytest.raises(Unreachable):
-        await _changes(client)
+    async with KubeClient(client.access, deadline_s=0.05, backoff=QUICK, limits=OTHERS_SERVER) as impatient:
+        with pytest.raises(Unreachable):
+            await impatient.list(PODS, namespace="n")
+        with pytest.raises(Unreachable):
+            await _changes(impatient)
 
 
 @pytest.mark.parametrize(

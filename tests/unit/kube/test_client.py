@@ -8,7 +8,7 @@ import time
 import pytest
 from aiohttp import web
 
-from tests.support.kube.fault_server import FaultServer, answer, broken_connection, listed, refusal
+from tests.support.kube.fault_server import QUICK, FaultServer, answer, broken_connection, listed, refusal
 from trimtab.kube import errors
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import NODES, PODS
@@ -74,27 +74,27 @@ async def test_a_write_is_sent_once(faults: Faults, fault: object) -> None:
 
 async def test_silence_ends_at_the_deadline(faults: Faults) -> None:
     server, client = faults
-    client.deadline_s = 0.3
 
     async def silent(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
 
     server.script = [silent]
-    with pytest.raises(errors.Unreachable, match="within the deadline"):
-        await client.delete(NODES, "one")
+    async with KubeClient(client.access, deadline_s=0.3, backoff=QUICK) as impatient:
+        with pytest.raises(errors.Unreachable, match="within the deadline"):
+            await impatient.delete(NODES, "one")
 
 
 async def test_what_is_no_json_is_unreachable(faults: Faults) -> None:
     server, client = faults
-    client.deadline_s = 0.3
 
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>a proxy's login</html>")
 
     server.script = [page] * 1000
-    with pytest.raises(errors.Unreachable):
-        await client.get(NODES, "one")
+    async with KubeClient(client.access, deadline_s=0.3, backoff=QUICK) as impatient:
+        with pytest.raises(errors.Unreachable):
+            await impatient.get(NODES, "one")
 
 
 async def test_pages_make_one_list(faults: Faults) -> None:

@@ -1,5 +1,14 @@
+{{- /* Of the Service by which servers know one another, where there are several. */ -}}
+{{- define "trimtab.nats.routes" -}}
+{{- if gt (int .Values.nats.evaluation.replicas) 1 -}}
+{{- include "trimtab.nats.name" . }}-routes
+{{- end -}}
+{{- end -}}
+
 {{- define "trimtab.nats.configuration" -}}
-server_name: {{ include "trimtab.nats.name" . }}-0
+{{- $routes := include "trimtab.nats.routes" . -}}
+{{- $name := include "trimtab.nats.name" . -}}
+server_name: {{ if $routes }}$POD_NAME{{ else }}{{ $name }}-0{{ end }}
 listen: "0.0.0.0:4222"
 http: "0.0.0.0:8222"  # for the kubelet
 max_payload: 8MB
@@ -16,6 +25,27 @@ tls {
   key_file: /etc/nats/tls.key
   min_version: "1.2"
 }
+{{- if $routes }}
+cluster {
+  name: {{ $name }}
+  listen: "0.0.0.0:6222"
+  # Clients keep to the Service: addresses of pods are in no certificate.
+  no_advertise: true
+  routes: [
+    {{- range until (int .Values.nats.evaluation.replicas) }}
+    "tls://{{ $name }}-{{ . }}.{{ $routes }}.{{ $.Release.Namespace }}.svc:6222"
+    {{- end }}
+  ]
+  # Whoever has no certificate of this authority is no server of ours.
+  tls {
+    cert_file: /etc/nats/tls.crt
+    key_file: /etc/nats/tls.key
+    ca_file: /etc/nats/ca.crt
+    verify: true
+    min_version: "1.2"
+  }
+}
+{{- end }}
 # Rights are part of the first line that a client sends.
 max_control_line: 64KB
 # Accounts of jobs, of which the operator tells it.

@@ -34,6 +34,8 @@ class Began(_Line, tag="began", frozen=True, kw_only=True):
     window_steps: int
     models: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By policy, the folder of the model that it began with."""
+    tokenizers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """By policy, the folder of the tokenizer, where it is not the model's."""
 
 
 class Step(_Line, tag="step", frozen=True, kw_only=True):
@@ -146,6 +148,11 @@ def began(job: RLJob, *, beside: Path, at: float) -> Began:
             policy.name: str((beside / policy.model.uri).resolve())
             for policy in job.spec.learning
             if policy.model is not None
+        },
+        tokenizers={
+            policy.name: str((beside / policy.model.tokenizer).resolve())
+            for policy in job.spec.learning
+            if policy.model is not None and policy.model.tokenizer is not None
         },
     )
 

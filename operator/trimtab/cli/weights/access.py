@@ -74,10 +74,15 @@ policy_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
-class _Settings(BaseModel):
-    """The part of a pod's settings that weights need; whatever else a pod has been told is of no interest."""
+class StoreSettings(BaseModel):
+    """Where a job's objects lie; whatever else a pod has been told is of no interest."""
 
     object_store: ObjectStoreSettings
+
+
+class _Settings(StoreSettings):
+    """The part of a pod's settings that weights need."""
+
     weights: WeightSettings = WeightSettings()
 
 

@@ -18,7 +18,7 @@ from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import ServerStartError
 
-_ENDPOINT = "TRIMTAB_OBJECT_STORE__ENDPOINT_URL"
+ENDPOINT = "TRIMTAB_OBJECT_STORE_ENDPOINT_URL"
 
 
 @contextmanager
@@ -28,14 +28,30 @@ def found_in(state_folder: Path) -> Iterator[Mapping[str, str]]:
     try:
         with held(state_folder), EmbeddedSeaweed(state_folder / "seaweedfs", supervise=False) as server:
             # Its port of then may be another's now.
-            yield environment | {_ENDPOINT: str(server.settings.endpoint_url)}
+            yield environment | {ENDPOINT: str(server.settings.endpoint_url)}
     except StateFolderInUse:
         yield environment
     except (ServerStartError, BinaryMissingError) as error:
         raise click.ClickException(str(error)) from None
 
 
+def job_of(state_folder: Path) -> str | None:
+    """The name of the job that has run there."""
+    began = _began(state_folder)
+    return began.job if began else None
+
+
 def first_models(state_folder: Path) -> Mapping[str, str]:
     """By policy, the folder of the model that the job began with; empty for jobs of versions that did not tell."""
-    began = [record for record in read(state_folder) if isinstance(record, Began)]
-    return began[-1].models if began else {}
+    began = _began(state_folder)
+    return began.models if began else {}
+
+
+def first_tokenizers(state_folder: Path) -> Mapping[str, str]:
+    """By policy, the folder of its tokenizer, which is the model's where it has none of its own."""
+    began = _began(state_folder)
+    return {**began.models, **began.tokenizers} if began else {}
+
+
+def _began(state_folder: Path) -> Began | None:
+    return next((record for record in reversed([*read(state_folder)]) if isinstance(record, Began)), None)

@@ -5,26 +5,29 @@ from __future__ import annotations
 import socket
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import msgspec
 from rich.filesize import decimal
 
 from trimtab.cli.state_folder import state_folder_option
 from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
-from trimtab.cli.weights.local_store import first_models
+from trimtab.cli.weights.local_store import first_models, job_of
 from trimtab.cli.weights.model_folder import copy_all_but_weights, is_adapters
 from trimtab.cli.weights.overview import route_text
 from trimtab.cli.weights.screen import byte_bar, size
+from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, by_number, scores_of
+from trimtab.cli.weights.wanted_version import best as best_of
+from trimtab.fabric.bus.topology import JobTopology
 from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.puller import PullLimits, WeightPuller
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.rate import RateLimit
-from trimtab.weights.store.route import BudgetExceeded, NoRoute, cheapest_route
+from trimtab.weights.store.route import BudgetExceeded, NoRoute, as_of, cheapest_route
 
 _DEADLINE_S = 24 * 3600.0
 _LEASE_DEADLINE_S = 10.0
@@ -47,6 +50,11 @@ class Pulled:
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @policy_option
 @state_folder_option
+@click.option("--version", metavar="N", type=click.IntRange(min=0), help="This version in place of the newest.")
+@click.option("--best", is_flag=True, help="The version with the highest score of those that were evaluated.")
+@click.option("--benchmark", metavar="NAME", help="By which --best goes; needed where there are several.")
+@click.option("--job", metavar="NAME", help="Whose scores --best goes by. Known by itself with --state-folder.")
+@click.option("--namespace", default="default", show_default=True, help="Of that RLJob.")
 @click.option("--rate", type=size, help="Fetch no faster than this per second, such as 50MB.")
 @click.option("--max-bytes", type=size, help="Refuse when more would have to be fetched, such as 2GB.")
 @click.option(
@@ -60,22 +68,32 @@ def pull(
     folder: Path,
     policy: str | None,
     state_folder: Path | None,
+    version: int | None,
+    best: bool,
+    benchmark: str | None,
+    job: str | None,
+    namespace: str,
     rate: int | None,
     max_bytes: int | None,
     model: Path | None,
 ) -> None:
-    """Bring DIR/model.safetensors to the newest version.
+    """Bring DIR/model.safetensors to the newest version, or to another one.
 
     The first time everything is fetched, later only what has changed. What was fetched before Ctrl-C is used by the
     next call. With --model or --state-folder, DIR is what transformers and engines load.
     """
+    if best and version is not None:
+        raise click.UsageError("--best and --version exclude each other")
+    if benchmark is not None and not best:
+        raise click.UsageError("--benchmark says by which benchmark --best goes")
+    scores = _scores(state_folder, job, namespace) if best else ()
     limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
     try:
         pulled = with_weights(
-            lambda weights: pulled_into(weights, folder, limits),
+            lambda weights: _pulled(weights, folder, limits, version=version, scores=scores, benchmark=benchmark),
             policy=policy,
             state_folder=state_folder,
-            failures=(WrongWeights, CopyInUse, DamagedCopy),
+            failures=(WrongWeights, CopyInUse, DamagedCopy, NoSuchVersion),
         )
     except KeyboardInterrupt:
         click.echo(f"stopped; what has been fetched is in {_spool(folder)}, call again to go on", err=True)
@@ -87,13 +105,33 @@ def pull(
     if pulled.route:
         click.echo(f"{file} is {pulled.position}: {decimal(pulled.bytes)} ({pulled.route})")
     else:
-        click.echo(f"{file} is {pulled.position} already, the newest")
+        newest = "" if best or version is not None else ", the newest"
+        click.echo(f"{file} is {pulled.position} already{newest}")
 
 
-async def pulled_into(weights: OpenWeights, folder: Path, limits: PullLimits) -> Pulled:
+async def _pulled(
+    weights: OpenWeights,
+    folder: Path,
+    limits: PullLimits,
+    *,
+    version: int | None,
+    scores: Sequence[Scored],
+    benchmark: str | None,
+) -> Pulled:
+    target: Position | None = None
+    if version is not None:
+        target = by_number(await weights.latest(), version)
+    elif scores:
+        target = best_of(await weights.latest(), scores, policy=weights.policy, benchmark=benchmark)
+    return await pulled_into(weights, folder, limits, target=target)
+
+
+async def pulled_into(
+    weights: OpenWeights, folder: Path, limits: PullLimits, *, target: Position | None = None
+) -> Pulled:
     puller = WeightPuller(
         weights.store, weights.policy, weights.needed_verifier(), folder=folder, spool=_spool(folder),
-        member=f"pull-{socket.gethostname()}-{uuid.uuid4().hex[:8]}", limits=limits,
+        member=f"pull-{socket.gethostname()}-{uuid.uuid4().hex[:8]}", limits=limits, target=target,
     )  # fmt: skip
     fetched = 0
     try:
@@ -122,12 +160,22 @@ async def pulled_into(weights: OpenWeights, folder: Path, limits: PullLimits) ->
 
 def _route(latest: Latest, before: Position | None, position: Position) -> str:
     """By the catalogue as it was when the pull looked: without what has been published since."""
-    catalogue = tuple(entry for entry in latest.catalogue if entry.target <= position)
     try:
-        route = cheapest_route(msgspec.structs.replace(latest, catalogue=catalogue, newest=position), before)
+        route = cheapest_route(as_of(latest, position), before)
     except (NoRoute, ValueError):
         return "by a route that has been collected since"
     return route_text(route.entries, latest)
+
+
+def _scores(state_folder: Path | None, job: str | None, namespace: str) -> Sequence[Scored]:
+    if job is None and state_folder is not None:
+        job = job_of(state_folder)
+    if job is None:
+        raise click.UsageError("--best needs to know whose scores: give --job, or the --state-folder of a job")
+    scores = scores_of(JobTopology(namespace, job), state_folder=state_folder)
+    if not scores:
+        raise click.ClickException("--best: nothing has been evaluated yet; spec.evaluation asks for it")
+    return scores
 
 
 def _model(state_folder: Path, policy: str) -> Path | None:

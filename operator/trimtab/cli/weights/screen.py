@@ -26,6 +26,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from trimtab.cli.printable import printable
 from trimtab.fabric.objects.upload import Progress as Report
 from trimtab.weights.store.position import Position
 
@@ -79,7 +80,7 @@ def plain(text: str) -> str:
     """Text from the store, without markup and without escapes for the terminal: anyone who can write may have put it
     there.
     """
-    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+    return escape(printable(text))
 
 
 def place_text(position: Position | None) -> str:

@@ -39,6 +39,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
+from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, SEED_FILE
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
 from trimtab.operator.stream_limits import StreamDefaults, stream_limits
@@ -108,7 +109,7 @@ class LocalJob:
         )
         self.objects = LocalObjects(
             job,
-            attempts_file=folder / "attempts.json",
+            attempts_file=folder / ATTEMPTS_FILE,
             maintainers=self._maintainers,
             rescaled=None if audience is None else audience.on_rescaled,
         )
@@ -234,12 +235,12 @@ class LocalJob:
 
     def _weight_keys(self) -> WeightSettings:
         """The key that this job's trainers sign with. It stays with the job, whose weights outlive a run."""
-        seed = self._kept("signing-seed")
+        seed = self._kept(SEED_FILE)
         return WeightSettings(signing_seed=SecretStr(seed), public_keys=(Signer(seed).public_text,))
 
     def _ledger_key(self) -> LedgerSettings:
         """By which its dataflow knows its own records after a restart."""
-        return LedgerSettings(key=SecretStr(self._kept("ledger-key")))
+        return LedgerSettings(key=SecretStr(self._kept(LEDGER_KEY_FILE)))
 
     def _kept(self, name: str) -> str:
         """A secret of 32 bytes in base64, made at the first run."""

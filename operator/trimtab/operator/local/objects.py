@@ -53,7 +53,7 @@ class LocalObjects:
         self.trainers: dict[str, Trainer] = {}
         self.scaling_history: History | None = None
         self._attempts_file = attempts_file
-        self.attempts: dict[str, int] = _read_attempts(attempts_file)
+        self.attempts: dict[str, int] = read_attempts(attempts_file)
 
     def suspend(self) -> None:
         self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"suspend": True})})
@@ -140,5 +140,6 @@ class LocalObjects:
             self.attempts = attempts
 
 
-def _read_attempts(path: Path) -> dict[str, int]:
+def read_attempts(path: Path) -> dict[str, int]:
+    """By trainer, as `LocalObjects` keeps them."""
     return {str(name): int(attempt) for name, attempt in json.loads(path.read_text()).items()} if path.exists() else {}

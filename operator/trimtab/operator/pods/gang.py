@@ -6,7 +6,9 @@ node is chosen and nothing runs, and when one rank is refused the others are tak
 there. Then they meet at rank 0, which has a stable name in a headless Service of the trainer's. The port depends on the
 attempt, so that a rank of an earlier attempt that is slow to die cannot join the new group.
 
-A trainer of one rank needs no gate, meets itself on loopback and has no Service.
+A trainer of one rank starts behind the gate too, because what the status says of an attempt must be written before
+anything of it runs: a pod that came and went while no operator looked would leave its number to be used again. It meets
+itself on loopback and has no Service.
 """
 
 from __future__ import annotations

@@ -165,9 +165,11 @@ def _ours(plan: PodPlan, site: PodSite, ports: Mapping[str, int]) -> dict[str, A
         "initContainers": [],
         "volumes": _volumes(plan, site),
     }
+    if plan.gang:
+        spec["schedulingGates"] = [{"name": GANG_GATE}]
     if plan.gang and site.ranks > 1:
         metadata["annotations"] = {SHARED_PORTS: rendezvous_group(site.owner, attempt=plan.attempt)}
-        spec |= {"hostname": plan.name, "subdomain": plan.owner, "schedulingGates": [{"name": GANG_GATE}]}
+        spec |= {"hostname": plan.name, "subdomain": plan.owner}
     for entry in plan.containers:
         container: dict[str, Any] = {
             "name": entry.name,

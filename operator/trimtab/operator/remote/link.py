@@ -20,19 +20,20 @@ import structlog
 from trimtab.fabric.backoff import FullJitter
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.bounded_response import OTHERS_SERVER
-from trimtab.kube.client import KubeClient, RequestHook
+from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import KubeError, NotFound
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, PODS, SECRETS, Key, Object, Resource
+from trimtab.kube.transport import RequestHook
 from trimtab.operator.pods.credentials import JobCredentials
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.ownership import controller_uid
 from trimtab.operator.reconcile.placement import Placement
-from trimtab.operator.remote.client import RemoteClient
 from trimtab.operator.remote.kubeconfig import BAD, KubeConfigRefused, read_kubeconfig_beside
 from trimtab.operator.remote.origin import HOME_POOL_UID, home_pool_of
 from trimtab.operator.remote.outage import NO_KUBECONFIG, Outage, outage_by
 from trimtab.operator.remote.sweep import sweep
+from trimtab.operator.remote.transport import RemoteTransport
 from trimtab.operator.settings import RemoteSettings
 
 _log = structlog.get_logger(__name__)
@@ -137,12 +138,13 @@ class Link:
     async def _connected(self, access: ClusterAccess) -> AsyncIterator[Connection]:
         """After both lists are complete. Raises KubeError or TimeoutError."""
         settings = self._settings
-        client = RemoteClient(
+        client = KubeClient(
             access,
             user_agent="trimtab-operator",
             on_request=self._on_request,
             deadline_s=settings.deadline_s,
             limits=OTHERS_SERVER,
+            transport=RemoteTransport,
         )
         async with client:
             # First what fails at once and with a reason, where reflectors would go on trying.

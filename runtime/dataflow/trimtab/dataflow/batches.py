@@ -52,6 +52,7 @@ class BatchServer:
         clock: Callable[[], float],
         max_steps: int | None,
         finish: Callable[[Ledger, str], PolicyFinished | None],
+        held: Callable[[Ledger], bool] = lambda _: False,
         on_grant: Callable[[StepGranted], None],
         anchoring: Anchoring | None = None,
     ) -> None:
@@ -65,6 +66,7 @@ class BatchServer:
         """By policy, step and chunk: of the ranks that wait for a portion one looks at every change in the books."""
         self._max_steps = max_steps
         self._finish = finish
+        self._held = held
         self._on_grant = on_grant
 
     async def answer(self, request: Request) -> Reply:
@@ -159,7 +161,7 @@ class BatchServer:
 
     def _propose(self, ledger: Ledger, request: BatchRequest) -> StepGranted | GroupsDropped | None:
         beyond = self._max_steps is not None and request.step >= self._max_steps
-        if beyond or not _is_due(ledger.trainers[request.policy], request):
+        if beyond or not _is_due(ledger.trainers[request.policy], request) or self._held(ledger):
             return None
         return ledger.propose(request.policy, now=self._clock(), portions=request.portions)
 

@@ -30,7 +30,7 @@ class Finisher:
 
     def __call__(self, ledger: Ledger, policy: str) -> PolicyFinished | None:
         record = finish(ledger, policy, spec=self._spec, total_prompts=self._total_prompts)
-        if record is None or not is_owed(ledger, self._spec):
+        if record is None or not is_owed(ledger, self._spec, is_last=self.is_last(ledger)):
             return record
         now = self._clock()
         if self._held_since is None:
@@ -40,6 +40,14 @@ class Finisher:
             return None
         _log.warning("last_evaluation_given_up", policy=policy, after_s=_LAST_EVALUATION_S)
         return record
+
+    def is_last(self, ledger: Ledger) -> bool:
+        """Whether every policy has finished, or would now but for an evaluation."""
+        return all(
+            books.finished is not None
+            or finish(ledger, name, spec=self._spec, total_prompts=self._total_prompts) is not None
+            for name, books in ledger.trainers.items()
+        )
 
 
 def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int | None) -> PolicyFinished | None:

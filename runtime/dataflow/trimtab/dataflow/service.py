@@ -17,6 +17,7 @@ from trimtab.api.scalars import Plugin
 from trimtab.dataflow.anchoring import Anchoring, AnchorMetrics
 from trimtab.dataflow.batches import BatchServer
 from trimtab.dataflow.curators.registry import CuratorState, make_curator
+from trimtab.dataflow.evaluation.baseline import Baseline
 from trimtab.dataflow.evaluation.benchmarks import read_benchmarks
 from trimtab.dataflow.evaluation.evaluator import EvaluationGauges, Evaluator, PublishedVersions
 from trimtab.dataflow.filters import make_filter
@@ -129,13 +130,15 @@ async def run_dataflow(
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
     anchor_metrics = AnchorMetrics(metrics)
     anchor_metrics.watch(policies)
+    finisher = Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic)
     batches = BatchServer(
         books,
         stream=topology.trajectories.name,
         columns_stream=topology.columns.name if stages else None,
         clock=clock,
         max_steps=job.spec.max_steps,
-        finish=Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic),
+        finish=finisher,
+        held=Baseline(job.spec, clock=time.monotonic),
         on_grant=reporter.granted,
         anchoring=Anchoring(
             books,
@@ -217,6 +220,7 @@ async def run_dataflow(
                     balance_bucket,
                     EvaluationGauges(metrics),
                     held=storage.is_short,
+                    is_last=finisher.is_last,
                     clock=clock,
                 )
                 loops.create_task(evaluator.run())

@@ -41,6 +41,8 @@ from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
 _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
+_ANSWER_S = _WAIT_HINT_S + 5.0
+"""A dataflow that dies answers nothing, and the next one does not know who had asked: so long a rank waits in vain."""
 _REQUEST_DEADLINE_S = 15.0
 _ROWS_DEADLINE_S = 120.0
 _BACKOFF = FullJitter(base_s=0.2, cap_s=2.0)
@@ -186,7 +188,7 @@ class BatchStream:
         self, portion_id: PortionId, *, trained: Trained, wait_s: float = _WAIT_HINT_S
     ) -> BatchLease | BatchNotReady | LeaseRefused:
         question = self._question(portion_id, trained=trained, wait_s=wait_s)
-        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+        reply = await request(self._bus, self._subject, encode(question), deadline_s=_ANSWER_S)
         answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
         assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
         return answer

@@ -31,7 +31,7 @@ from trimtab.weights.store.manifest import InvalidManifest, WeightManifest
 from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.rate import RateLimit
-from trimtab.weights.store.route import BudgetExceeded, NoRoute, Route, cheapest_route
+from trimtab.weights.store.route import BudgetExceeded, NoRoute, Route, as_of, cheapest_route
 
 _log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
@@ -71,8 +71,9 @@ class WeightPuller:
 
     def __init__(
         self, store: ObjectStore, policy: str, verifier: Verifier, *, folder: Path, spool: Path, member: str,
-        limits: PullLimits = NO_LIMITS, threads: int | None = None,
+        limits: PullLimits = NO_LIMITS, target: Position | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
+        """`target` is a version to bring the copy to in place of the newest, also back from a later one."""
         self._store = store
         self._policy = policy
         self._manifests = ManifestReader(store, policy, verifier)
@@ -81,6 +82,7 @@ class WeightPuller:
         self._spool = spool
         self._member = member
         self._limits = limits
+        self._target = target
         self._executor = ThreadPoolExecutor(
             threads or min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="decode"
         )
@@ -181,6 +183,10 @@ class WeightPuller:
         latest = await self._pointer.read(deadline_s=deadline_s)
         if latest is None:
             raise NoRoute(f"no trainer of {self._policy} has claimed this store yet")
+        if self._target is not None:
+            if not any(entry.target == self._target for entry in latest.catalogue):
+                raise NoRoute(f"{self._target} of {self._policy} is not in the store any more")
+            latest = as_of(latest, self._target)
         route = cheapest_route(latest, self.held, max_bytes=self._limits.max_bytes)
         if not route.entries:
             return None

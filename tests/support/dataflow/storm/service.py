@@ -17,7 +17,6 @@ from trimtab.fabric.pod import JobPodSettings, pod_settings, run_pod
 from trimtab.fabric.settings import LedgerSettings, ObjectStoreSettings, PodSettings, ProbeSettings, environment_for
 
 SERVICE = "dataflow"
-_COMPACT_AFTER_BYTES = 8 << 10
 
 
 def prepare() -> None:
@@ -36,6 +35,5 @@ def serve(site: Site) -> None:
         job_file=site.job_file,
     )
     os.environ.update(environment_for(settings))
-    # Small enough that two minutes see it many times.
-    small = partial(Journal, compact_after_bytes=_COMPACT_AFTER_BYTES)
-    run_pod(main(pod_settings(DataflowPodSettings), make_journal=small))
+    journal = partial(Journal, compact_after_bytes=site.compact_after_bytes)
+    run_pod(main(pod_settings(DataflowPodSettings), make_journal=journal))

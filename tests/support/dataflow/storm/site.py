@@ -179,6 +179,8 @@ class Site:
     """Whether the job has some."""
     replicas: int = 1
     """Of its streams."""
+    compact_after_bytes: int = 8 << 10
+    """Of the ledger: small enough that two minutes see it many times."""
 
     def lay_out(self) -> None:
         checkpoints = [self.checkpoints(policy).folder for policy in STEP_S]

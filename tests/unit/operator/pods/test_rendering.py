@@ -277,7 +277,7 @@ def test_what_the_template_says_of_a_resource_holds(told: dict[str, Any], expect
 
 
 def test_ranks_of_a_gang_wait_behind_a_gate_beside_those_of_others() -> None:
-    assert "schedulingGates" not in _rank()["spec"]
+    assert _rank()["spec"]["schedulingGates"] == [{"name": "rl.trimtab.dev/gang"}]
     assert _rank(ranks=2)["spec"]["schedulingGates"] == [{"name": "rl.trimtab.dev/gang"}]
     queued = _rank(ranks=2, template={"spec": {"schedulingGates": [{"name": "queue"}]}})
     assert queued["spec"]["schedulingGates"] == [{"name": "queue"}, {"name": "rl.trimtab.dev/gang"}]

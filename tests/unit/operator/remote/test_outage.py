@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trimtab.kube.errors import Forbidden, KubeError, NotFound, ServerError, Unauthorized, Unreachable
-from trimtab.operator.remote.client import without_address
 from trimtab.operator.remote.outage import outage_by
+from trimtab.operator.remote.transport import without_address
 
 REFUSED = "list /api/v1/pods: ClientConnectorError: Cannot connect to host far.example.org:6443 ssl:default"
 FORGED = "get /api/v1/pods: ClientConnectorCertificateError: certificate is not valid for 'far.example.org'"

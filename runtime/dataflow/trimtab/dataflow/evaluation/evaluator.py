@@ -92,10 +92,13 @@ class Evaluator:
         gauges: EvaluationGauges,
         *,
         held: Callable[[], bool] = lambda: False,
+        is_last: Callable[[Ledger], bool] = lambda _: False,
         clock: Callable[[], float],
     ) -> None:
-        """`held` says whether no round is to begin, because storage is nearly full."""
+        """`held` says whether no round is to begin, because storage is nearly full; `is_last` whether all policies have
+        had enough, so that what they have learnt by now is the job's outcome."""
         self._held = held
+        self._is_last = is_last
         self._bus = bus
         self._topology = topology
         self._job = job
@@ -143,7 +146,10 @@ class Evaluator:
         books = ledger.evaluation
         if books.running is not None or len(versions) < len(ledger.trainers):
             return None
-        if not is_due(max(versions.values()), last_lead=books.last_lead, settings=self._settings):
+        lead, is_last = max(versions.values()), self._is_last(ledger)
+        if is_last and lead < publishable_lead(ledger, self._job.spec):
+            return None  # its version is still on its way
+        if not is_due(lead, last_lead=books.last_lead, settings=self._settings, is_last=is_last):
             return None
         return EvaluationStarted(
             number=books.ended,
@@ -231,24 +237,32 @@ class Evaluator:
                 _log.warning("result_not_written", key=key, error=str(error))
 
 
-def is_due(lead: int, *, last_lead: int | None, settings: Evaluation) -> bool:
+def is_due(lead: int, *, last_lead: int | None, settings: Evaluation, is_last: bool = False) -> bool:
     """`lead` is the newest published version of any policy, `last_lead` what it was when the latest round began. With
-    several policies the one furthest on sets the pace. Rounds that fall behind are passed over, not made up for.
+    several policies the one furthest on sets the pace. Rounds that fall behind are passed over, not made up for; at the
+    end of the job there is a last one, whatever their distance.
     """
+    if is_last:
+        return last_lead is None or lead > last_lead
     if last_lead is None:
         return settings.at_start or lead >= settings.every_steps
     return lead // settings.every_steps > last_lead // settings.every_steps
 
 
-def is_owed(ledger: Ledger, spec: RLJobSpec) -> bool:
+def is_owed(ledger: Ledger, spec: RLJobSpec, *, is_last: bool = False) -> bool:
     """Whether a round is under way or still to come for what the trainers have done: a job is not over before it."""
     if spec.evaluation is None:
         return False
     if ledger.evaluation.running is not None:
         return True
-    publishable = [
+    lead = publishable_lead(ledger, spec)
+    return is_due(lead, last_lead=ledger.evaluation.last_lead, settings=spec.evaluation, is_last=is_last)
+
+
+def publishable_lead(ledger: Ledger, spec: RLJobSpec) -> int:
+    """The newest version, of any policy, that its trainer has published or is about to."""
+    return max(
         ledger.trainers[policy.name].trained_steps // policy.trainer.publish.every_steps
         * policy.trainer.publish.every_steps
         for policy in spec.learning
-    ]  # fmt: skip
-    return is_due(max(publishable), last_lead=ledger.evaluation.last_lead, settings=spec.evaluation)
+    )  # fmt: skip

@@ -21,7 +21,7 @@ from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
-from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, read_snapshot
+from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, unpacked
 from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
@@ -41,7 +41,6 @@ _DEADLINE_S = 30.0
 _BATCH = 512
 PART_BYTES = 512 << 10
 # A curator that remembers every prompt of a large source is most of it.
-_MAX_SNAPSHOT_BYTES = 4 << 30
 COMPACT_AFTER_BYTES = 256 << 10
 # Snapshots cost no more than the records between them, however large they get.
 _BYTES_OF_RECORDS_PER_BYTE = 4
@@ -110,7 +109,7 @@ class _History:
         self._parts = [*self._parts[: part.number], part.body]
         if len(self._parts) == part.count:
             self.snapshot_bytes = sum(map(len, self._parts))
-            self.snapshot = _unpacked(b"".join(self._parts))
+            self.snapshot = unpacked(b"".join(self._parts))
             self.snapshot_first = sequence - part.count + 1
             self.records, self.record_bytes, self._parts = [], 0, []
 
@@ -409,8 +408,3 @@ class JournalMaker(Protocol):
 def _format_of(delivery: Delivery) -> int:
     written = delivery.headers.get(_FORMAT_HEADER, "1")
     return int(written) if written.isdecimal() and len(written) < 10 else 0
-
-
-def _unpacked(packed: bytes) -> LedgerSnapshot:
-    plain = zstandard.decompress(packed, max_output_size=_MAX_SNAPSHOT_BYTES)
-    return read_snapshot(plain)

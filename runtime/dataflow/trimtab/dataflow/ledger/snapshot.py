@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+import zstandard
 
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
@@ -25,6 +26,7 @@ from trimtab.fabric.wire.header import TrajectoryHeader
 
 FORMAT = 2
 READ_FORMATS = (1, 2)
+_MAX_BYTES = 4 << 30
 
 
 class UnknownLedgerFormat(LedgerError):
@@ -118,6 +120,11 @@ def read_snapshot(plain: bytes) -> LedgerSnapshot:
     """From MessagePack. Raises UnknownLedgerFormat."""
     check_format(msgspec.msgpack.decode(plain, type=_Format).format)
     return msgspec.msgpack.decode(plain, type=LedgerSnapshot)
+
+
+def unpacked(packed: bytes) -> LedgerSnapshot:
+    """From the bodies of its parts. Raises UnknownLedgerFormat."""
+    return read_snapshot(zstandard.decompress(packed, max_output_size=_MAX_BYTES))
 
 
 def check_format(found: int) -> None:

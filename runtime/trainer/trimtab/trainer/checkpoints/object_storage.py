@@ -11,7 +11,7 @@ from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, C
 from trimtab.trainer.checkpoints.parts import AT_ONCE
 from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, epoch_of
 
-_POINTER = "latest.json"
+POINTER = "latest.json"
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
 
@@ -28,7 +28,7 @@ class ObjectStorage:
 
     @property
     def pointer(self) -> str:
-        return self.where(_POINTER)
+        return self.where(POINTER)
 
     async def write(self, name: str, source: PartSource) -> None:
         await upload_parts(self._store, self._key(name), source, parallel=AT_ONCE, deadline_s=_TRANSFER_DEADLINE_S)
@@ -75,9 +75,7 @@ class ObjectStorage:
 
     async def read_pointer(self) -> SeenPointer | None:
         try:
-            stored = await self._store.get(
-                self._key(_POINTER), max_bytes=MAX_POINTER_BYTES, deadline_s=_CALL_DEADLINE_S
-            )
+            stored = await self._store.get(self._key(POINTER), max_bytes=MAX_POINTER_BYTES, deadline_s=_CALL_DEADLINE_S)
         except ObjectNotFound:
             return None
         except (ChecksumMismatch, ObjectTooLarge) as error:
@@ -85,7 +83,7 @@ class ObjectStorage:
         return SeenPointer(body=stored.body, tag=stored.info.etag)
 
     async def swap_pointer(self, body: bytes, *, seen: SeenPointer | None) -> None:
-        key = self._key(_POINTER)
+        key = self._key(POINTER)
         try:
             if seen is None:
                 await put_if_absent(self._store, key, body, deadline_s=_CALL_DEADLINE_S)

@@ -33,19 +33,13 @@ class CheckpointRefused(CheckpointDamaged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSeal:
-    """`job` is namespace/name. The key is the job's own: an earlier job of that name has signed nothing for it."""
+class SealReader:
+    """Opens what trainers of a policy have signed. `job` is namespace/name. The keys are the job's own: an earlier job
+    of that name has signed nothing for it."""
 
     job: str
     policy: str
-    signer: Signer
     verifier: Verifier
-
-    def seal(self, content: CheckpointPointer | CheckpointIndex) -> bytes:
-        plain = msgspec.Raw(msgspec.json.encode(content))
-        signed = msgspec.json.encode(Signed(job=self.job, policy=self.policy, content=plain))
-        signature = base64.b64encode(self.signer.sign(_MAGIC[type(content)] + signed)).decode()
-        return msgspec.json.encode(Sealed(signature=signature, signed=msgspec.Raw(signed)))
 
     def opened(self, body: bytes, kind: type[Content], *, where: str) -> Content:
         """Nothing in the body is looked at before its signature has been checked."""
@@ -74,3 +68,16 @@ class CheckpointSeal:
                 f" {self.job}; {_MOVE_AWAY}"
             )
         return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSeal(SealReader):
+    """Of a trainer, which signs as well."""
+
+    signer: Signer
+
+    def seal(self, content: CheckpointPointer | CheckpointIndex) -> bytes:
+        plain = msgspec.Raw(msgspec.json.encode(content))
+        signed = msgspec.json.encode(Signed(job=self.job, policy=self.policy, content=plain))
+        signature = base64.b64encode(self.signer.sign(_MAGIC[type(content)] + signed)).decode()
+        return msgspec.json.encode(Sealed(signature=signature, signed=msgspec.Raw(signed)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
@@ -69,6 +71,12 @@ def cheapest_route(latest: Latest, held: Position | None, *, max_bytes: int | No
             budget=max_bytes,
         )
     return route
+
+
+def as_of(latest: Latest, target: Position) -> Latest:
+    """As if nothing had been published after `target`, which is in the catalogue."""
+    catalogue = tuple(entry for entry in latest.catalogue if entry.target <= target)
+    return msgspec.structs.replace(latest, catalogue=catalogue, newest=target)
 
 
 def joinable(latest: Latest) -> set[Position]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-_FAMILIES = ("llama", "qwen2", "qwen3")
+from trimtab.rollout.engines.builtin.families import FAMILIES
+
 _SCALED_ROTARY = ("linear", "llama3", "yarn")
 """Those whose frequencies do not depend on how long a sequence has become."""
 
@@ -139,8 +140,8 @@ def _read_config(path: Path) -> _ModelConfig:
     except json.JSONDecodeError as error:
         raise UnsupportedModelError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     family = fields.get("model_type")
-    if family not in _FAMILIES:
-        raise UnsupportedModelError(f"{path}: model_type {family!r} is not one of {', '.join(_FAMILIES)}")
+    if family not in FAMILIES:
+        raise UnsupportedModelError(f"{path}: model_type {family!r} is not one of {', '.join(FAMILIES)}")
     if family == "llama":
         fields.setdefault("eos_token_id", 2)
     try:

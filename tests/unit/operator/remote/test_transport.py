@@ -11,10 +11,11 @@ import pytest
 
 from tests.support.kube.fault_server import fault_server
 from tests.support.polling import within
+from trimtab.kube.client import KubeClient
 from trimtab.kube.errors import Unreachable
 from trimtab.kube.resources import NODES
 from trimtab.kube.watch import watch
-from trimtab.operator.remote.client import RemoteClient
+from trimtab.operator.remote.transport import RemoteTransport
 
 
 async def test_who_uses_a_client_that_is_being_closed_finds_the_cluster_unreachable(
@@ -30,7 +31,7 @@ async def test_who_uses_a_client_that_is_being_closed_finds_the_cluster_unreacha
 
     monkeypatch.setattr(aiohttp.ClientSession, "close", slowly)
     async with fault_server(tmp_path) as (_, access):
-        client = RemoteClient(access, deadline_s=0.1)
+        client = KubeClient(access, deadline_s=0.1, transport=RemoteTransport)
         await client.__aenter__()
         end = asyncio.create_task(client.__aexit__())
         await within(closing.wait(), 5.0)

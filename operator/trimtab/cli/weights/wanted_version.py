@@ -1,0 +1,83 @@
+"""Which version `trimtab weights pull` brings: the newest, one by its number, or the one that did best when it was
+evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.cli.job_bucket import bucket_entries, readable_errors, readable_values
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.weights.store.latest import Latest
+from trimtab.weights.store.position import Position
+from trimtab.weights.store.route import joinable
+
+_EVERY_RESULT = "*.evaluation.*.*"
+_LISTED = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    policy: str
+    benchmark: str
+    version: int
+    score: float
+
+
+class NoSuchVersion(ValueError):
+    """The message says which there are."""
+
+
+def by_number(latest: Latest, version: int) -> Position:
+    """Of several lineages the newest one's. Raises NoSuchVersion."""
+    there = joinable(latest)
+    found = [position for position in there if position.version == version]
+    if not found:
+        raise NoSuchVersion(f"version {version} cannot be fetched; {_listed(there)}")
+    return max(found)
+
+
+def best(latest: Latest, scores: Iterable[Scored], *, policy: str, benchmark: str | None) -> Position:
+    """Of equal scores the newest version. Raises NoSuchVersion."""
+    own = [score for score in scores if score.policy == policy]
+    benchmarks = sorted({score.benchmark for score in own})
+    if not own:
+        raise NoSuchVersion(f"no version of {policy} has been evaluated; spec.evaluation asks for it")
+    if benchmark is None and len(benchmarks) > 1:
+        raise NoSuchVersion(f"{policy} was evaluated on {', '.join(benchmarks)}; choose with --benchmark")
+    if benchmark is not None and benchmark not in benchmarks:
+        raise NoSuchVersion(f"{policy} was not evaluated on {benchmark}, but on {', '.join(benchmarks)}")
+    ranked = sorted(
+        (score for score in own if benchmark in (None, score.benchmark)),
+        key=lambda score: (score.score, score.version),
+        reverse=True,
+    )
+    there = {position.version for position in joinable(latest)}
+    if ranked[0].version not in there:
+        left = next((score for score in ranked if score.version in there), None)
+        other = "" if left is None else f"; of those that are there it is version {left.version}, {left.score:.3f}"
+        raise NoSuchVersion(
+            f"version {ranked[0].version} did best, {ranked[0].score:.3f}, and was collected since{other}; "
+            "trainer.publish.keepVersions says how many are kept"
+        )
+    return by_number(latest, ranked[0].version)
+
+
+def scores_of(topology: JobTopology, *, state_folder: Path | None) -> list[Scored]:
+    """Of a job whose NATS server the environment names, or of one of `trimtab run`."""
+    with readable_errors():
+        entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=state_folder)
+    return [
+        Scored(policy=one.policy, benchmark=one.benchmark, version=one.version, score=one.score)
+        for one in readable_values(entries, EvaluationResult)
+        if one.score is not None
+    ]
+
+
+def _listed(there: set[Position]) -> str:
+    versions = sorted({position.version for position in there}, reverse=True)
+    shown = ", ".join(map(str, versions[:_LISTED])) or "none"
+    return f"there are those of versions {shown}{' and earlier ones' if len(versions) > _LISTED else ''}"

@@ -1,0 +1,10 @@
+"""What a job of `trimtab run` keeps in its state folder beside its streams and objects, for who takes it elsewhere."""
+
+from __future__ import annotations
+
+MANIFEST_FILE = "manifest.yaml"
+"""As the job was run the last time."""
+SEED_FILE = "signing-seed"
+LEDGER_KEY_FILE = "ledger-key"
+ATTEMPTS_FILE = "attempts.json"
+SUCCEEDED_FILE = "succeeded"

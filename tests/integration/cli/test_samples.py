@@ -1,0 +1,166 @@
+"""`trimtab samples` on a real NATS server: rows of a stream, the steps of a ledger, a row in object storage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
+from trimtab.cli.samples import samples
+from trimtab.dataflow.ledger.records import StepGranted
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.row_claims import RowClaims
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.header import headers
+from trimtab.fabric.wire.spans import Producer
+from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
+
+Samples = Callable[..., Result]
+
+
+def row(number: int, *, reward: float) -> Trajectory:
+    return conversation(
+        trajectory_id=f"g-{number}.0.0",
+        group_id=f"g-{number}/solver",
+        task_id=f"g-{number}",
+        prompt_id=f"prompt-{number}",
+        group_index=0,
+        group_size=1,
+        outcome=Scored(reward=reward, finish=Finish.STOP),
+    )
+
+
+HOSTILE = conversation(
+    ((Producer.PROMPT, "hello", None), (Producer.MODEL, f"{ESCAPE}~ four", 3)),
+    trajectory_id="g-9.0.0",
+    policy="judge",
+    role="judge",
+    turns=1,
+)
+ROWS = [row(0, reward=0.0), row(1, reward=1.0), row(2, reward=0.5)]
+GRANTS = [StepGranted(policy="solver", step=n, groups=(f"g-{n}/solver",), granted_at=1.0) for n in range(2)]
+
+
+async def _fill(settings: NatsSettings, topology: JobTopology, rows: Sequence[tuple[Trajectory, bytes]]) -> None:
+    async with await Bus.connect(settings, name="test") as bus:
+        await declare_job(bus, topology, deadline_s=60.0)
+        for one, payload in rows:
+            said = headers(one)
+            await publish(
+                bus,
+                topology.trajectory_subject(one.policy),
+                payload,
+                message_id=one.message_id,
+                headers=said,
+            )
+        for number, record in enumerate(GRANTS):
+            await publish(bus, topology.ledger_subject, encode(record), message_id=f"r{number}")
+
+
+@pytest.fixture
+def samples_of(nats_settings: NatsSettings, tmp_path: Path) -> Samples:
+    make_tokenizer(tmp_path / "tokenizer")
+    assert nats_settings.password is not None
+    environment = {
+        "TRIMTAB_NATS__SERVERS": ",".join(nats_settings.servers),
+        "TRIMTAB_NATS__USER": nats_settings.user,
+        "TRIMTAB_NATS__PASSWORD": nats_settings.password.get_secret_value(),
+        "TRIMTAB_NATS__REQUEST_TIMEOUT_S": "60",
+    }
+
+    def run(topology: JobTopology, *arguments: str, **more: str) -> Result:
+        command = [topology.job, "--namespace", topology.namespace, "--tokenizer", str(tmp_path / "tokenizer")]
+        return CliRunner().invoke(samples, [*command, *arguments], env=environment | more)
+
+    return run
+
+
+@pytest.fixture
+def filled(nats_settings: NatsSettings) -> JobTopology:
+    topology = JobTopology("default", f"job-{uuid4().hex[:8]}")
+    asyncio.run(_fill(nats_settings, topology, [(one, encode(one)) for one in (*ROWS, HOSTILE)]))
+    return topology
+
+
+def test_the_rows_of_a_step_are_shown(filled: JobTopology, samples_of: Samples) -> None:
+    said = samples_of(filled, "--step", "2")
+    assert said.exit_code == 0, said.output
+    assert "prompt-1" in said.output
+    assert "reward 1 · step 2" in said.output
+    assert "prompt-0" not in said.output
+    gone = samples_of(filled, "--step", "40")
+    assert gone.exit_code == 1
+    assert "there are those of steps 1 to 2" in gone.output
+
+
+def test_best_and_worst_of_a_policy(filled: JobTopology, samples_of: Samples) -> None:
+    for order, prompt in (("--best", "prompt-1"), ("--worst", "prompt-0")):
+        said = samples_of(filled, order, "--limit", "1", "--policy", "solver")
+        assert prompt in said.output
+        assert said.output.count("of prompt") == 1
+
+
+def test_nothing_that_a_model_said_reaches_the_terminal_as_a_command(filled: JobTopology, samples_of: Samples) -> None:
+    said = samples_of(filled, "--policy", "judge")
+    assert said.exit_code == 0, said.output
+    assert r"\x1b]0;owned\x07 four" in said.output
+    assert "\x1b" not in said.output
+
+
+def test_all_rows_go_into_a_file(filled: JobTopology, samples_of: Samples, tmp_path: Path) -> None:
+    said = samples_of(filled, "--output", str(tmp_path / "rows.jsonl"))
+    assert said.exit_code == 0, said.output
+    assert "has 4 rows" in said.output
+    found = {one["prompt_id"]: one for one in map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())}
+    assert [found[f"prompt-{number}"]["step"] for number in range(3)] == [1, 2, None]
+
+
+def test_a_job_that_is_not_there_is_named(samples_of: Samples) -> None:
+    said = samples_of(JobTopology("default", "nobody"))
+    assert said.exit_code == 1
+    assert "there is no job nobody in namespace default" in said.output
+
+
+def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(
+    nats_settings: NatsSettings, object_store_settings: ObjectStoreSettings, samples_of: Samples
+) -> None:
+    """Another whose object is gone is named, and the rest is shown."""
+    topology = JobTopology("default", f"job-{uuid4().hex[:8]}")
+    settings = object_store_settings.model_copy(update={"prefix": topology.job})
+
+    async def claimed() -> bytes:
+        async with ObjectStore(settings) as store:
+            return encode(await RowClaims(store).deposit(ROWS[0], encode(ROWS[0])))
+
+    async def gone() -> bytes:
+        async with ObjectStore(settings) as store:
+            claim = await RowClaims(store).deposit(ROWS[1], encode(ROWS[1]))
+            await store.delete(claim.object_key, deadline_s=60.0)
+            return encode(claim)
+
+    rows = [(ROWS[0], asyncio.run(claimed())), (ROWS[1], asyncio.run(gone()))]
+    asyncio.run(_fill(nats_settings, topology, rows))
+    assert settings.access_key_id is not None
+    assert settings.secret_access_key is not None
+    said = samples_of(
+        topology,
+        TRIMTAB_OBJECT_STORE__BUCKET=settings.bucket,
+        TRIMTAB_OBJECT_STORE__PREFIX=settings.prefix,
+        TRIMTAB_OBJECT_STORE__ENDPOINT_URL=str(settings.endpoint_url),
+        TRIMTAB_OBJECT_STORE__ACCESS_KEY_ID=settings.access_key_id.get_secret_value(),
+        TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY=settings.secret_access_key.get_secret_value(),
+    )
+    assert said.exit_code == 0, said.output
+    assert "hello there" in said.output
+    assert "row 2 cannot be shown" in said.output
