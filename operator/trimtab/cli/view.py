@@ -15,9 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.chronicle.figures import clock, percent
-from trimtab.cli.chronicle.records import Began, Died, Rescaled, Score
-from trimtab.cli.chronicle.story import PolicyStory, Story, rates
+from trimtab.cli.chronicle.figures import clock, per_second, percent
+from trimtab.cli.chronicle.records import Began, Died, Rescaled, Score, Step
+from trimtab.cli.chronicle.story import PolicyStory, Rate, Story, rates
 from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 
@@ -26,6 +26,7 @@ _LEVELS = len(_BARS) - 1
 _NARROWEST = 8
 _REWARD_HEIGHT = 3
 _DECISIONS = 4
+_PARTS = 6
 _DEATHS = 2
 # More than the columns of any terminal.
 _MOST_MOMENTS = 600
@@ -106,6 +107,9 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
         BlockChart(values=rewards, low=low, high=high, height=_REWARD_HEIGHT, style="green"),
         _reward_text(last.step, rewards, began),
     )
+    if last.reward_parts:
+        words = [f"{name} {value:.2f}" for name, value in list(last.reward_parts.items())[:_PARTS]]
+        yield "parts", Text(" · ".join(words), overflow="ellipsis", no_wrap=True), ""
     for benchmark, scores in policy.scores.items():
         values = _scores_by_step(scores, steps=last.step)
         chart = BlockChart(values=values, low=min(0.0, *values), high=max(1.0, *values), style="green")
@@ -115,6 +119,7 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
         BlockChart(values=[step.waiting for step in steps], low=0, high=1, style="yellow"),
         _waiting(policy, began),
     )
+    yield from _length_rows(steps)
     bound = began.max_staleness if began else max(1.0, *(step.staleness for step in steps))
     yield (
         "staleness",
@@ -125,12 +130,26 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
         sizes = [version.size for version in policy.deltas] or [0]
         full = policy.full_size or max(sizes)
         yield "weights", BlockChart(values=sizes, low=0, high=full, style="magenta"), _weights(policy)
-    speeds = [rate for _, rate in rates(steps, story)] or [0.0]
-    yield (
-        "rate",
-        BlockChart(values=speeds, low=0, high=max(1.0, *speeds), style="cyan"),
-        Text(f"{speeds[-1]:,.0f} samples/s · {last.samples:,} trained"),
-    )
+    yield _rate_row(rates(steps, story), last)
+
+
+def _rate_row(found: Sequence[Rate], last: Step) -> tuple[str, RenderableType, RenderableType]:
+    speeds = [rate.samples for rate in found] or [0.0]
+    text = f"{per_second(speeds[-1])} samples/s"
+    if found and found[-1].tokens:
+        text += f" · {per_second(found[-1].tokens)} tokens/s"
+    chart = BlockChart(values=speeds, low=0, high=max(speeds) or 1.0, style="cyan")
+    return "rate", chart, Text(f"{text} · {last.samples:,} trained")
+
+
+def _length_rows(steps: Sequence[Step]) -> Iterator[tuple[str, RenderableType, RenderableType]]:
+    """Of jobs that tell, which those of versions before this one did not."""
+    lengths = [step.length for step in steps if step.length is not None]
+    if not lengths:
+        return
+    cut = steps[-1].truncated
+    text = f"{lengths[-1]:,.1f} tokens" + (f" · {percent(cut)} cut short" if cut else "")
+    yield "length", BlockChart(values=lengths, low=0, high=max(1.0, *lengths), style="blue"), Text(text)
 
 
 def _scores_by_step(scores: Sequence[Score], *, steps: int) -> list[float]:

@@ -27,6 +27,7 @@ def step(number: int, *, policy: str = "solver", at: float | None = None) -> Ste
     return Step(
         at=START + 10 + number if at is None else at, policy=policy, step=number, reward=number / STEPS, staleness=1.4,
         waiting=0.6 if number < 20 else 0.08, samples=(number + 1) * 256, buffered=64, running=512,
+        tokens=1024, length=4.25, truncated=0.1 if number == STEPS - 1 else 0.0, reward_parts={"right": number / STEPS},
     )  # fmt: skip
 
 

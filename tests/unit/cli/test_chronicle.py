@@ -88,7 +88,7 @@ def test_the_first_version_of_a_resumed_trainer_is_no_full_copy() -> None:
 def test_rates_are_over_a_few_steps() -> None:
     story = run_story.story()
     found = rates(story.policies["solver"].steps, story)
-    assert {round(rate) for _, rate in found} == {256}
+    assert {(round(rate.samples), round(rate.tokens)) for rate in found} == {(256, 1024)}
     assert rates([], story) == []
     assert rates(story.policies["solver"].steps[:1], story) == []
 

@@ -72,7 +72,10 @@ def test_every_chart_has_its_data() -> None:
     parsed = Page(page(run_story.story()))
     assert parsed.series == {
         "reward": {"reward": STEPS},
+        "reward-parts": {"right": STEPS},
         "evaluation": {"held-out": 5},
+        "length": {"tokens": STEPS},
+        "truncated": {"cut short": STEPS},
         "waiting": {"steps": STEPS, "balance reports": 10},
         "fleet": {"wanted": 6, "ready": 6},
         "staleness": {"staleness": STEPS},
@@ -121,7 +124,7 @@ def test_a_run_that_has_just_begun_has_a_page() -> None:
     assert "None: the fleet kept its size." in page(told([run_story.began()]))
     assert "autoscaling.mode is Off" in page(told([run_story.began(mode="Off")]))
     one_step = told([run_story.began(), run_story.step(0)])
-    assert [chart.key for chart in charts(one_step)] == ["reward", "waiting", "staleness"]
+    assert [chart.key for chart in charts(one_step)] == ["reward", "reward-parts", "length", "waiting", "staleness"]
     assert Page(page(one_step)).series["reward"] == {"reward": 1}
     assert Page(page(Story())).count("figure") == 0
 

@@ -41,7 +41,8 @@ def test_a_running_job(width: int) -> None:
     for part in (
         "1:05 · Training", "step 50/300", "0.980", "mean 0.940, target 0.92", "0.767 at version 40",
         "8% hold (5%…10% holds)", "1.4 of at most 2 versions", "v49: 420.0 kB of 1.3 MB, 31%",
-        "256 samples/s · 12,800 trained", "local 3 of 3 ready", "1,920 tokens/s", "█",
+        "256 samples/s · 1,024 tokens/s · 12,800 trained", "4.2 tokens · 10% cut short", "right 0.98",
+        "local 3 of 3 ready", "1,920 tokens/s", "█",
         "0:16  1 → 2  TrainerStarving: the trainer of solver", "0:28  2 → 3", "12 in flight",
     ):  # fmt: skip
         assert part in text, part

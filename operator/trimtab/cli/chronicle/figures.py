@@ -36,6 +36,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def per_second(rate: float) -> str:
+    """With as many decimals as a slow job needs."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+
+
 def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 or share < 0.0005 else f"{share:.1%}"
 
@@ -89,7 +94,9 @@ def _of_policy(policy: PolicyStory, story: Story) -> list[Figure]:
     if elapsed > 0:
         rate = (steps[-1].samples - steps[0].samples) / elapsed
         note = f"samples/s; {steps[-1].samples:,} samples in {len(steps)} steps"
-        found.append(Figure(name="throughput", value=f"{rate:,.0f}", note=note))
+        if tokens := sum(step.tokens for step in steps[1:]):
+            note += f"; {per_second(tokens / elapsed)} trained tokens/s"
+        found.append(Figure(name="throughput", value=per_second(rate), note=note))
     return found
 
 

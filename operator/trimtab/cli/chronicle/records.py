@@ -51,6 +51,12 @@ class Step(_Line, tag="step", frozen=True, kw_only=True):
     """Trained since the job began, this step included."""
     buffered: int
     running: int
+    tokens: int = 0
+    """Trained in this step."""
+    length: float | None = None
+    """Of answers, in tokens, on average."""
+    truncated: float | None = None
+    """Share of answers that were cut short."""
 
 
 class Measured(_Line, tag="measured", frozen=True, kw_only=True):
@@ -171,6 +177,9 @@ def of_message(message: JobMessage) -> Record:
                 samples=message.samples,
                 buffered=message.buffered,
                 running=message.running,
+                tokens=message.trained_tokens,
+                length=message.length,
+                truncated=message.truncated,
             )
         case BalanceReport():
             return Window(

@@ -144,12 +144,22 @@ def told(records: Iterable[Record]) -> Story:
     return story
 
 
-def rates(steps: Sequence[Step], story: Story) -> list[tuple[float, float]]:
-    """Running time and samples trained per second, over a few steps each."""
-    timed = [(story.seconds(step.at), step.samples) for step in steps]
+@dataclass(frozen=True)
+class Rate:
+    """What was trained per second, over a few steps, at a moment of the running time."""
+
+    at: float
+    samples: float
+    tokens: float
+
+
+def rates(steps: Sequence[Step], story: Story) -> list[Rate]:
+    times = [story.seconds(step.at) for step in steps]
     found = []
-    for number in range(max(1, min(_RATE_OVER, len(timed) - 1)), len(timed)):
-        (since, before), (until, after) = timed[max(0, number - _RATE_OVER)], timed[number]
-        if until > since and after >= before:
-            found.append((until, (after - before) / (until - since)))
+    for number in range(max(1, min(_RATE_OVER, len(steps) - 1)), len(steps)):
+        first = max(0, number - _RATE_OVER)
+        seconds, samples = times[number] - times[first], steps[number].samples - steps[first].samples
+        if seconds > 0 and samples >= 0:
+            tokens = sum(step.tokens for step in steps[first + 1 : number + 1])
+            found.append(Rate(times[number], samples / seconds, tokens / seconds))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.filesize import decimal
 
-from trimtab.cli.chronicle.figures import clock, percent
+from trimtab.cli.chronicle.figures import clock, per_second, percent
 from trimtab.cli.chronicle.records import Step
 from trimtab.cli.chronicle.story import Story, rates
 from trimtab.cli.report.plot import Axis, Band, Chart, Level, Mark, Series, clock_ticks, count_ticks, round_ticks
@@ -16,7 +16,7 @@ _HEADROOM = 1.08
 
 def charts(story: Story) -> list[Chart]:
     makers: tuple[Callable[[Story], Chart | None], ...] = (
-        _reward, _reward_parts, _evaluation, _waiting, _fleet, _staleness, _weights, _throughput,
+        _reward, _reward_parts, _evaluation, _length, _truncated, _waiting, _fleet, _staleness, _weights, _throughput,
     )  # fmt: skip
     return [chart for maker in makers if (chart := maker(story)) is not None]
 
@@ -183,7 +183,7 @@ def _weights(story: Story) -> Chart | None:
 def _throughput(story: Story) -> Chart | None:
     series = []
     for color, (name, policy) in enumerate(story.policies.items()):
-        if points := rates(policy.steps, story):
+        if points := [(rate.at, rate.samples) for rate in rates(policy.steps, story)]:
             series.append(Series(name=_whose(story, name, "samples/s"), points=points, color=color))
     if not series:
         return None
@@ -196,7 +196,7 @@ def _throughput(story: Story) -> Chart | None:
         y=Axis(
             low=0.0,
             high=max(1.0, *(rate for one in series for _, rate in one.points)) * _HEADROOM,
-            text=lambda rate: f"{rate:,.0f}",
+            text=per_second,
             ticks=round_ticks,
         ),
         marks=[*_decisions(story), *_resumptions(story)],
@@ -204,16 +204,43 @@ def _throughput(story: Story) -> Chart | None:
     )
 
 
-def _by_step(story: Story, value: Callable[[Step], float], *, kind_of_value: str) -> list[Series]:
-    return [
-        Series(
-            name=_whose(story, name, kind_of_value),
-            points=[(float(step.step + 1), value(step)) for step in policy.steps],
-            color=color,
-        )
-        for color, (name, policy) in enumerate(story.policies.items())
-        if policy.steps
-    ]
+def _length(story: Story) -> Chart | None:
+    series = _by_step(story, lambda step: step.length, kind_of_value="tokens")
+    if not series:
+        return None
+    return Chart(
+        key="length",
+        title="Length",
+        note="Tokens of an answer, the environment's words included, on average over each step's batch.",
+        series=series,
+        x=_step_axis(series, name="trainer step"),
+        y=Axis(low=0.0, high=_extent(series, at_least=(0.0, 1.0))[1] * _HEADROOM, text=_short, ticks=round_ticks),
+    )
+
+
+def _truncated(story: Story) -> Chart | None:
+    series = _by_step(story, lambda step: step.truncated, kind_of_value="cut short")
+    if not any(share for one in series for _, share in one.points):
+        return None
+    return Chart(
+        key="truncated",
+        title="Cut short",
+        note="Share of answers in each step's batch that ended for want of room.",
+        series=series,
+        x=_step_axis(series, name="trainer step"),
+        y=Axis(low=0.0, high=1.0, text=percent, ticks=round_ticks),
+    )
+
+
+def _by_step(story: Story, value: Callable[[Step], float | None], *, kind_of_value: str) -> list[Series]:
+    """Of the policies that have any such value."""
+    found = []
+    for color, (name, policy) in enumerate(story.policies.items()):
+        told = [(float(step.step + 1), value(step)) for step in policy.steps]
+        points = [(step, known) for step, known in told if known is not None]
+        if points:
+            found.append(Series(name=_whose(story, name, kind_of_value), points=points, color=color))
+    return found
 
 
 def _step_axis(series: Sequence[Series], *, name: str) -> Axis:

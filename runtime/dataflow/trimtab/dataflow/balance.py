@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import fmean
 
 from trimtab.api.job import RLJob
 from trimtab.api.placement import roles_of
@@ -14,6 +15,7 @@ from trimtab.fabric.three_zones import three_zones
 from trimtab.fabric.wire.balance import BalanceReport, Instance, StageLoad, Volume
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 from trimtab.fabric.wire.progress import MAX_PART_NAMES, StepProgress
+from trimtab.fabric.wire.trajectory import Finish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,8 @@ def step_progress(
 ) -> StepProgress:
     books = ledger.trainers[policy]
     # A trainer that resumed from a checkpoint may get samples of versions it has not reached again yet.
-    staleness = [max(0, step - sample.oldest_version) for sample in all_samples(groups)]
+    samples = list(all_samples(groups))
+    staleness = [max(0, step - sample.oldest_version) for sample in samples]
     wait_s, step_s = books.times.waiting(first_step=max(0, step - job.spec.autoscaling.window_steps), last_step=step)
     size = job.spec.data.group_size
     return StepProgress(
@@ -91,6 +94,9 @@ def step_progress(
         buffered=buffered_samples(ledger, job, policy),
         running=running_samples(ledger, job, policy),
         dropped=books.dropped_groups * size,
+        trained_tokens=sum(sample.trained_tokens for sample in samples),
+        length=fmean(sample.response_tokens for sample in samples),
+        truncated=sum(sample.finish is Finish.LENGTH for sample in samples) / len(samples),
         at=now,
     )
 

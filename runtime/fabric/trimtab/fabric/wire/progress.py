@@ -36,4 +36,10 @@ class StepProgress(Message, frozen=True, kw_only=True):
     buffered: Count
     running: Count
     dropped: Count
+    trained_tokens: Count = 0
+    """Of the batch."""
+    length: Finite | None = None
+    """Mean number of tokens after the prompt, over the rows of the batch."""
+    truncated: Fraction | None = None
+    """Share of those rows that ended for want of room."""
     at: UnixSeconds
