@@ -44,6 +44,7 @@ def test_every_bad_manifest_is_refused_by_field_here_and_offline(
         assert any(bad.field in problem.field for problem in problems(bad.manifest)), bad.id
 
 
+@pytest.mark.slow
 def test_damaged_manifests_get_the_same_verdict_here_and_offline(
     kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_servers_listen_on_loopback_only(tmp_path: Path, kind: type[EmbeddedServ
         assert set(listening) == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_a_port_that_was_taken_meanwhile_is_the_only_one_that_changes(own_seaweed: EmbeddedSeaweed) -> None:
     before = dict(own_seaweed.ports)
     own_seaweed.stop()
@@ -155,6 +156,7 @@ def test_a_port_that_was_taken_meanwhile_is_the_only_one_that_changes(own_seawee
             store.put_object(Bucket=own_seaweed.settings.bucket, Key="after", Body=b"1")
 
 
+@pytest.mark.slow
 def test_seaweedfs_leaves_no_socket_behind_even_one_that_was_killed(tmp_path: Path) -> None:
     def sockets(server: EmbeddedSeaweed) -> list[Path]:
         return [path for path in Path("/tmp").glob("seaweedfs-*.sock") if str(server.ports["s3"]) in path.name]

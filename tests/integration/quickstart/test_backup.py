@@ -79,6 +79,7 @@ def trimtab(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_a_lost_job_goes_on_from_its_backup(tmp_path: Path) -> None:
     state, backup, passphrase = tmp_path / "state", tmp_path / "backup", tmp_path / "passphrase"
     state.mkdir()

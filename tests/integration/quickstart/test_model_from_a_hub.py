@@ -49,6 +49,7 @@ def test_a_job_runs_from_hub_names_and_goes_on_without_the_hub(tmp_path: Path) -
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_without_the_hub_and_without_the_model_nothing_is_started(tmp_path: Path) -> None:
     file = _by_hub_names(tmp_path)
     ran = _run(file, {"HF_HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
