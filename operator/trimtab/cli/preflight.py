@@ -55,7 +55,7 @@ def _model(policy: Policy, model: Model, folder: Path) -> Iterator[str]:
         # It is looked at when it has been fetched.
         return
     if why := unreadable(place):
-        yield f"{field}: {why}"
+        yield f"{field}: {why}; name the folder of a model, hf://org/name or s3://bucket/prefix"
     elif ours and not (place / "config.json").is_file():
         yield f"{field}: {place} holds no config.json, so it is no model in transformers format"
     elif model.tokenizer is None and not _has_tokenizer(place):
