@@ -34,6 +34,7 @@ from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, M
 from trimtab.operator.pods.job_keys import JobKeys
 
 _UNFINISHED = ".restoring"
+_ASIDE = ".before"
 _REQUEST_DEADLINE_S = 120.0
 _TRANSFER_DEADLINE_S = 3600.0
 
@@ -70,7 +71,7 @@ def keys_of(backup: Path, index: BackupIndex, target: Path, *, passphrase: str |
 
 
 def restore_locally(backup: Path, index: BackupIndex, keys: JobKeys, target: Path) -> None:
-    """Raises NoRoomForIt. Whatever ends it, the target is what it was, or whole."""
+    """Raises NoRoomForIt. The target is what it was, or whole; keys that lay in it are never the only ones deleted."""
     there = {entry.name for entry in target.iterdir()} if target.exists() else set()
     if there - {SEED_FILE, LEDGER_KEY_FILE}:
         raise NoRoomForIt(f"{target} is not empty: name a folder that is not there, or move its content away")
@@ -79,9 +80,12 @@ def restore_locally(backup: Path, index: BackupIndex, keys: JobKeys, target: Pat
     folder.mkdir(parents=True, mode=0o700)
     try:
         _make(backup, index, keys, folder)
-        for name in there:
-            (target / name).unlink()
+        aside = target.with_name(f"{target.name}{_ASIDE}")
+        if target.exists():
+            target.replace(aside)
         folder.replace(target)
+        # Not before: who is killed here has the keys in both.
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
