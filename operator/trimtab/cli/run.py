@@ -33,6 +33,7 @@ from trimtab.cli.tracking.processes import tracked
 from trimtab.cli.tracking.trackers import problems as missing_trackers
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
@@ -109,7 +110,7 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
         raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
     _conclude(folder, console)
     if has_succeeded:
-        succeeded.write_text(job.spec.goals.model_dump_json())
+        replace_file(succeeded, job.spec.goals.model_dump_json().encode())
         console.print(
             f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}\n"
             f"its model: trimtab weights pull DIR --state-folder {folder}",
@@ -134,9 +135,7 @@ def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Con
 
 def _keep_manifest(file: Path, folder: Path) -> None:
     """For `trimtab backup`, which is told the state folder alone."""
-    partial = folder / f"{MANIFEST_FILE}.partial"
-    partial.write_bytes(file.read_bytes())
-    partial.replace(folder / MANIFEST_FILE)
+    replace_file(folder / MANIFEST_FILE, file.read_bytes())
 
 
 def _reached(succeeded: Path) -> Goals | None:

@@ -151,6 +151,7 @@ def _train(
             policy,
             settings,
             pools=pod.job.spec.pools,
+            attempt=settings.attempt,
             scratch=settings.scratch,
             stack=stack,
             group=RankExchange(),

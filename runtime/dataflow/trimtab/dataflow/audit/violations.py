@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -88,7 +89,11 @@ def _wrong_steps(
     lines: Lines = defaultdict(Line)
     # Where nothing says what was promised, all steps of a policy are as large as its first.
     firsts: dict[str, int] = {}
-    for record in records:
+    void = _without_rows(records)
+    for number, record in enumerate(records):
+        if number in void:
+            follow(lines, record)
+            continue
         if isinstance(record, GroupsFiltered):
             yield from _wrong_verdicts(lines, record)
         if isinstance(record, GroupsDropped | StepGranted):
@@ -102,6 +107,18 @@ def _wrong_steps(
             if record.last and size != wanted:
                 yield f"{record.policy}: step {record.step} has {size} groups, not {wanted}"
         follow(lines, record)
+
+
+def _without_rows(records: Sequence[Record]) -> frozenset[int]:
+    """Places of those that were taken back because rows of theirs were lost."""
+    first: dict[str, int] = {}
+    found = set()
+    for number, record in reversed(list(enumerate(records))):
+        if isinstance(record, LedgerAnchoredAnew):
+            first = {**first, record.policy: record.step} if record.lost_rows else {}
+        elif isinstance(record, StepGranted | GroupsDropped) and first.get(record.policy, math.inf) <= record.step:
+            found.add(number)
+    return frozenset(found)
 
 
 def _wrong_verdicts(lines: Lines, record: GroupsFiltered) -> Iterable[str]:
