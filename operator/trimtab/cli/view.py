@@ -113,7 +113,7 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
     for benchmark, scores in policy.scores.items():
         values = _scores_by_step(scores, steps=last.step)
         chart = BlockChart(values=values, low=min(0.0, *values), high=max(1.0, *values), style="green")
-        yield benchmark, chart, Text(f"{scores[-1].score:.3f} at version {scores[-1].version}")
+        yield benchmark, chart, Text(f"{scores[-1].score:.3f} at version {scores[-1].version}{best_so_far(scores[-1])}")
     yield (
         "waiting",
         BlockChart(values=[step.waiting for step in steps], low=0, high=1, style="yellow"),
@@ -158,6 +158,15 @@ def _scores_by_step(scores: Sequence[Score], *, steps: int) -> list[float]:
     for score, following in zip(scores, [*(later.version for later in scores[1:]), steps + 1], strict=True):
         found += [score.score or 0.0] * max(1, following - score.version)
     return found
+
+
+def best_so_far(score: Score) -> str:
+    """What stays in the store for its score; nothing where nobody says."""
+    if score.best_version is None or score.best_score is None:
+        return ""
+    if score.best_version == score.version:
+        return ", the best so far"
+    return f", best {score.best_score:.3f} at {score.best_version}"
 
 
 def _reward_text(step: int, rewards: Sequence[float], began: Began | None) -> Text:

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, StageLoad, Volume
+from trimtab.fabric.wire.best_versions import BestVersion, BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column
@@ -448,7 +449,19 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         score=st.none() | finite,
         episodes=counts,
         failed=counts,
+        best_version=st.none() | counts,
+        best_score=st.none() | finite,
         at=times,
+        newer=st.just({}),
+    ),
+    BestVersionsRequest: st.builds(BestVersionsRequest, job=names, policy=names, newer=st.just({})),
+    BestVersions: st.builds(
+        BestVersions,
+        policy=names,
+        best=st.lists(
+            st.builds(BestVersion, benchmark=names, version=counts, score=finite, newer=st.just({})), max_size=3
+        ).map(tuple),
+        evaluating=st.none() | counts,
         newer=st.just({}),
     ),
 }

@@ -36,6 +36,8 @@ class Began(_Line, tag="began", frozen=True, kw_only=True):
     """By policy, the folder of the model that it began with."""
     tokenizers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By policy, the folder of the tokenizer, where it is not the model's."""
+    archives: bool = False
+    """Whether it keeps its samples in object storage."""
 
 
 class Step(_Line, tag="step", frozen=True, kw_only=True):
@@ -100,6 +102,9 @@ class Score(_Line, tag="score", frozen=True, kw_only=True):
     score: float | None = None
     episodes: int
     failed: int = 0
+    best_version: int | None = None
+    """Which did best up to then."""
+    best_score: float | None = None
 
 
 class Fleet(_Line, tag="fleet", frozen=True, kw_only=True):
@@ -150,6 +155,7 @@ def began(job: RLJob, *, beside: Path, at: float) -> Began:
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         window_steps=scaling.window_steps,
+        archives=job.spec.data.archive is not None,
         models={
             policy.name: str((beside / policy.model.uri).resolve())
             for policy in job.spec.learning
@@ -200,6 +206,8 @@ def of_message(message: JobMessage) -> Record:
                 score=message.score,
                 episodes=message.episodes,
                 failed=message.failed,
+                best_version=message.best_version,
+                best_score=message.best_score,
             )
         case WeightPointer():
             return Version(

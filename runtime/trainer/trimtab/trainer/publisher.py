@@ -25,7 +25,7 @@ from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.publishing_group import PublishingGroup
 from trimtab.weights.store.collection import CollectionRules
-from trimtab.weights.upkeep import UpkeepRules
+from trimtab.weights.upkeep import AskBest, UpkeepRules
 
 _LEASE_TTL_S = 900.0
 _COLLECTION_GRACE_S = 600.0
@@ -44,9 +44,10 @@ async def open_publisher(
     scratch: Path,
     stack: AsyncExitStack,
     group: PublishingGroup | None = None,
+    ask_best: AskBest | None = None,
 ) -> WeightPublisher:
     """The process that opens it becomes the policy's trainer: an earlier one can publish nothing any more. Of a trainer
-    with several ranks all open it, with the group in which they publish.
+    with several ranks all open it, with the group in which they publish. With `ask_best` the best versions are kept.
     """
     if group is None or group.signs:
         # A store that ignores conditional writes would let two trainers interleave unnoticed.
@@ -72,6 +73,7 @@ async def open_publisher(
         clock=time.time,
         deadline_s=_OPEN_DEADLINE_S,
         group=group,
+        ask_best=ask_best,
     )
     stack.push_async_callback(publisher.close)
     return publisher

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +19,17 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.objects.errors import ObjectStoreError
+from trimtab.fabric.wire.best_versions import BestVersions
+from trimtab.fabric.wire.errors import WireError
 from trimtab.weights.baseline import Baseline
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publishing_group import PublishingGroup
 from trimtab.weights.spool import FoldBase, SpooledBlocks
 from trimtab.weights.store.collection import CollectionRules, collect
+from trimtab.weights.store.kept import InvalidKept, KeptVersions, kept_after, position_of
 from trimtab.weights.store.latest import CatalogueTooLarge, PointerRolledBack, SupersededTrainer
 from trimtab.weights.store.leases import InvalidLease
 from trimtab.weights.store.manifest import InvalidManifest
@@ -37,9 +41,13 @@ from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, e
 _log = structlog.get_logger(__name__)
 _UPLOAD_DEADLINE_S = 3600.0
 _COLLECT_DEADLINE_S = 300.0
+_KEEP_DEADLINE_S = 30.0
 _FAILURES = (
     ObjectStoreError,
+    BusError,
+    WireError,
     OSError,
+    InvalidKept,
     InvalidLease,
     InvalidManifest,
     PointerRolledBack,
@@ -59,6 +67,8 @@ class UpkeepRules:
     collect_every_s: float = 60.0
 
 
+AskBest = Callable[[], Awaitable[BestVersions | None]]
+"""Which versions did best; None where nobody says. Raises BusError: nothing is collected before it is known."""
 What = Literal["anchor", "fold"]
 
 
@@ -102,9 +112,10 @@ class Upkeep:
     def __init__(
         self, writer: VersionWriter, manifests: ManifestReader, rules: UpkeepRules, *, group: PublishingGroup,
         folder: Path, codec: Codec, executor: ThreadPoolExecutor, threads: int, since_anchor: int,
-        clock: Callable[[], float],
+        clock: Callable[[], float], ask_best: AskBest | None = None,
     ) -> None:  # fmt: skip
         """`since_anchor` counts the versions that trainers before this one have published since the last anchor."""
+        self._ask_best = ask_best
         self._writer = writer
         self._manifests = manifests
         self._rules = rules
@@ -247,7 +258,34 @@ class Upkeep:
             self._collected_at = self._clock()
             self._begin("collection", self._collect())
 
+    async def finish(self) -> None:
+        """At the policy's end: what was evaluated since the last collection may be the best."""
+        try:
+            await self._keep_best()
+        except _FAILURES as error:
+            self._report("best versions", error)
+
+    async def _keep_best(self) -> tuple[Position, ...]:
+        """Write down which versions stay for what they scored. Those that are being evaluated are given back: until
+        their score is known they must not go either.
+        """
+        told = None if self._ask_best is None else await self._ask_best()
+        if told is None:
+            return ()
+        latest = await self._writer.pointer.read(deadline_s=_KEEP_DEADLINE_S)
+        if latest is None:
+            return ()
+        stored = KeptVersions(self._writer.store, self._writer.policy)
+        known = await stored.read(deadline_s=_KEEP_DEADLINE_S)
+        kept = kept_after(known, told.best, latest)
+        if kept != known:
+            await stored.write(kept, deadline_s=_KEEP_DEADLINE_S)
+            _log.info("best_versions_kept", versions={one.benchmark: str(one.position) for one in kept.versions})
+        position = None if told.evaluating is None else position_of(latest, told.evaluating)
+        return () if position is None else (position,)
+
     async def _collect(self) -> None:
+        evaluating = await self._keep_best()
         collected = await collect(
             self._writer.store,
             self._writer.policy,
@@ -256,6 +294,7 @@ class Upkeep:
             pointer=self._writer.pointer,
             manifests=self._manifests,
             in_flight=self._writer.in_flight,
+            evaluating=evaluating,
             deadline_s=_COLLECT_DEADLINE_S,
         )
         if collected.deleted:

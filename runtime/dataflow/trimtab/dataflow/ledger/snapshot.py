@@ -21,6 +21,7 @@ from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.ledger.step_times import StepTime
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.fabric.wire.best_versions import BestVersion
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -75,6 +76,8 @@ class EvaluationState(msgspec.Struct, kw_only=True):
     ended: int
     last_lead: int | None
     latest: EvaluationEnded | None
+    best: list[tuple[str, BestVersion]] = []
+    """With the policy."""
 
 
 class StageState(msgspec.Struct, kw_only=True):
@@ -165,6 +168,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             ended=ledger.evaluation.ended,
             last_lead=ledger.evaluation.last_lead,
             latest=ledger.evaluation.latest,
+            best=[(policy, best) for (policy, _), best in ledger.evaluation.best.items()],
         ),
         stages=StageState(
             last_sequence=ledger.stages.last_sequence,
@@ -210,6 +214,7 @@ class Restoration:
         ledger.evaluation.ended = snapshot.evaluation.ended
         ledger.evaluation.last_lead = snapshot.evaluation.last_lead
         ledger.evaluation.latest = snapshot.evaluation.latest
+        ledger.evaluation.best = {(policy, best.benchmark): best for policy, best in snapshot.evaluation.best}
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> None:
         """A header up to where the snapshot knows them."""

@@ -14,6 +14,8 @@ from trimtab.fabric.wire.values import Count, Finite, Name, Rate, Slug, Tally, T
 
 SKIPPED_STEPS = "skipped_steps"
 """The kind of failure under which a trainer counts steps whose loss or gradient was not finite."""
+UNARCHIVED_STEPS = "unarchived_steps"
+"""Under which it counts steps whose rows are not in the archive, because the store took them too slowly."""
 
 ANCHORED_ANEW = "ledger_anchored_anew"
 """Under which a dataflow counts how often its ledger and a policy's checkpoints did not meet."""

@@ -1,4 +1,6 @@
-"""Which entries of a catalogue are worth keeping: those that members need, that joiners need, and the newest."""
+"""Which entries of a catalogue are worth keeping: those that members need, that joiners need, the newest, and the ways
+to those that are kept for what they scored.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,22 @@ from collections.abc import Collection
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
-from trimtab.weights.store.route import NoRoute, cheapest_route
+from trimtab.weights.store.route import NoRoute, as_of, cheapest_route
 
 
-def retained(latest: Latest, held: Collection[Position], *, keep_versions: int) -> tuple[Entry, ...]:
-    """In the order of the catalogue. What does not lead to the newest weights is never among them."""
+def retained(
+    latest: Latest, held: Collection[Position], *, keep_versions: int, kept: Collection[Position] = ()
+) -> tuple[Entry, ...]:
+    """In the order of the catalogue. What does not lead to the newest weights, nor to the `kept` ones, is never among
+    them.
+    """
     if keep_versions < 1:
         raise ValueError(f"keep_versions is {keep_versions}; at least the newest version must be kept")
     lineage = _lineage(latest)
     newest = set(sorted(lineage, reverse=True)[:keep_versions])
     needed = {entry for start in (None, *held) for entry in _route(latest, start)}
+    there = {entry.target for entry in latest.catalogue}
+    needed |= {entry for position in there.intersection(kept) for entry in _route(as_of(latest, position), None)}
     return tuple(entry for entry in latest.catalogue if entry.target in newest or entry in needed)
 
 
