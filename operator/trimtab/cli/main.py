@@ -23,6 +23,7 @@ _COMMANDS = {
         "restore",
         "run",
         "samples",
+        "top",
         "validate",
         "weights",
     )
