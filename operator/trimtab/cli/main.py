@@ -27,7 +27,7 @@ _COMMANDS = {
         "validate",
         "weights",
     )
-} | {"track": "trimtab.cli.tracking.command"}
+} | {"track": "trimtab.cli.tracking.command", "why-slow": "trimtab.cli.why_slow"}
 
 
 @click.command(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

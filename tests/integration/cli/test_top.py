@@ -94,7 +94,7 @@ def test_the_pods_of_a_job_and_what_they_do(filled: JobTopology, top_of: Top) ->
     assert "3 pods · 3 tasks given out" in said.output
     assert rows["solver"].split()[1:4] == ["8", "0.625", "7"]
     assert "31%" in rows["solver"]
-    assert "1.5 of 4" in rows["solver"]
+    assert "1.5, at most 4" in rows["solver"]
     assert "12/32" in rows["pool-0"]
     assert "812" in rows["pool-0"]
     behind = next(line for line in said.output.splitlines() if line.startswith("pool-1"))

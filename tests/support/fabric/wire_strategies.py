@@ -37,7 +37,7 @@ from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
 from trimtab.fabric.wire.stage import ColumnReference, StageRow, StageTask
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Scored, Trajectory, TurnReward
+from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Phase, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -148,6 +148,8 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         turns=len(turns) if turns else draw(indices),
         turn_rewards=turns,
         reward_parts=draw(reward_parts),
+        phases=tuple(draw(st.lists(st.builds(Phase, name=slugs, after=durations, seconds=durations), max_size=3))),
+        queued_at=draw(st.none() | times),
         worker=draw(names),
         pool=draw(names),
         engine=draw(names),

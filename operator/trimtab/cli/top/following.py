@@ -22,6 +22,7 @@ from trimtab.fabric.members import MemberTable
 from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.member import MemberHeartbeat
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 
@@ -43,6 +44,10 @@ class JobNow:
         self._reports: dict[str, BalanceReport] = {}
         self._weights: dict[str, WeightPointer] = {}
         self._queued: int | None = None
+
+    @property
+    def members(self) -> list[MemberHeartbeat]:
+        return self._members.present
 
     def picture(self) -> Picture:
         return picture_of(

@@ -36,7 +36,7 @@ def _policies(picture: Picture) -> Table:
             _number(one.version),
             _UNKNOWN if one.published_s_ago is None else f"{clock(one.published_s_ago)} ago",
             _waiting(one),
-            _UNKNOWN if one.staleness is None else f"{one.staleness:.1f} of {one.max_staleness}",
+            _UNKNOWN if one.staleness is None else f"{one.staleness:.1f}, at most {one.max_staleness}",
             _number(one.buffered),
             _number(one.running),
         )

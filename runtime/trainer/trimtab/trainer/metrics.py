@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
+from types import MappingProxyType
 
 import torch
 
@@ -139,8 +140,11 @@ class TrainerMetrics:
         self.newest: Mapping[str, float] = {}
         """What the last step looked like, for heartbeats, without what it does not have and what is no number."""
 
-    def step_done(self, step: int, outcome: StepOutcome, timing: StepTiming) -> None:
-        """`step` counts those made. A measure that the step does not have keeps its last value."""
+    def step_done(
+        self, step: int, outcome: StepOutcome, timing: StepTiming, *, parts: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """`step` counts those made. A measure that the step does not have keeps its last value. `parts` say where the
+        time of the last steps went."""
         self._step.set(step)
         self._loss.set(outcome.loss)
         self._grad_norm.set(outcome.grad_norm)
@@ -148,7 +152,7 @@ class TrainerMetrics:
         for name, gauge in self._measures.items():
             if measures[name] is not None:
                 gauge.set(measures[name])
-        told = {"loss": outcome.loss, "grad_norm": outcome.grad_norm, **measures}
+        told = {"loss": outcome.loss, "grad_norm": outcome.grad_norm, **measures, **parts}
         self.newest = {name: float(value) for name, value in told.items() if value is not None and isfinite(value)}
         self._tokens.inc(outcome.measures.tokens)
         self._skipped.inc(outcome.skipped)

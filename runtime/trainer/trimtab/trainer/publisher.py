@@ -99,6 +99,8 @@ class WeightOutbox:
         self._background = background
         self._versions = Outbox(background)
         self._reading: Future[Captured] | None = None
+        self.last_publish_s: float | None = None
+        """From the last version's capture to its announcement."""
 
     @property
     def busy(self) -> bool:
@@ -123,9 +125,11 @@ class WeightOutbox:
         self._versions.flush()
 
     async def _publish(self, version: int, reading: Future[Captured]) -> None:
+        began = time.monotonic()
         captured = await asyncio.wrap_future(reading)
         await persistently(
             lambda: self._publisher.publish(version, captured, deadline_s=_PUBLISH_DEADLINE_S),
             what=f"weights of version {version}",
             deadline_s=_PUBLISH_DEADLINE_S,
         )
+        self.last_publish_s = time.monotonic() - began

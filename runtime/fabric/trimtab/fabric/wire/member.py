@@ -82,7 +82,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     checkpoint_step: Count | None = None
     """Of a trainer: the step of its newest durable checkpoint, told by the rank that commits them."""
     measures: Annotated[dict[Slug, Finite], Meta(max_length=32)] = msgspec.field(default_factory=dict)
-    """Of a trainer: what its newest step looked like, by name."""
+    """Of a trainer: what its newest step looked like, by name, and where the time of the last ones went (`seconds_…`).
+    Of a rollout pod: how long its last weights took."""
     sandbox: SandboxLayers | None = None
     """Of a rollout pod that has one, as soon as it says so itself."""
     started_at: UnixSeconds
