@@ -36,6 +36,8 @@ class Began(_Line, tag="began", frozen=True, kw_only=True):
     """By policy, the folder of the model that it began with."""
     tokenizers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By policy, the folder of the tokenizer, where it is not the model's."""
+    changed: tuple[str, ...] = ()
+    """Settings of learning that were others in the run before, with what they were and are."""
     archives: bool = False
     """Whether it keeps its samples in object storage."""
 
@@ -142,7 +144,7 @@ class Ended(_Line, tag="ended", frozen=True, kw_only=True):
 Record = Began | Step | Measured | Window | Version | Score | Fleet | Rescaled | Died | Ended
 
 
-def began(job: RLJob, *, beside: Path, at: float) -> Began:
+def began(job: RLJob, *, beside: Path, at: float, changed: tuple[str, ...] = ()) -> Began:
     """`beside` is the folder of the manifest, which its paths are relative to."""
     scaling = job.spec.autoscaling
     return Began(
@@ -155,6 +157,7 @@ def began(job: RLJob, *, beside: Path, at: float) -> Began:
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         window_steps=scaling.window_steps,
+        changed=changed,
         archives=job.spec.data.archive is not None,
         models={
             policy.name: str((beside / policy.model.uri).resolve())

@@ -15,7 +15,7 @@ import zstandard
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
 from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
-from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, SettingsTaken, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
 from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.ledger.step_times import StepTime
@@ -109,6 +109,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     stages: StageState = msgspec.field(default_factory=StageState)
     anchored_anew: int = 0
     given_up_groups: int = 0
+    settings: SettingsTaken | None = None
     learnt: dict[str, Any]
     """What the curator knows."""
 
@@ -179,6 +180,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         ),
         anchored_anew=ledger.anchored_anew,
         given_up_groups=ledger.given_up_groups,
+        settings=ledger.settings,
         learnt=learnt,
     )
 
@@ -208,6 +210,7 @@ class Restoration:
                 labels={name: one.labels for name, one in snapshot.trainers.items() if one.labels},
             )
         )
+        ledger.settings = snapshot.settings
         for name, state in snapshot.streams.items():
             _stream_of(ledger, name).ended.restore(state.ended, below=state.settled_below)
         ledger.evaluation.running = snapshot.evaluation.running
