@@ -114,6 +114,29 @@ async def test_the_best_version_stays_and_so_does_what_is_being_evaluated(site: 
     assert kept.positions == {Position(1, 19)}, "the last evaluation is over, and no version comes after it"
 
 
+async def test_a_run_whose_every_version_is_a_copy_keeps_a_few_of_them(site: WeightSite) -> None:
+    """As where all weights move in every step, and are published as they are computed."""
+    rules = UpkeepRules(
+        anchor_every=100,
+        anchor_after_copies=2,
+        fold_every=None,
+        collection=CollectionRules(keep_versions=200, lease_ttl_s=600.0, grace_s=0.0, copies=4),
+        collect_every_s=0.0,
+    )
+    publisher = await site.publisher(rules=rules)
+    for version in range(16):
+        captured = publisher.capture(TrainedState(version, run=version))
+        await publisher.publish(version, captured, deadline_s=D)
+        await publisher.flush()
+    catalogue = (await site.latest()).catalogue
+    copy = max(entry.bytes for entry in catalogue if entry.base is None)
+    assert all(entry.bytes <= 1.01 * copy for entry in catalogue), "no delta is larger than a copy"
+    assert sum(entry.bytes for entry in catalogue) <= 8 * copy, "those that are kept, and the way in to the oldest"
+    assert sum((await site.sizes("obj")).values()) <= 9 * copy
+    joiner = await site.puller("joiner")
+    assert await joiner.pull(deadline_s=D) == Position(1, 15)
+
+
 def best_version(version: int, score: float) -> BestVersion:
     return BestVersion(benchmark="b", version=version, score=score)
 

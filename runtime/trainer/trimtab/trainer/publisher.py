@@ -29,6 +29,10 @@ from trimtab.weights.upkeep import AskBest, UpkeepRules
 
 _LEASE_TTL_S = 900.0
 _COLLECTION_GRACE_S = 600.0
+# In fine-tuning a delta is a hundredth of a copy, and neither is ever reached. Where every weight moves in every step,
+# they bound what the store has and what a joiner fetches.
+_ANCHOR_AFTER_COPIES = 4
+_KEPT_COPIES = 8
 _OPEN_DEADLINE_S = 60.0
 # The first version of a large model is uploaded whole, and only the pools wait for it.
 _PUBLISH_DEADLINE_S = 1800.0
@@ -63,9 +67,13 @@ async def open_publisher(
         signer=Signer(settings.weights.signing_seed.get_secret_value()),
         rules=UpkeepRules(
             anchor_every=publish.anchor_every_versions,
+            anchor_after_copies=_ANCHOR_AFTER_COPIES,
             fold_every=publish.fold_every_versions,
             collection=CollectionRules(
-                keep_versions=publish.keep_versions, lease_ttl_s=_LEASE_TTL_S, grace_s=_COLLECTION_GRACE_S
+                keep_versions=publish.keep_versions,
+                lease_ttl_s=_LEASE_TTL_S,
+                grace_s=_COLLECTION_GRACE_S,
+                copies=_KEPT_COPIES,
             ),
         ),
         folder=scratch,

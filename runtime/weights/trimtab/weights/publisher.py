@@ -81,11 +81,12 @@ class _UnderWay:
         self._claims.close()
 
 
-def _hops_for_joiners(latest: Latest) -> int:
+def _way_in(latest: Latest) -> tuple[Entry, ...]:
+    """What a joiner fetches; empty where there is nothing yet."""
     try:
-        return len(cheapest_route(latest, None).entries)
+        return cheapest_route(latest, None).entries
     except NoRoute:
-        return 0
+        return ()
 
 
 class WeightPublisher:
@@ -112,7 +113,7 @@ class WeightPublisher:
         )
         self._upkeep = Upkeep(
             writer, manifests, rules, group=group, folder=folder, codec=codec, executor=self._executor, threads=threads,
-            since_anchor=_hops_for_joiners(claimed), clock=writer.clock, ask_best=ask_best,
+            way_in=_way_in(claimed), clock=writer.clock, ask_best=ask_best,
         )  # fmt: skip
         self._baseline: Baseline | None = None
         self._under_way: _UnderWay | None = None
@@ -225,7 +226,7 @@ class WeightPublisher:
                 target, stored, begin=begin, root=root_digest(baseline.layout, digests), layout=baseline.layout,
                 publication=under_way.publication, deadline_s=deadline_s,
             )  # fmt: skip
-            signed = _Signed(entry=entry, orders=self._upkeep.orders(was_anchor=entry.base is None))
+            signed = _Signed(entry=entry, orders=self._upkeep.orders(entry))
         signed = await told_by_signer(self._group, signed, _Signed)
         # From here on the version is public; what follows is only about the next one.
         self._published, self._orders = signed.entry, signed.orders

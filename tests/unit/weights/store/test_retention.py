@@ -87,3 +87,14 @@ def test_a_version_that_is_kept_may_be_of_a_dead_lineage_and_one_that_is_gone_ke
     latest = catalogue([*chain(6), *dead, entry(Position(2, 6), V[5])])
     assert retained(latest, (), keep_versions=1, kept={V[7]}) == latest.catalogue
     assert retained(latest, (), keep_versions=1, kept={V[15]}) == retained(latest, (), keep_versions=1)
+
+
+def test_versions_as_large_as_copies_are_kept_as_far_as_there_is_room() -> None:
+    large = [entry(V[0], size=10 * MIB), *(entry(V[n], V[n - 1], size=10 * MIB) for n in range(1, 12))]
+    latest = catalogue([*large, entry(V[9], size=10 * MIB)])
+    assert {e.target for e in retained(latest, (), keep_versions=200)} == set(V[:12])
+    kept = retained(latest, (), keep_versions=200, copies=6)
+    assert {e.target for e in kept} == {V[n] for n in range(7, 12)}, "version 9 has its anchor too"
+    small = catalogue(chain(12))
+    assert retained(small, (), keep_versions=200, copies=6) == small.catalogue
+    assert {e.target for e in retained(latest, (), keep_versions=200, copies=1)} >= {V[9], V[10], V[11]}, "the way in"

@@ -53,6 +53,8 @@ class CollectionRules:
     keep_versions: int
     lease_ttl_s: float
     grace_s: float
+    copies: int | None = None
+    """Fewer versions are kept where they would take more bytes than so many whole copies."""
 
 
 async def collect(
@@ -125,7 +127,8 @@ class _Run:
 
         def keep_needed(latest: Latest) -> Latest:
             nonlocal dropped
-            kept = set(retained(latest, held, keep_versions=self.rules.keep_versions, kept=best | self.evaluating))
+            rules, needed = self.rules, best | self.evaluating
+            kept = set(retained(latest, held, keep_versions=rules.keep_versions, kept=needed, copies=rules.copies))
             dropped = tuple(entry for entry in latest.catalogue if entry not in kept)
             return latest.keeping(kept)
 
