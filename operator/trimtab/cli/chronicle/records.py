@@ -15,6 +15,9 @@ from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.operator.job_watch import JobMessage
 
+LEARNING_RATE = "learning_rate"
+"""Its name in what a trainer measures."""
+
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
     at: float
