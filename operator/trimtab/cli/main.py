@@ -18,6 +18,7 @@ _COMMANDS = {
         "gateway",
         "graph",
         "init",
+        "push",
         "quarantine",
         "report",
         "restore",

@@ -47,6 +47,17 @@ class Pulled:
     bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which version: the newest, where nothing is said."""
+
+    version: int | None
+    best: bool
+    benchmark: str | None
+    job: str | None
+    namespace: str
+
+
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @policy_option
@@ -88,26 +99,15 @@ def pull(
     The first time everything is fetched, later only what has changed. What was fetched before Ctrl-C is used by the
     next call. With --model or --state-folder, DIR is what transformers and engines load.
     """
-    if best and version is not None:
-        raise click.UsageError("--best and --version exclude each other")
-    if benchmark is not None and not best:
-        raise click.UsageError("--benchmark says by which benchmark --best goes")
-    scores = _scores(state_folder, job, namespace) if best else ()
+    wanted = Which(version=version, best=best, benchmark=benchmark, job=job, namespace=namespace)
     limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
     try:
-        pulled = with_weights(
-            lambda weights: _pulled(
-                weights, folder, limits, version=version, best=best, scores=scores, benchmark=benchmark
-            ),
-            policy=policy,
-            state_folder=state_folder,
-            failures=(WrongWeights, CopyInUse, DamagedCopy, NoSuchVersion),
-        )
+        pulled = brought(folder, wanted, policy=policy, state_folder=state_folder, limits=limits)
     except KeyboardInterrupt:
         click.echo(f"stopped; what has been fetched is in {_spool(folder)}, call again to go on", err=True)
         sys.exit(_INTERRUPTED)
     file = folder / "model.safetensors"
-    model = model or (_model(state_folder, pulled.policy) if state_folder is not None else None)
+    model = model or (first_model(state_folder, pulled.policy) if state_folder is not None else None)
     if model is not None and not is_adapters(file):
         copy_all_but_weights(model, folder)
     if pulled.route:
@@ -117,21 +117,31 @@ def pull(
         click.echo(f"{file} is {pulled.position} already{newest}")
 
 
+def brought(
+    folder: Path, wanted: Which, *, policy: str | None, state_folder: Path | None, limits: PullLimits
+) -> Pulled:
+    """The wanted version into the folder. Ends the command where it cannot be had."""
+    if wanted.best and wanted.version is not None:
+        raise click.UsageError("--best and --version exclude each other")
+    if wanted.benchmark is not None and not wanted.best:
+        raise click.UsageError("--benchmark says by which benchmark --best goes")
+    scores = _scores(state_folder, wanted.job, wanted.namespace) if wanted.best else ()
+    return with_weights(
+        lambda weights: _pulled(weights, folder, limits, wanted, scores=scores),
+        policy=policy,
+        state_folder=state_folder,
+        failures=(WrongWeights, CopyInUse, DamagedCopy, NoSuchVersion),
+    )
+
+
 async def _pulled(
-    weights: OpenWeights,
-    folder: Path,
-    limits: PullLimits,
-    *,
-    version: int | None,
-    best: bool,
-    scores: Sequence[Scored],
-    benchmark: str | None,
+    weights: OpenWeights, folder: Path, limits: PullLimits, wanted: Which, *, scores: Sequence[Scored]
 ) -> Pulled:
     target: Position | None = None
-    if version is not None:
-        target = by_number(await weights.latest(), version)
-    elif best:
-        target = await _best(weights, scores, benchmark=benchmark)
+    if wanted.version is not None:
+        target = by_number(await weights.latest(), wanted.version)
+    elif wanted.best:
+        target = await _best(weights, scores, benchmark=wanted.benchmark)
     return await pulled_into(weights, folder, limits, target=target)
 
 
@@ -201,7 +211,7 @@ def _scores(state_folder: Path | None, job: str | None, namespace: str) -> Seque
     return scores
 
 
-def _model(state_folder: Path, policy: str) -> Path | None:
+def first_model(state_folder: Path, policy: str) -> Path | None:
     """None where it is not known, or no longer there."""
     known = first_models(state_folder).get(policy)
     return Path(known) if known is not None and Path(known).is_dir() else None
