@@ -12,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli.chronicle.figures import percent
+from trimtab.cli.chronicle.file import read
+from trimtab.cli.chronicle.story import told
 from trimtab.cli.job_bucket import json_option, of_a_job, readable_errors, with_bus
 from trimtab.cli.printable import printable
 from trimtab.cli.samples.choice import NothingChosen, StoredRow, Wanted, chosen
 from trimtab.cli.samples.reading import JobStore, complain, stored_rows, trajectories
 from trimtab.cli.slowness.export import otlp_option, sent
 from trimtab.cli.slowness.samples import SampleTime, SampleTimes, sample_times
-from trimtab.cli.slowness.steps import StepTimes, WeightTimes, step_times, weight_times
+from trimtab.cli.slowness.steps import StepTimes, WeightTimes, step_times, step_times_of, weight_times
 from trimtab.cli.slowness.verdict import verdict
 from trimtab.cli.top.following import JobNow
 from trimtab.dataflow.audit.granted_steps import GrantedSteps, grants
@@ -34,7 +36,7 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     samples: tuple[SampleTimes, ...]
     steps: tuple[StepTimes, ...]
-    """Empty of a job that does not run."""
+    """Empty of a job that does not run, but for one of `trimtab run`, whose history has them."""
     weights: tuple[WeightTimes, ...]
     verdicts: tuple[str, ...]
 
@@ -57,6 +59,8 @@ def why_slow(job: str, namespace: str, state_folder: Path | None, rows: int, otl
         async with now.following():
             members = now.members
         of_samples, of_steps = sample_times(samples), step_times(members)
+        if not of_steps and state_folder is not None:
+            of_steps = step_times_of(told(read(state_folder)))
         found = Slowness(
             job=job,
             samples=of_samples,

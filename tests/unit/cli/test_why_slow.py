@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from tests.support.cli.rows import conversation
+from trimtab.cli.chronicle.records import Measured
+from trimtab.cli.chronicle.story import told
 from trimtab.cli.slowness.samples import SampleTime, sample_times
-from trimtab.cli.slowness.steps import step_times, weight_times
+from trimtab.cli.slowness.steps import step_times, step_times_of, weight_times
 from trimtab.cli.slowness.verdict import verdict
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.fabric.wire.trajectory import Phase
@@ -73,3 +75,10 @@ def test_weights_are_told_by_pool() -> None:
     ]  # fmt: skip
     (times,) = weight_times(pods)
     assert (times.pool, times.refresh_seconds, times.pause_seconds) == ("p", 2.0, pytest.approx(0.1))
+
+
+def test_of_a_run_that_has_ended_its_history_knows_the_steps() -> None:
+    values = {"loss": 1.0, "seconds_step": 4.0, "seconds_wait": 1.0}
+    (step,) = step_times_of(told([Measured(at=1.0, policy="solver", step=9, values=values, tokens_per_second=5.0)]))
+    assert (step.policy, step.seconds, step.parts["wait"]) == ("solver", 4.0, 1.0)
+    assert step_times_of(told([])) == ()

@@ -1,4 +1,6 @@
-"""Where the time of a step goes, by what trainers and rollout pods said in their last heartbeats."""
+"""Where the time of a step goes, by what trainers and rollout pods said in their last heartbeats, or what a run's
+history has of them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from statistics import fmean
 
 import msgspec
 
+from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
 
 _PREFIX = "seconds_"
@@ -40,6 +43,16 @@ def step_times(members: Iterable[MemberHeartbeat]) -> tuple[StepTimes, ...]:
             for policy in member.versions:
                 told.setdefault(policy, []).append(member.measures)
     return tuple(_of_trainer(policy, told[policy]) for policy in sorted(told))
+
+
+def step_times_of(story: Story) -> tuple[StepTimes, ...]:
+    """Of a run that has ended, as it was at its end."""
+    told = {
+        name: [policy.measured[-1].values]
+        for name, policy in sorted(story.policies.items())
+        if policy.measured and f"{_PREFIX}step" in policy.measured[-1].values
+    }
+    return tuple(_of_trainer(policy, measures) for policy, measures in told.items())
 
 
 def _of_trainer(policy: str, told: list[Mapping[str, float]]) -> StepTimes:
