@@ -67,8 +67,11 @@ class Run:
 
     def die(self) -> None:
         """With all that it has started."""
-        run = psutil.Process(self._process.pid)
-        family = [run, *run.children(recursive=True)]
+        family = []
+        # It may have ended by itself, since it cannot write any more; what it started ends with it.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            run = psutil.Process(self._process.pid)
+            family = [run, *run.children(recursive=True)]
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

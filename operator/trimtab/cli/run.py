@@ -15,8 +15,10 @@ from rich.console import Console
 
 from trimtab.api.goals import Goals, raised
 from trimtab.api.job import RLJob
+from trimtab.api.live_settings import changes
 from trimtab.api.manifest import UnreadableManifestError
 from trimtab.api.support import unsupported, without_meaning_here
+from trimtab.api.transition import transition_problems
 from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
@@ -88,6 +90,9 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
 
 
 def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
+    changed = changed_since(job, folder)
+    for change in changed:
+        console.print(f"changed since the last run: {change}", soft_wrap=True, markup=False, highlight=False)
     _keep_manifest(file, folder)
     succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
@@ -100,7 +105,7 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
             return
         succeeded.unlink()
     try:
-        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture))
+        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture, changed=changed))
     except JobFailed as failure:
         _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
@@ -131,6 +136,19 @@ def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Con
     for one in findings:
         if one.level is Level.WARNING:
             console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
+
+
+def changed_since(job: RLJob, folder: Path) -> tuple[str, ...]:
+    """Of settings of learning, since the run that this one goes on from. Ends the command where something was changed
+    that may not be."""
+    try:
+        before = read_job(folder / MANIFEST_FILE)
+    except (InvalidManifestError, UnreadableManifestError, OSError, ValueError):
+        return ()  # there was none, or one of a version that knew other fields
+    if wrong := transition_problems(before, job):
+        listed = "\n".join(f"{problem.field}: {problem.message}" for problem in wrong)
+        raise click.ClickException(f"{listed}\nchange it back to resume, or begin anew with --fresh")
+    return changes(before.spec.live_settings, job.spec.live_settings)
 
 
 def _keep_manifest(file: Path, folder: Path) -> None:
@@ -178,7 +196,10 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
+async def _run(
+    job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None, *,
+    changed: tuple[str, ...],
+) -> bool:  # fmt: skip
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
@@ -189,7 +210,7 @@ async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Conso
     ):
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
-        chronicler.begin(here, beside=file.parent)
+        chronicler.begin(here, beside=file.parent, changed=changed)
         local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
         showing = asyncio.create_task(show(local, chronicler, console, picture=picture))

@@ -153,6 +153,21 @@ def test_a_snapshot_in_the_midst_of_a_round_keeps_its_samples() -> None:
     assert restored.evaluation.running == feed.ledger.evaluation.running
 
 
+def test_the_best_version_of_all_rounds_is_known_also_after_a_snapshot() -> None:
+    feed = Feed(ledger())
+    for number, (version, reward) in enumerate([(0, 0.25), (10, 0.75), (20, 0.5), (30, 0.75)]):
+        feed.ledger.apply(started(number, prompts=1, version=version))
+        for index in range(2):
+            feed.arrive(answer(number, 0, index, reward=reward))
+        feed.ledger.apply(EvaluationEnded(number=number, scores=feed.ledger.evaluation.score(), at=2.0))
+        best = feed.ledger.evaluation.best["solver", "held-out"]
+        assert best.version == {0: 0, 10: 10, 20: 10, 30: 30}[version], "of equal ones the newest"
+    packed = msgspec.msgpack.encode(take_snapshot(feed.ledger, learnt={}))
+    restored = ledger()
+    Restoration(restored, msgspec.msgpack.decode(packed, type=LedgerSnapshot))
+    assert restored.evaluation.best == feed.ledger.evaluation.best
+
+
 GRADE = stage("grade", "Reward", needs=["kept", "surprise"])
 STAGES = (stage("reference"), stage("kept", "Filter"), stage("surprise", "Custom", needs=["reference"]), GRADE)
 

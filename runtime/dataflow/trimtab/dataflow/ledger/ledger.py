@@ -29,6 +29,7 @@ from trimtab.dataflow.ledger.records import (
     PolicyContinued,
     PolicyFinished,
     Record,
+    SettingsTaken,
     StepDurable,
     StepGranted,
     StepTimed,
@@ -97,6 +98,8 @@ class Ledger:
         """Those of the newest record: all earlier ones were on the queue before it was written."""
         self.last_sequence = 0
         """Of the trajectories that have arrived."""
+        self.settings: SettingsTaken | None = None
+        """What the manifest said last; None for a ledger of a version that did not write it down."""
         self.anchored_anew = 0
         """How often this ledger and the checkpoints of a policy did not meet."""
         self.given_up_groups = 0
@@ -225,6 +228,8 @@ class Ledger:
                 self._issue(record)
             case StreamsRouted():
                 self._route(record.routes, record.labels)
+            case SettingsTaken():
+                self.settings = record
             case GroupsFiltered():
                 self._filter(self._stream(record.policy), record)
             case LedgerAnchoredAnew():

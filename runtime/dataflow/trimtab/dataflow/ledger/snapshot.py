@@ -16,12 +16,13 @@ from trimtab.dataflow.ledger.errors import LedgerError, RowsGone
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, SettingsTaken, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
 from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.ledger.step_times import StepTime
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.fabric.wire.best_versions import BestVersion
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -76,6 +77,8 @@ class EvaluationState(msgspec.Struct, kw_only=True):
     ended: int
     last_lead: int | None
     latest: EvaluationEnded | None
+    best: list[tuple[str, BestVersion]] = []
+    """With the policy."""
 
 
 class StageState(msgspec.Struct, kw_only=True):
@@ -107,6 +110,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     stages: StageState = msgspec.field(default_factory=StageState)
     anchored_anew: int = 0
     given_up_groups: int = 0
+    settings: SettingsTaken | None = None
     learnt: dict[str, Any]
     """What the curator knows."""
 
@@ -166,6 +170,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             ended=ledger.evaluation.ended,
             last_lead=ledger.evaluation.last_lead,
             latest=ledger.evaluation.latest,
+            best=[(policy, best) for (policy, _), best in ledger.evaluation.best.items()],
         ),
         stages=StageState(
             last_sequence=ledger.stages.last_sequence,
@@ -176,6 +181,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         ),
         anchored_anew=ledger.anchored_anew,
         given_up_groups=ledger.given_up_groups,
+        settings=ledger.settings,
         learnt=learnt,
     )
 
@@ -207,12 +213,14 @@ class Restoration:
                 labels={name: one.labels for name, one in snapshot.trainers.items() if one.labels},
             )
         )
+        ledger.settings = snapshot.settings
         for name, state in snapshot.streams.items():
             _stream_of(ledger, name).ended.restore(state.ended, below=state.settled_below)
         ledger.evaluation.running = snapshot.evaluation.running
         ledger.evaluation.ended = snapshot.evaluation.ended
         ledger.evaluation.last_lead = snapshot.evaluation.last_lead
         ledger.evaluation.latest = snapshot.evaluation.latest
+        ledger.evaluation.best = {(policy, best.benchmark): best for policy, best in snapshot.evaluation.best}
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> None:
         """A header up to where the snapshot knows them."""
