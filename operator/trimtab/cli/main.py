@@ -23,6 +23,7 @@ _COMMANDS = {
         "restore",
         "run",
         "samples",
+        "ui",
         "validate",
         "weights",
     )
