@@ -24,8 +24,7 @@ class Book:
         self.runs: dict[str, Run] = {}
         self.changes = 0
         """Counts up when the list of runs is another one, or a line of it."""
-        self.trouble = ""
-        """Why runs are missing from it, or may be behind."""
+        self._troubles: dict[str, str] = {}
         self._watchers: Counter[str] = Counter()
         self._following: dict[str, asyncio.Task[None]] = {}
 
@@ -38,10 +37,19 @@ class Book:
             self.changes += 1
         self._stop(run_id)
 
-    def say(self, trouble: str) -> None:
-        if trouble != self.trouble:
-            self.trouble = trouble
-            self.changes += 1
+    @property
+    def trouble(self) -> str:
+        """Why runs are missing from it, or may be behind."""
+        return "\n".join(sorted(set(self._troubles.values())))
+
+    def say(self, source: str, trouble: str) -> None:
+        """Of one source; empty when all is well with it."""
+        before = self.trouble
+        if trouble:
+            self._troubles[source] = trouble
+        else:
+            self._troubles.pop(source, None)
+        self.changes += self.trouble != before
 
     @contextmanager
     def watched(self, run_ids: frozenset[str]) -> Iterator[None]:

@@ -73,6 +73,11 @@ class Server:
         self.app.cleanup_ctx.append(self._kept)
         self.app.on_shutdown.append(self._end)
 
+    @property
+    def trouble(self) -> str:
+        """Why runs are missing, or may be behind."""
+        return self._book.trouble
+
     async def _kept(self, _: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(source.keep(self._book)) for source in self._sources]
         tasks.append(asyncio.create_task(self._follow()))
