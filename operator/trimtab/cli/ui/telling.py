@@ -54,6 +54,9 @@ class HistoryTelling:
         if latest and step.step <= latest[-1].step:
             latest.clear()
         latest.append(step)
+        if len(latest) < _RATE_STEPS:
+            # The first steps find their samples ready.
+            return {}
         found = rates(list(latest), self.story)[-1:]
         return {
             f"{step.policy}/rate/{name}": value

@@ -33,11 +33,15 @@ function colour(name) {
 function dataOf(chart, byTime, smooth) {
   const tables = chart.lines.map(({ series, points, until }) => {
     // What changes now and then is as it was until now.
-    if (until) return [[...(byTime ? series.times : series.steps), byTime ? until.time : until.step], [...series.values, series.values.at(-1)]];
+    if (until) return lasting(byTime ? series.times : series.steps, series.values, byTime ? until.time : until.step);
     const values = smooth && !points && !chart.dots && !chart.stepped ? smoothed(series.values, SMOOTH) : series.values;
     return byTime ? inOrder(series.times, values) : [series.steps, values];
   });
   return uPlot.join(tables);
+}
+
+function lasting(xs, values, until) {
+  return until > xs.at(-1) ? [[...xs, until], [...values, values.at(-1)]] : [xs, values];
 }
 
 /** Times of a version may be before those of the step that was told first. */
@@ -231,5 +235,5 @@ export function Chart({ chart, details, names, byTime, smooth, version, scheme }
 
 function labelOf(one, details, names) {
   if (details.length === 1) return one.label;
-  return one.label ? `${names[one.place]} · ${one.label}` : names[one.place];
+  return one.label && !one.single ? `${names[one.place]} · ${one.label}` : names[one.place];
 }

@@ -85,13 +85,16 @@ function others(details) {
 export function charts(details, colours) {
   const found = [];
   for (const spec of [...CHARTS, ...others(details)]) {
-    const lines = details.flatMap((detail, place) => linesOf(spec, detail, place));
-    if (!lines.length) continue;
     const several = details.length > 1;
+    // Of several runs the main line alone: what is beside it would be too much.
+    const lines = details.flatMap((detail, place) => linesOf(spec, detail, place).filter((line) => !several || !line.beside));
+    if (!lines.length) continue;
     const groups = [...new Set(lines.map((line) => line.group))];
     lines.forEach((line) => {
       line.colour = several ? colours[details[line.place].id] : groups.indexOf(line.group) % 6;
-      line.dash = several && line.within > 0 ? [6, 3 + 2 * (line.within % 3)] : null;
+      if (several) line.quiet = false;
+      line.single = several && lines.filter((other) => other.place === line.place).length === 1;
+      line.dash = several && !line.single && line.within > 0 ? [6, 3 + 2 * (line.within % 3)] : null;
     });
     found.push({ ...spec, lines });
   }
@@ -111,8 +114,9 @@ function linesOf(spec, detail, place) {
       name, policy, label, series, place,
       // What is two sides of one thing has one colour.
       group: spec.dotted ? policy : spec.fleet ? label.split(" ")[0] : name,
-      until: spec.stepped && detail.newest > series.steps.at(-1) ? { step: detail.newest, time: detail.time } : null,
-      points: Boolean(spec.dotted?.(rest)), quiet: Boolean(spec.quiet?.(name)) || (spec.dotted && !spec.dotted(rest)),
+      beside: Boolean(spec.quiet?.(name) || spec.dotted?.(rest)),
+      until: spec.stepped ? { step: detail.newest, time: detail.time } : null,
+      points: Boolean(spec.dotted?.(rest)), quiet: Boolean(spec.quiet?.(name)) || Boolean(spec.dotted && !spec.dotted(rest)),
     });
   }
   lines.sort((a, b) => (a.policy + a.label < b.policy + b.label ? -1 : 1));
@@ -123,7 +127,7 @@ function linesOf(spec, detail, place) {
   return lines;
 }
 
-/** Both the curve and, faintly, what it was made of. */
+/** An exponential mean over about so many. */
 export function smoothed(values, over) {
   if (over <= 1) return values;
   const keep = 1 - 2 / (over + 1);

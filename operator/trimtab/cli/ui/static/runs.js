@@ -15,6 +15,12 @@ function Spark({ curve }) {
   return html`<svg class="spark" viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true"><polyline points=${points.join(" ")} /></svg>`;
 }
 
+/** What was clicked needs no frame when keys are used after it. */
+function opened(event, id, onOpen) {
+  if (event.detail > 0) event.currentTarget.blur();
+  onOpen(id);
+}
+
 export function Runs({ runs, shown, over, colours, filter, onFilter, onOpen, onOver, now, loaded, trouble }) {
   return html`<nav class="runs" aria-label="Runs">
     <header>
@@ -28,12 +34,12 @@ export function Runs({ runs, shown, over, colours, filter, onFilter, onOpen, onO
         const open = run.id === shown;
         const laid = over.includes(run.id);
         return html`<li key=${run.id} class=${open ? "open" : ""} data-run=${run.id}>
-          <button class="run" aria-current=${open ? "true" : undefined} onClick=${() => onOpen(run.id)} title=${run.where}>
+          <button class="run" aria-current=${open ? "true" : undefined} onClick=${(event) => opened(event, run.id, onOpen)} title=${run.where}>
             <span class="name">${run.job}</span>
             <${Spark} curve=${run.curve} />
-            <span class="where">${run.where}</span>
             <span class="state ${run.state}">${run.state === "running" ? `step ${run.step ?? 0}` : run.state}</span>
             <span class="figure">${run.reward == null ? DASH : score(run.reward)}</span>
+            <span class="where">${run.where}</span>
             <span class="when">${run.state === "running" ? "" : run.changed_at ? ago(run.changed_at, now) : ""}</span>
           </button>
           <button
