@@ -100,6 +100,10 @@ async def test_a_job_of_the_cluster_is_on_the_page_as_its_status_changes(
                 break
         assert [pod["id"] for pod in now["pods"]] == ["math-local-rollout-0"]
         assert now["decision"]["reason"] == "TrainerStarving"
+        async for name, said in _events(f"{address}?run={run['id']}::0"):
+            if name == "now":
+                assert said["now"]["pods"] == now["pods"], "another page sees them too"
+                break
         (decided,) = [one["event"] for one in told if one.get("event", {}).get("what") == "rescaled"]
         assert (decided["before"], decided["after"], decided["message"]) == (1, 2, "the trainer waits")
 

@@ -114,7 +114,7 @@ async def test_a_person_watches_a_run_on_the_page(tmp_path: Path) -> None:
     async with browsing() as page:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        with job:
+        with job as running:
             async with _ui(tmp_path / "jobs", port=port, cache=tmp_path) as (server, address):
                 await page.goto(address)
                 await page.wait_for_url(f"http://127.0.0.1:{port}/**")
@@ -160,6 +160,16 @@ async def test_a_person_watches_a_run_on_the_page(tmp_path: Path) -> None:
                 await page.keyboard.press("t")
                 await page.keyboard.press("s")
                 await _picture(page, "over", tmp_path)
+
+                running.send_signal(signal.SIGINT)
+                await page.locator(".head .state.stopped").wait_for()
+                await eventually(lambda: running.poll() is not None, timeout_s=60)
+                await page.keyboard.press("c")
+                await page.keyboard.press("4")
+                await page.locator("#spoken .text.model").first.wait_for()
+                await page.keyboard.press("5")
+                await page.locator(".panel .none:text-is('None.')").wait_for()
+
                 await page.locator(".run:has-text('earlier')").click()
                 await page.keyboard.press("3")
                 await page.locator(f"#decisions td:text-is('{_MARKUP}')").wait_for()

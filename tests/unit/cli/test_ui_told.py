@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -97,6 +98,13 @@ async def test_a_history_is_read_on_and_one_that_begins_anew_is_told_anew(tmp_pa
     assert await run.look()
     assert len(run.telling.told) == 1
     assert run.generation != generation
+
+
+def test_a_run_is_named_so_that_an_address_can_hold_it(tmp_path: Path) -> None:
+    one, other = (LocalRun(_write(tmp_path / name, began()), beside=tmp_path) for name in ("a b/c:é#?", "a b/c:\udcff"))
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", one.id)
+    assert one.id != other.id
+    assert msgspec.json.encode(other.summary)
 
 
 async def test_a_history_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from trimtab.cli.ui.run import Run
-from trimtab.cli.ui.shown import Now
 
 
 class Source(Protocol):
@@ -77,6 +76,3 @@ class Book:
     def _stop(self, run_id: str) -> None:
         if (following := self._following.pop(run_id, None)) is not None:
             following.cancel()
-            if run_id in self.runs:
-                # What was so then is not so now.
-                self.runs[run_id].now = Now()

@@ -198,7 +198,9 @@ class ClusterRuns:
         runs: dict[Key, ClusterRun] = {}
         while True:
             failure = jobs.failure or pods.failure
-            book.say(self._namespace or "", f"the cluster does not answer: {failure}" if failure is not None else "")
+            book.say(
+                f"cluster {self._namespace}", f"the cluster does not answer: {failure}" if failure is not None else ""
+            )
             of_job: dict[Key, dict[Key, Object]] = {}
             for key, pod in pods.items():
                 job = pod["metadata"].get("labels", {}).get(JOB, "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,10 @@ _log = structlog.get_logger(__name__)
 _STATE_FOLDERS = ".trimtab"
 RUNNING = "running"
 _LOOK_S = 0.25
-_SEARCH_S = 2.0
+_REST_EVERY = 4
+"""Looks, of runs that nobody works on: one may be taken up again."""
+_SEARCH_EVERY = 8
+"""Looks, for runs that are new."""
 _DEPTH = 6
 _FOLDERS = 20_000
 """That are looked into at most, in all."""
@@ -111,7 +114,11 @@ class LocalRun:
         return self.summary.state == RUNNING
 
     async def follow(self) -> None:
-        await follow(self._settings, self.place.topology, self._show)
+        try:
+            await follow(self._settings, self.place.topology, self._show)
+        finally:
+            # What was so then is not so now.
+            self.now = Now()
 
     def _settings(self) -> BusSettings:
         # Of servers that run: that they are started for who looks is for those who ask for samples.
@@ -135,12 +142,16 @@ class LocalRun:
             records, self._offset = read_on(self.folder, self._offset)
             self.trouble = ""
         except (UnreadableChronicle, OSError) as error:
-            self.trouble = str(error)
+            self.trouble = _text(error)
         return _News(begins_anew, hashlib.sha256(first).hexdigest()[:8], records)
 
     def _summarised(self) -> Summary:
         return self.telling.summary(
-            run_id=self.id, name=self.folder.name, where=self._where, state=self._state(), trouble=self.trouble
+            run_id=self.id,
+            name=_text(self.folder.name),
+            where=self._where,
+            state=self._state(),
+            trouble=self.trouble,
         )
 
     def _state(self) -> str:
@@ -178,7 +189,12 @@ def _where(folder: Path, beside: Path) -> str:
     place = folder.parent.parent if folder.parent.name == _STATE_FOLDERS else folder
     if place == beside:
         return ""
-    return str(place.relative_to(beside)) if place.is_relative_to(beside) else str(place)
+    return _text(place.relative_to(beside) if place.is_relative_to(beside) else place)
+
+
+def _text(name: object) -> str:
+    """A file's name need not be text, and what is sent to a page is."""
+    return str(name).encode("utf-8", "replace").decode()
 
 
 class LocalRuns:
@@ -190,20 +206,17 @@ class LocalRuns:
 
     async def keep(self, book: Book) -> None:
         runs: dict[Path, LocalRun] = {}
-        due = 0.0
-        while True:
-            if time.monotonic() >= due:
-                found = await asyncio.to_thread(lambda: list(state_folders(self._places)))
-                for folder in found:
+        for turn in itertools.count():
+            if turn % _SEARCH_EVERY == 0:
+                for folder in await asyncio.to_thread(lambda: list(state_folders(self._places))):
                     if folder not in runs:
                         runs[folder] = run = LocalRun(folder, beside=self._beside)
                         await run.look()
                         book.put(run)
-                due = time.monotonic() + _SEARCH_S
             for folder, run in list(runs.items()):
                 if not folder.is_dir():
                     del runs[folder]
                     book.drop(run.id)
-                elif await run.look():
+                elif (run.is_live or turn % _REST_EVERY == 0) and await run.look():
                     book.put(run)
             await asyncio.sleep(_LOOK_S)

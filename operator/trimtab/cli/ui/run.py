@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Protocol
 
 from trimtab.cli.ui.shown import Figure, Now, Summary, Told
 from trimtab.fabric.bus.topology import JobTopology
+
+_STRANGE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +60,5 @@ class Run(Protocol):
 
 def run_id(name: str, *origin: str) -> str:
     """The same after a restart, and fit for an address."""
-    digest = hashlib.sha256("\0".join(origin).encode()).hexdigest()
-    return f"{name}-{digest[:8]}"
+    digest = hashlib.sha256("\0".join(origin).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{_STRANGE.sub('_', name)}-{digest[:8]}"

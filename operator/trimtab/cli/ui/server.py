@@ -81,10 +81,18 @@ class Server:
     async def _kept(self, _: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(source.keep(self._book)) for source in self._sources]
         tasks.append(asyncio.create_task(self._follow()))
+        for task in tasks:
+            task.add_done_callback(self._complain)
         yield
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, self._book.close(), return_exceptions=True)
+
+    def _complain(self, task: asyncio.Task[None]) -> None:
+        """Nothing ends them but the server's own end; a page that is behind must not look as if it were not."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("runs_not_followed", exc_info=error)
+            self._book.say("", f"runs are not followed any more: {type(error).__name__}; start trimtab ui anew")
 
     async def _follow(self) -> None:
         while True:

@@ -88,20 +88,26 @@ function Page() {
   }
   colours.current = kept;
 
-  const choose = (change) => {
-    const next = { ...shown, run: open?.id, over, ...change };
-    show(next);
-    write(next);
-  };
+  // Of what was chosen before, not of what was drawn: keys may be faster than the page.
+  const choose = (change) =>
+    show((before) => {
+      const next = { ...before, run: before.run ?? open?.id, ...(typeof change === "function" ? change(before) : change) };
+      write(next);
+      return next;
+    });
   const openRun = (id) => {
     forgetZoom();
-    choose({ run: id, over: over.filter((one) => one !== id), sample: null });
+    choose((before) => ({ run: id, over: before.over.filter((one) => one !== id), sample: null }));
   };
-  const layOver = (id) => choose({ over: over.includes(id) ? over.filter((one) => one !== id) : [...over, id].slice(0, MOST - 1) });
+  const layOver = (id) =>
+    choose((before) => ({ over: before.over.includes(id) ? before.over.filter((one) => one !== id) : [...before.over, id].slice(0, MOST - 1) }));
 
+  // One that starts meanwhile comes first in the list, and takes nobody away from what they look at.
   useEffect(() => {
-    feed.watch(ids);
-  }, [ids.join(" ")]);
+    if (open) show((before) => (before.run ? before : { ...before, run: open.id }));
+  }, [open?.id]);
+  // Before they are drawn, so that a run that was just opened has its head at once.
+  useMemo(() => feed.watch(ids), [ids.join(" ")]);
   useEffect(() => {
     document.title = open ? `${open.reward == null ? "" : `${score(open.reward)} · `}${open.job} · Trimtab` : "Trimtab";
   });
@@ -119,8 +125,9 @@ function Page() {
       }
       const place = runs.findIndex((run) => run.id === open?.id);
       const step = { j: 1, k: -1 }[event.key];
-      if (step && runs[place + step]) openRun(runs[place + step].id);
-      else if (event.key in ["0", "1", "2", "3", "4", "5"] && event.key !== "0") choose({ tab: Object.keys(TABS)[event.key - 1] });
+      if (step && shown.tab !== "samples") {
+        if (runs[place + step]) openRun(runs[place + step].id);
+      } else if (/^[1-5]$/.test(event.key)) choose({ tab: Object.keys(TABS)[event.key - 1] });
       else if (event.key === "o") {
         const next = runs.find((run) => run.id !== open?.id && !over.includes(run.id));
         if (next) layOver(next.id);
@@ -193,6 +200,7 @@ function Count({ tab, detail }) {
 
 function Curves({ details, names, colours, byTime, smooth, version, scheme }) {
   const shown = charts(details, colours);
+  if (!details[0].count) return "";
   if (!shown.length) return html`<p class="none wide">Nothing has been trained yet. The first curve comes with the first step.</p>`;
   return html`
     ${details.length === 1 && html`<dl class="figures">${details[0].figures.map((one) => html`<div key=${one.name} title=${one.note}><dt>${one.name}</dt><dd>${one.value}</dd></div>`)}</dl>`}

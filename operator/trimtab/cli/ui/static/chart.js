@@ -7,6 +7,7 @@ import { clock } from "/static/words.js";
 const { uPlot } = globalThis;
 const HEIGHT = 168;
 const SMOOTH = 20;
+const MOST_DOTS = 120;
 const PLOTS = new Set();
 
 /** Of all charts: a stretch that was drawn over with the pointer, until a double click. */
@@ -120,7 +121,7 @@ function optionsOf(state, width, point) {
   const soft = colour("--soft");
   const grid = { stroke: colour("--grid"), width: 1 };
   const font = "11px system-ui, sans-serif";
-  const series = chart.lines.map(({ colour: number, points, quiet, dash }) => {
+  const lines = chart.lines.map(({ series, colour: number, points, quiet, dash }) => {
     const stroke = colour(`--c${number}`);
     return {
       stroke: quiet ? `${stroke}73` : stroke,
@@ -128,7 +129,7 @@ function optionsOf(state, width, point) {
       dash: dash ?? undefined,
       spanGaps: true,
       paths: chart.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      points: { show: points || chart.dots ? true : undefined, size: points || chart.dots ? 5 : 4, fill: stroke, stroke },
+      points: { show: points || (chart.dots && series.steps.length < MOST_DOTS ? true : undefined), size: 5, fill: stroke, stroke },
     };
   });
   return {
@@ -150,10 +151,10 @@ function optionsOf(state, width, point) {
       { stroke: soft, grid, font, ticks: { show: false }, size: 26, gap: 4, values: (_, ticks) => ticks.map((tick) => (byTime ? clock(tick) : Number.isInteger(tick) ? tick : "")) },
       { stroke: soft, grid, font, ticks: { show: false }, size: 52, gap: 6, space: 34, values: (_, ticks) => ticks.map((tick) => short(chart.text(tick))) },
     ],
-    series: [{}, ...series],
+    series: [{}, ...lines],
     hooks: {
       drawClear: [(plot) => behind(plot, state)],
-      setCursor: [(plot) => point(plot.cursor.idx)],
+      setCursor: [(plot) => point(plot.cursor.idx == null ? null : plot.posToVal(plot.cursor.left, "x"))],
       setSelect: [
         (plot) => {
           if (plot.select.width < 6) return;
@@ -178,6 +179,16 @@ function rangeOf({ chart, details }, low, high) {
   if (bottom === top) top = bottom + (Math.abs(bottom) || 1);
   const room = (top - bottom) * 0.06;
   return [bottom === chart.low ? bottom : bottom - room, top === chart.high && !chart.exact ? top : top + room];
+}
+
+/** The value under the pointer: of what changes now and then the one that held, of others the nearest. */
+function under(chart, xs, values, at) {
+  let after = xs.findIndex((x) => x > at);
+  if (after === -1) after = xs.length;
+  if (chart.stepped) return values[after - 1];
+  const gap = xs.length > 1 ? (xs.at(-1) - xs[0]) / (xs.length - 1) : 1;
+  const nearest = after === 0 || (after < xs.length && xs[after] - at < at - xs[after - 1]) ? after : after - 1;
+  return Math.abs(xs[nearest] - at) <= 2 * gap ? values[nearest] : null;
 }
 
 export function Chart({ chart, details, names, byTime, smooth, version, scheme }) {
@@ -210,12 +221,8 @@ export function Chart({ chart, details, names, byTime, smooth, version, scheme }
     made.setScale("x", zoom ?? whole(made));
   }, [shape, version, smooth]);
 
-  const data = plot.current?.data;
-  const values = chart.lines.map(({ series }, number) => {
-    const under = at == null || !data ? null : data[number + 1]?.[at];
-    return under ?? (at == null ? series.values[series.values.length - 1] : null);
-  });
-  const where = at == null || !data ? "" : byTime ? clock(data[0][at]) : `step ${data[0][at]}`;
+  const values = chart.lines.map(({ series }) => (at == null ? series.values.at(-1) : under(chart, byTime ? series.times : series.steps, series.values, at)));
+  const where = at == null ? "" : byTime ? clock(at) : `step ${Math.round(at)}`;
   return html`<figure class="chart" data-chart=${chart.key}>
     <figcaption>
       <h2 title=${chart.note}>${chart.title}</h2>
@@ -235,5 +242,5 @@ export function Chart({ chart, details, names, byTime, smooth, version, scheme }
 
 function labelOf(one, details, names) {
   if (details.length === 1) return one.label;
-  return one.label && !one.single ? `${names[one.place]} · ${one.label}` : names[one.place];
+  return one.label && !one.single ? `${one.label} · ${names[one.place]}` : names[one.place];
 }
