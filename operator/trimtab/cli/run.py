@@ -29,6 +29,7 @@ from trimtab.cli.machine import Machine, weighed
 from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
+from trimtab.cli.resuming import find_beginning
 from trimtab.cli.sources import with_fetched
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.cli.tracking.processes import tracked
@@ -78,6 +79,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
         with held(folder):
             if fresh:
                 clear(folder)
+            find_beginning(job, folder, environment=os.environ, console=console)
             here = with_fetched(job, folder, environment=os.environ, console=console)
             if here is not job:
                 _check_before_it_starts(here, file.parent, folder, console)

@@ -31,6 +31,7 @@ from trimtab.fabric.settings import (
     NatsSettings,
     ObjectStoreSettings,
     ProbeSettings,
+    ResumeSettings,
     WeightSettings,
     environment_for,
     write_secrets,
@@ -42,7 +43,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, SEED_FILE
+from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, RESUME_FILE, SEED_FILE
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
 from trimtab.operator.stream_limits import StreamDefaults, stream_limits
@@ -90,6 +91,7 @@ class _Surroundings(BaseModel):
     object_store: ObjectStoreSettings
     weights: WeightSettings
     ledger: LedgerSettings
+    resume: ResumeSettings | None
     logs: LogSettings
     probes: ProbeSettings
 
@@ -223,6 +225,7 @@ class LocalJob:
             object_store=self._object_store(),
             weights=self._weight_keys(),
             ledger=self._ledger_key(),
+            resume=self._origin(),
             logs=LogSettings(format="json"),
             # Any free port, and for this machine only.
             probes=ProbeSettings(host="127.0.0.1", port=0),
@@ -253,6 +256,11 @@ class LocalJob:
     def _ledger_key(self) -> LedgerSettings:
         """By which its dataflow knows its own records after a restart."""
         return LedgerSettings(key=SecretStr(self._kept(LEDGER_KEY_FILE)))
+
+    def _origin(self) -> ResumeSettings | None:
+        """Where the job begins, if it is at a checkpoint of another one that was looked up for it."""
+        file = self.folder / RESUME_FILE
+        return ResumeSettings.model_validate_json(file.read_bytes()) if file.exists() else None
 
     def _kept(self, name: str) -> str:
         """A secret of 32 bytes in base64, made at the first run."""

@@ -125,6 +125,29 @@ class LedgerSettings(_Section):
     key: SecretStr | None = Field(default=None, min_length=32)
 
 
+class ResumeSettings(_Section):
+    """Where a new job's trainers begin instead of at their models: found once for the job, by who runs it."""
+
+    place: str
+    """`s3://bucket/prefix`, opened with the job's own credentials, or a folder; below it each policy has a folder of
+    its name with its checkpoints."""
+    job: str | None = None
+    """namespace/name of the job that has written them; absent, whichever has the key."""
+    public_key: str
+    """By which what it has signed is known."""
+    steps: tuple[str, ...] = ()
+    """As policy=step, where that was decided already."""
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
+    def step_of(self, policy: str) -> int | None:
+        said = dict(pair.split("=", 1) for pair in self.steps)
+        return int(said[policy]) if policy in said else None
+
+
 class EngineSettings(_Section):
     """What an endpoint that is not ours asks for."""
 
@@ -165,6 +188,7 @@ class Settings(_Section):
     object_store: ObjectStoreSettings
     weights: WeightSettings = WeightSettings()
     ledger: LedgerSettings = LedgerSettings()
+    resume: ResumeSettings | None = None
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
 
