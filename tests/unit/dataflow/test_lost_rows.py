@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.support.dataflow.books import Feed, ledger
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.lost_rows import given_up, lost_tasks, replay
+from trimtab.dataflow.ledger.lost_rows import Remains, given_up, lost_tasks, replay
 from trimtab.dataflow.ledger.records import LedgerAnchoredAnew, Record, StepDurable, StepGranted, TasksIssued
 
 NOW = 1000.0
@@ -61,7 +61,7 @@ def trained_three_steps() -> Job:
 def test_where_nothing_is_lost_the_books_go_on_as_they_were() -> None:
     books, gone = trained_three_steps().recovered()
     assert gone is None
-    assert given_up(books, queued={"t6"}, gone=gone, now=NOW) == []
+    assert given_up(books, Remains(queued=frozenset({"t6"}), gone=gone), now=NOW) == []
     assert books.trainers["solver"].next_step == 3
 
 
@@ -69,7 +69,7 @@ def test_a_step_whose_rows_are_gone_is_taken_back_to_the_last_that_is_durable() 
     job = trained_three_steps()
     books, gone = job.recovered(lost=[5])
     assert gone == "solver: step 2 takes group t5.solver, which is not in the buffer"
-    (record,) = given_up(books, queued={"t6"}, gone=gone, now=NOW)
+    (record,) = given_up(books, Remains(queued=frozenset({"t6"}), gone=gone), now=NOW)
     assert (record.step, record.was_at, record.lost_rows) == (2, 2, True)
     assert record.given_up == 3, "two that were granted or waited, and one under way"
     assert record.issued > 7
@@ -79,7 +79,7 @@ def test_a_step_whose_rows_are_gone_is_taken_back_to_the_last_that_is_durable() 
     # Whoever recovers later passes over the same records, and finds what came after.
     books, gone = job.recovered(lost=[5])
     assert gone is None
-    assert given_up(books, queued=(), gone=gone, now=NOW) == []
+    assert given_up(books, Remains(queued=frozenset(), gone=gone), now=NOW) == []
     assert (books.anchored_anew, books.given_up_groups) == (1, 3)
     books.end_replay()
     granted = books.propose("solver", now=NOW)
@@ -95,7 +95,7 @@ def test_a_task_that_has_left_the_queue_without_its_rows_is_given_up() -> None:
     assert gone is None
     assert lost_tasks(books, {"t6"}) == []
     assert lost_tasks(books, ()) == [6], "the newest are sent again"
-    (record,) = given_up(books, queued=(), gone=None, now=NOW)
+    (record,) = given_up(books, Remains(queued=frozenset(), gone=None), now=NOW)
     assert (record.step, record.was_at) == (2, 3)
     books.apply(record)
     assert books.running_groups("solver") == 0
@@ -106,11 +106,11 @@ def test_a_policy_that_has_finished_stays_so() -> None:
     job = Job()
     job.write(TasksIssued(first=0, count=2))
     job.ledger.trainers["solver"].finish("maxSteps 0 done")
-    assert given_up(job.ledger, queued=(), gone="all", now=NOW) == []
+    assert given_up(job.ledger, Remains(queued=frozenset(), gone="all"), now=NOW) == []
 
 
 def test_the_number_of_the_next_task_is_one_that_was_never_used() -> None:
     job = Job()
     job.write(LedgerAnchoredAnew(policy="solver", step=0, was_at=0, issued=1 << 50, given_up=0, at=NOW))
-    (record,) = given_up(job.ledger, queued=(), gone="all", now=NOW)
+    (record,) = given_up(job.ledger, Remains(queued=frozenset(), gone="all"), now=NOW)
     assert record.issued > 1 << 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import SettingsTaken, StreamsRouted
+from trimtab.dataflow.ledger.lost_rows import Remains, given_up
+from trimtab.dataflow.ledger.records import Record, SettingsTaken, StreamsRouted
 from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
@@ -118,7 +119,7 @@ async def run_dataflow(
     )
     curator_state = CuratorState(curator, data.curator)
     seen = await journal.recover(
-        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total), clock=clock
+        ledger, curator_state, settle=partial(settled, spec=job.spec, total_prompts=prompts.total, clock=clock)
     )
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
@@ -267,6 +268,14 @@ def taken_labels(data: Data) -> Labels:
     """Of streams that are not taken whole."""
     taken = {mix.policy: {one.policy: one.labels for one in mix.streams if one.labels} for mix in data.mix}
     return {policy: streams for policy, streams in taken.items() if streams}
+
+
+def settled(
+    ledger: Ledger, remains: Remains, *, spec: RLJobSpec, total_prompts: int | None, clock: Callable[[], float]
+) -> Iterator[Record]:
+    """What a recovery has to say before the job goes on."""
+    yield from given_up(ledger, remains, now=clock())
+    yield from continued(ledger, spec=spec, total_prompts=total_prompts)
 
 
 def reroute(selection: Selection, labels: Labels, ledger: Ledger) -> StreamsRouted | None:

@@ -9,8 +9,7 @@ What others have put into the stream is passed over, at recovery and while recor
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +19,9 @@ import zstandard
 
 from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
+from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.lost_rows import given_up, queued_tasks, replay
+from trimtab.dataflow.ledger.lost_rows import Remains, queued_tasks, replay
 from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, unpacked
 from trimtab.dataflow.outcomes import column_header_of, header_of
@@ -159,12 +159,11 @@ class Journal:
         ledger: Ledger,
         curator_state: CuratorState | None = None,
         *,
-        settle: Callable[[Ledger], Sequence[Record]] = lambda _: (),
-        clock: Callable[[], float] = time.time,
+        settle: Callable[[Ledger, Remains], Iterable[Record]] = lambda *_: (),
     ) -> Seen:
-        """Bring the ledger to where it was, and the curator. What lost rows make of it, and what `settle` says of it,
-        is recorded before groups that no record names count as waiting: whoever recovers later finds it there, and the
-        same groups.
+        """Bring the ledger to where it was, and the curator. What `settle` says of it is recorded before groups that no
+        record names count as waiting: whoever recovers later finds it there, and the same groups. Each record is applied
+        before it says the next. Raises RowsGone where it has nothing to say to rows that are gone.
         """
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S, may_change=False)
         # Headers are read last: whatever a record speaks of has arrived by then, and all rows of a task that has left
@@ -180,16 +179,15 @@ class Journal:
         if curator_state is not None and history.snapshot is not None:
             curator_state.restore(history.snapshot.learnt)
         gone = replay(ledger, history.records, gone=gone)
-        anchored = given_up(ledger, queued=queued, gone=gone, now=clock())
-        await self._write_and_apply(anchored, ledger)
-        await self._write_and_apply(settle(ledger), ledger)
-        ledger.end_replay()
-        return Seen(trajectories=seen, columns=max(known, last_column), anchored=tuple(anchored))
-
-    async def _write_and_apply(self, records: Sequence[Record], ledger: Ledger) -> None:
-        for record in records:
+        anchored = []
+        for record in settle(ledger, Remains(queued=queued, gone=gone)):
             await self.write(record)
             ledger.apply(record)
+            anchored += [record] if isinstance(record, LedgerAnchoredAnew) else []
+        if gone is not None and not anchored:
+            raise RowsGone(gone)
+        ledger.end_replay()
+        return Seen(trajectories=seen, columns=max(known, last_column), anchored=tuple(anchored))
 
     async def _history(self) -> _History:
         history = _History()

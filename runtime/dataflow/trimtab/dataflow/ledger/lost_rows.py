@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import structlog
@@ -48,6 +49,16 @@ _OF_GROUPS = (
 """Records that follow from groups. The others stand by themselves."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """What the streams still have of what the ledger speaks of."""
+
+    queued: frozenset[str]
+    """Ids of the tasks that wait, or that a worker has."""
+    gone: str | None
+    """What is not there, in words."""
+
+
 def replay(ledger: Ledger, records: Iterable[Record], *, gone: str | None) -> str | None:
     """Apply all that still count. `gone` is what the snapshot before them has lost; gives what is lost after them."""
     for record in records:
@@ -76,12 +87,14 @@ def lost_tasks(ledger: Ledger, queued: Container[str]) -> list[int]:
     ]
 
 
-def given_up(ledger: Ledger, *, queued: Container[str], gone: str | None, now: float) -> list[LedgerAnchoredAnew]:
+def given_up(ledger: Ledger, remains: Remains, *, now: float) -> list[LedgerAnchoredAnew]:
     """The records by which the books go on; none where nothing was lost."""
-    tasks = lost_tasks(ledger, queued)
-    if gone is None and not tasks:
+    tasks = lost_tasks(ledger, remains.queued)
+    if remains.gone is None and not tasks:
         return []
-    _log.error("rows_lost", lost=gone or f"the rows of {len(tasks)} tasks, the first of them {task_id(tasks[0])}")
+    _log.error(
+        "rows_lost", lost=remains.gone or f"the rows of {len(tasks)} tasks, the first of them {task_id(tasks[0])}"
+    )
     issued, unused = never_issued(ledger, now=now), ledger.unused_groups()
     books = [one for one in ledger.trainers.values() if one.finished is None or one.granted]
     return [
