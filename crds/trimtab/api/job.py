@@ -20,6 +20,7 @@ from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
+from trimtab.api.resume import ResumeFrom
 from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
 from trimtab.api.stage import MAX_STAGES, Stage
@@ -95,6 +96,11 @@ class RLJobSpec(ApiModel):
             "set maxSteps, targetReward or data.epochs: without one the job never ends",
             ".maxSteps",
         ),
+        Rule(
+            "has(self.resumeFrom) == has(oldSelf.resumeFrom)",
+            "resumeFrom is immutable: versions continue from it; create a new RLJob",
+            ".resumeFrom",
+        ),
     )
 
     workflow: Workflow
@@ -122,6 +128,11 @@ class RLJobSpec(ApiModel):
     ] = ()
     """What is computed about rows between rollout and trainer, in an order in which each stage comes after those that
     it needs."""
+    resume_from: (
+        Annotated[ResumeFrom, immutable("resumeFrom", why="versions continue from it; create a new RLJob")] | None
+    ) = None
+    """Begin at a checkpoint of another job; absent, at the models of `policies`. Prompts, versions, steps and goals are
+    counted from the beginning."""
     hub: Hub = Hub()
     """Where models and prompts that are called `hf://…` come from."""
     streams: Streams = Streams()

@@ -25,6 +25,7 @@ _COMMANDS = {
         "run",
         "samples",
         "top",
+        "ui",
         "validate",
         "weights",
     )

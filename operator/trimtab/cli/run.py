@@ -29,12 +29,14 @@ from trimtab.cli.machine import Machine, weighed
 from trimtab.cli.model_checks import models
 from trimtab.cli.preflight import problems
 from trimtab.cli.report.page import write_report
+from trimtab.cli.resuming import find_beginning
 from trimtab.cli.sources import with_fetched
 from trimtab.cli.state_folder import StateFolderInUse, clear, held
 from trimtab.cli.tracking.processes import tracked
 from trimtab.cli.tracking.trackers import problems as missing_trackers
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
@@ -77,6 +79,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
         with held(folder):
             if fresh:
                 clear(folder)
+            find_beginning(job, folder, environment=os.environ, console=console)
             here = with_fetched(job, folder, environment=os.environ, console=console)
             if here is not job:
                 _check_before_it_starts(here, file.parent, folder, console)
@@ -114,7 +117,7 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
         raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
     _conclude(folder, console)
     if has_succeeded:
-        succeeded.write_text(job.spec.goals.model_dump_json())
+        replace_file(succeeded, job.spec.goals.model_dump_json().encode())
         console.print(
             f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}\n"
             f"its model: trimtab weights pull DIR --state-folder {folder}",
@@ -152,9 +155,7 @@ def changed_since(job: RLJob, folder: Path) -> tuple[str, ...]:
 
 def _keep_manifest(file: Path, folder: Path) -> None:
     """For `trimtab backup`, which is told the state folder alone."""
-    partial = folder / f"{MANIFEST_FILE}.partial"
-    partial.write_bytes(file.read_bytes())
-    partial.replace(folder / MANIFEST_FILE)
+    replace_file(folder / MANIFEST_FILE, file.read_bytes())
 
 
 def _reached(succeeded: Path) -> Goals | None:

@@ -237,6 +237,7 @@ def complete_job() -> Manifest:
                     "keySecret": {"name": "mlflow", "key": "token"},
                 }
             ],
+            "spec.resumeFrom": {"job": "earlier", "step": "Best", "optimizer": True},
             "spec.streams": {
                 "replicas": 3,
                 "placement": {"cluster": "west", "tags": ["ssd"]},
@@ -291,6 +292,10 @@ def variants() -> list[Manifest]:
         ),
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
+        changed(
+            job("from-a-place"),
+            {"spec.resumeFrom": {"checkpoint": "s3://kept/ns/j", "publicKey": f"{'A' * 43}=", "step": 40}},
+        ),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
         changed(
             pool("elsewhere"), {"spec.engine": {"name": "sglang", "url": "http://sglang:8000", "apiKeySecret": _SECRET}}

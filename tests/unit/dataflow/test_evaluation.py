@@ -15,7 +15,7 @@ from trimtab.dataflow.evaluation.baseline import Baseline, is_awaited
 from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
 from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.ledger.arrivals import Arrival
-from trimtab.dataflow.ledger.ledger import LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,
     EvaluationEnded,

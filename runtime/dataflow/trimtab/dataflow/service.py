@@ -118,7 +118,7 @@ async def run_dataflow(
     )
     curator_state = CuratorState(curator, data.curator)
     seen = await journal.recover(
-        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total)
+        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total), clock=clock
     )
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
@@ -132,6 +132,8 @@ async def run_dataflow(
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
     anchor_metrics = AnchorMetrics(metrics)
     anchor_metrics.watch(policies)
+    for record in seen.anchored:
+        anchor_metrics.note(record)
     finisher = Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic)
     batches = BatchServer(
         books,

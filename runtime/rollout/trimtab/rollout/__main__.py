@@ -152,6 +152,7 @@ async def _main(settings: RolloutPodSettings) -> None:
             swaps=KeyValue(pod.bus, pod.topology.swaps),
             census=PoolCensus(members, pool=pool.name, clock=time.monotonic),
             metrics=swap_metrics,
+            resumed=pod.job.spec.resume_from is not None,
         )
         served: ServedPolicies = {}
         for policy in policies_of(pod.job.spec, pool, name=pool.name):

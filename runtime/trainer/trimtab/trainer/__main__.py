@@ -40,8 +40,9 @@ from trimtab.trainer.archiver import ArchiveMetrics, SampleArchiver
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
+from trimtab.trainer.checkpoints.origin import open_origin
 from trimtab.trainer.checkpoints.registry import open_seal, open_storage
-from trimtab.trainer.checkpoints.resume import meet_ledger, resume
+from trimtab.trainer.checkpoints.resume import begin_at, meet_ledger, resume
 from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.claim_collection import ClaimCollector
@@ -180,6 +181,7 @@ def _train(
             policy,
             settings,
             pools=pod.job.spec.pools,
+            attempt=settings.attempt,
             scratch=settings.scratch,
             stack=stack,
             group=RankExchange(),
@@ -192,13 +194,20 @@ def _train(
     ranks.wait_for_all()
     if rank != 0:
         background.run(checkpoints.follow(publisher.epoch, rank=rank))
-    resume(learner, checkpoints, background, rank=rank)
+    resumed, wanted = resume(learner, checkpoints, background, rank=rank), pod.job.spec.resume_from
+    if not resumed and wanted is not None:
+        origin = background.run(open_origin(policy, wanted, settings, job_folder=pod.folder, stack=stack))
+        begin_at(learner, origin, background, rank=rank)
     background.run(
         meet_ledger(stream, step=learner.step, proof=checkpoints.proof, where=storage.pointer, stopping=stop.is_set)
     )
     started = time.time()
     metrics = TrainerMetrics(pod.metrics)
     saver = CheckpointSaver(learner, checkpoints, background, rank=rank, acknowledge=stream.acknowledge)
+    if not resumed and wanted is not None:
+        # From here on the job begins at a checkpoint of its own, whatever becomes of the other one's.
+        saver.begin(lease_id="")
+        saver.flush()
 
     def heartbeat() -> MemberHeartbeat:
         return MemberHeartbeat(

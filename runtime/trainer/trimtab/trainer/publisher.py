@@ -45,6 +45,7 @@ async def open_publisher(
     settings: Settings,
     *,
     pools: Sequence[JobPool],
+    attempt: int,
     scratch: Path,
     stack: AsyncExitStack,
     group: PublishingGroup | None = None,
@@ -81,6 +82,8 @@ async def open_publisher(
         clock=time.time,
         deadline_s=_OPEN_DEADLINE_S,
         group=group,
+        # An attempt's number is never used again, whatever becomes of the store.
+        epoch_at_least=attempt + 1,
         ask_best=ask_best,
     )
     stack.push_async_callback(publisher.close)

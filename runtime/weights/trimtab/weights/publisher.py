@@ -125,6 +125,7 @@ class WeightPublisher:
         cls, store: ObjectStore, pointers: KeyValue, *, job: str, policy: str, signer: Signer, rules: UpkeepRules,
         folder: Path, codec: Codec = Codec.AUTO, threads: int | None = None, clock: Callable[[], float],
         deadline_s: float, chunk_bytes: int = CHUNK_BYTES, group: PublishingGroup | None = None,
+        epoch_at_least: int = 1,
         ask_best: AskBest | None = None,
     ) -> WeightPublisher:  # fmt: skip
         """`folder` is scratch space on disk: for anchors before they are uploaded, and for the state folds begin at.
@@ -132,7 +133,7 @@ class WeightPublisher:
         """
         group = group or Alone()
         pointer = LatestPointer(store, policy)
-        claimed = await pointer.claim_epoch(deadline_s=deadline_s) if group.signs else None
+        claimed = await pointer.claim_epoch(at_least=epoch_at_least, deadline_s=deadline_s) if group.signs else None
         epoch = await told_by_signer(group, None if claimed is None else claimed.epoch, int)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         await asyncio.to_thread(folder.mkdir, parents=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import zstandard
 
-from trimtab.dataflow.ledger.ledger import LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, SnapshotPart, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, unpacked
 from trimtab.fabric.bus.connection import Bus

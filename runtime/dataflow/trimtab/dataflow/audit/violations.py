@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -89,8 +90,12 @@ def _wrong_steps(
     lines: Lines = defaultdict(Line)
     # Where nothing says what was promised, all steps of a policy are as large as its first.
     firsts: dict[str, int] = {}
+    void = _without_rows(records)
     resized: set[str] = set()
-    for record in records:
+    for number, record in enumerate(records):
+        if number in void:
+            follow(lines, record)
+            continue
         if isinstance(record, SettingsTaken):
             data, batch_sizes = _with(record, data), record.batch_sizes
             firsts.clear()
@@ -111,6 +116,18 @@ def _wrong_steps(
             if record.last:
                 resized.discard(record.policy)
         follow(lines, record)
+
+
+def _without_rows(records: Sequence[Record]) -> frozenset[int]:
+    """Places of those that were taken back because rows of theirs were lost."""
+    first: dict[str, int] = {}
+    found = set()
+    for number, record in reversed(list(enumerate(records))):
+        if isinstance(record, LedgerAnchoredAnew):
+            first = {**first, record.policy: record.step} if record.lost_rows else {}
+        elif isinstance(record, StepGranted | GroupsDropped) and first.get(record.policy, math.inf) <= record.step:
+            found.add(number)
+    return frozenset(found)
 
 
 def _with(record: SettingsTaken, data: Data | None) -> Data | None:

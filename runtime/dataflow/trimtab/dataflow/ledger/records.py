@@ -253,6 +253,8 @@ class LedgerAnchoredAnew(Message, frozen=True, kw_only=True):
     given_up: Count
     """Groups known to be, over all policies."""
     at: UnixSeconds
+    lost_rows: bool = False
+    """Whether it is the stream of trajectories that had lost something; the trainer has proven nothing then."""
 
     @property
     def is_forward(self) -> bool:
