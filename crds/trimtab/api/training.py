@@ -22,6 +22,9 @@ class Publish(ApiModel):
     """Versions that one more delta takes together, for pools that were away. It takes the model's size on disk."""
     keep_versions: Annotated[int, Field(ge=2, le=2_000)] = 200
     """Versions that stay in object storage, so that a pool that was away catches up by deltas."""
+    dtype: Literal["bfloat16", "float32"] | None = None
+    """Type that weights are published in; absent, that of the trainer. With a trainer of float32, bfloat16 halves the
+    copies, and deltas are a fraction of them where few weights move by a whole bfloat16 in a step."""
     codec: Literal["auto", "fast", "compact"] = "auto"
     """How deltas are coded: `compact` for least bytes, `fast` for least time. `auto` is fast where all pools are in the
     trainer's cluster; for a job with pools in others it is compact for the tensors where that pays.
@@ -64,8 +67,8 @@ class TrainerSettings(ApiModel):
     template: PodTemplate | None = None
     """Pod template of the trainer, laid over what the operator generates; a container named `trainer` replaces ours."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type that weights are published in and scored with; on a GPU also computed in. Master weights and optimiser
-    state are always float32."""
+    """Type that weights are published in, unless `publish` has its own, and scored with; on a GPU also computed in.
+    Master weights and optimiser state are always float32."""
     micro_batch_tokens: Annotated[int, Field(ge=64, le=16_777_216)] = 16_384
     """Tokens packed into one forward pass. It bounds memory and does not change the result."""
     gradient_checkpointing: bool = True
@@ -78,6 +81,11 @@ class TrainerSettings(ApiModel):
     """Publication of weights."""
     checkpoint: Checkpoint = Checkpoint()
     """Checkpoints."""
+
+    @property
+    def published_dtype(self) -> Literal["bfloat16", "float32"]:
+        """What pools load."""
+        return self.publish.dtype or self.dtype
 
     @property
     def ranks(self) -> int:

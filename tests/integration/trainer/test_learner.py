@@ -123,13 +123,20 @@ def test_a_copy_stays_as_it_is_while_training_goes_on(model: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_published_weights_load_into_an_engine_exactly(model: Path, tmp_path: Path, tied: bool, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("computed", "dtype"),
+    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")],
+    ids=["float32", "bfloat16", "computed in float32"],
+)
+def test_published_weights_load_into_an_engine_exactly(
+    model: Path, tmp_path: Path, tied: bool, computed: str, dtype: str
+) -> None:
     config = LlamaConfig.from_pretrained(model)
     config.tie_word_embeddings = tied
     torch.manual_seed(1)
     LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
-    learner = Learner(policy(dtype=dtype), model_path=tmp_path / "base")
+    own = {} if computed == dtype else {"publish": {"dtype": dtype}}
+    learner = Learner(policy(dtype=computed, **own), model_path=tmp_path / "base")
     train(learner, steps=range(1))
     weights = learner.weights()
     assert isinstance(weights, ModelWeights)

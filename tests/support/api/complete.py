@@ -51,6 +51,7 @@ _TRAINER = {
     "maxSkippedSteps": 3,
     "gracePeriodSeconds": 60,
     "publish": {
+        "dtype": "float32",
         "everySteps": 2,
         "anchorEveryVersions": 50,
         "foldEveryVersions": 8,

@@ -122,7 +122,7 @@ def _is_rounded(policy: Policy, others: Sequence[Policy]) -> bool:
 
 def _is_published_rounded(policy: Policy) -> bool:
     """Of a policy with adapters the files' own weights are never published."""
-    return not policy.frozen and policy.lora is None and policy.trainer.dtype == "bfloat16"
+    return not policy.frozen and policy.lora is None and policy.trainer.published_dtype == "bfloat16"
 
 
 def _beside_the_manifest(path: str) -> str:

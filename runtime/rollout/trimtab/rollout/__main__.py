@@ -132,7 +132,7 @@ async def _main(settings: RolloutPodSettings) -> None:
     containment = Containment()
     async with AsyncExitStack() as stack:
         pod = await stack.enter_async_context(running_pod(settings, signals=(signal.SIGTERM, signal.SIGINT)))
-        compile_beside(policy.trainer.dtype for policy in pod.job.spec.policies if not policy.frozen)
+        compile_beside(policy.trainer.published_dtype for policy in pod.job.spec.policies if not policy.frozen)
         metrics = RolloutMetrics(pod.metrics)
         store = await stack.enter_async_context(ObjectStore(settings.object_store))
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)

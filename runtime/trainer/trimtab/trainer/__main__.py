@@ -138,7 +138,7 @@ def _train(
     rank = place.rank
     pod = connections.pod
     policy = next(policy for policy in pod.job.spec.policies if policy.name == settings.pod.policy)
-    compile_beside([policy.trainer.dtype])
+    compile_beside([policy.trainer.published_dtype])
     source = pod.job.spec.workflow.source
     code = None if source is None or source.path is None else pod.folder / source.path
     recipe = policy_recipe(policy, folder=code)

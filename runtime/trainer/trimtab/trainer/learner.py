@@ -70,9 +70,9 @@ class Learner:
         _check_supported(policy)
         self._policy = policy
         self._device = device or torch.device("cpu")
-        published = getattr(torch, policy.trainer.dtype)
+        published = getattr(torch, policy.trainer.published_dtype)
         # On a CPU bfloat16 is slow, and no smaller.
-        self._computing = published if self._device.type == "cuda" else torch.float32
+        self._computing = getattr(torch, policy.trainer.dtype) if self._device.type == "cuda" else torch.float32
         self._objective = Objective(policy, recipe)
         algorithm = policy.algorithm
         self.network: PackedNetwork = (
