@@ -15,10 +15,12 @@ from trimtab.api.evaluation import Evaluation, EvaluationResult
 from trimtab.api.failure import FailurePolicy
 from trimtab.api.goals import Goals
 from trimtab.api.hub import Hub
+from trimtab.api.live_settings import LiveSettings, PolicySettings
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
+from trimtab.api.resume import ResumeFrom
 from trimtab.api.rules import ListMap, Rule, immutable
 from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
 from trimtab.api.stage import MAX_STAGES, Stage
@@ -94,6 +96,11 @@ class RLJobSpec(ApiModel):
             "set maxSteps, targetReward or data.epochs: without one the job never ends",
             ".maxSteps",
         ),
+        Rule(
+            "has(self.resumeFrom) == has(oldSelf.resumeFrom)",
+            "resumeFrom is immutable: versions continue from it; create a new RLJob",
+            ".resumeFrom",
+        ),
     )
 
     workflow: Workflow
@@ -121,6 +128,11 @@ class RLJobSpec(ApiModel):
     ] = ()
     """What is computed about rows between rollout and trainer, in an order in which each stage comes after those that
     it needs."""
+    resume_from: (
+        Annotated[ResumeFrom, immutable("resumeFrom", why="versions continue from it; create a new RLJob")] | None
+    ) = None
+    """Begin at a checkpoint of another job; absent, at the models of `policies`. Prompts, versions, steps and goals are
+    counted from the beginning."""
     hub: Hub = Hub()
     """Where models and prompts that are called `hf://…` come from."""
     streams: Streams = Streams()
@@ -158,6 +170,21 @@ class RLJobSpec(ApiModel):
     def goals(self) -> Goals:
         """What ends the job."""
         return Goals(max_steps=self.max_steps, target_reward=self.target_reward, epochs=self.data.epochs)
+
+    @property
+    def live_settings(self) -> LiveSettings:
+        """Of its policies that learn."""
+        return LiveSettings(
+            max_staleness=self.data.max_staleness,
+            policies=tuple(
+                PolicySettings(
+                    name=policy.name,
+                    learning_rate=policy.algorithm.optimizer.learning_rate,
+                    batch_size=self.batch_size(policy.name),
+                )
+                for policy in self.learning
+            ),
+        )
 
     def batch_size(self, policy: str) -> int:
         """Episodes in one step of this policy's trainer."""
@@ -241,6 +268,8 @@ class RLJobStatus(ApiModel):
     """Pool by pool, those made by hand included."""
     autoscaling: AutoscalingStatus | None = None
     """The latest scaling decision."""
+    settings: LiveSettings | None = None
+    """Settings of learning that the job runs with; a change of them is an event."""
     last_error: LastError | None = None
     """The latest failure."""
 

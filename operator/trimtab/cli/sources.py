@@ -45,7 +45,7 @@ def _fetch(job: RLJob, wants: list[Want], places: Path, *, environment: Mapping[
     fetcher = Fetcher(
         cache=_cache(environment),
         hub=HubAccess(endpoint=job.spec.hub.endpoint, token=_token(job, environment)),
-        object_store=_object_store(environment),
+        object_store=environments_store(environment),
     )
     try:
         asyncio.run(fetcher.fetch_all(wants, places))
@@ -63,7 +63,7 @@ def _token(job: RLJob, environment: Mapping[str, str]) -> str | None:
     return None if secret is None else environment.get(secret_variable(secret))
 
 
-def _object_store(environment: Mapping[str, str]) -> ObjectStoreSettings:
+def environments_store(environment: Mapping[str, str]) -> ObjectStoreSettings:
     """By the variables of the AWS tools, as boto3 itself finds keys."""
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     bundle = environment.get("AWS_CA_BUNDLE")

@@ -1,4 +1,4 @@
-"""A job in a cluster is backed up with what an administrator has, and made anew on one machine."""
+"""A job in a cluster is backed up with what an administrator has, and made anew there or on one machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import BaseModel
 
 from tests.support.control_planes import NewControlPlane
 from tests.support.operator.administrator import administrators_bus
@@ -23,11 +24,18 @@ from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, load_settings
 from trimtab.kube.access import load_access
-from trimtab.kube.resources import RLJOBS, SECRETS
+from trimtab.kube.resources import RLJOBS, SECRETS, TRAINERS
 
 SECRET = "tiny-credentials"
+KEYS = ("weights__signing_seed", "ledger__key")
+CLAIM = f"claims/solver/{'0' * 64}"
+
+
+class _Store(BaseModel):
+    object_store: ObjectStoreSettings
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +77,27 @@ def streams_of(servers: dict[str, str], topology: JobTopology, *, uid: str) -> C
     return lambda: asyncio.run(there())
 
 
+async def restored_row(servers: dict[str, str], topology: JobTopology, *, uid: str) -> bytes:
+    async with await administrators_bus(servers, job_uid=uid) as bus:
+        answer = await api_call(bus, f"STREAM.MSG.GET.{topology.trajectories.name}", {"seq": 1}, deadline_s=30.0)
+    return base64.b64decode(answer["message"]["data"])
+
+
+def objects_below(servers: dict[str, str], prefix: str) -> ObjectStore:
+    settings = load_settings(servers, _Store).object_store
+    return ObjectStore(settings.model_copy(update={"prefix": prefix}))
+
+
+async def store_object(servers: dict[str, str], prefix: str) -> None:
+    async with objects_below(servers, prefix) as store:
+        await store.put(CLAIM, b"claimed")
+
+
+async def stored_object(servers: dict[str, str], prefix: str) -> bytes:
+    async with objects_below(servers, prefix) as store:
+        return (await store.get(CLAIM, max_bytes=100)).body
+
+
 async def rows_in(settings: NatsSettings, topology: JobTopology) -> int:
     async with await Bus.connect(settings, name="restored") as bus:
         info = await api_call(bus, f"STREAM.INFO.{topology.trajectories.name}", deadline_s=30.0)
@@ -76,11 +105,11 @@ async def rows_in(settings: NatsSettings, topology: JobTopology) -> int:
 
 
 @pytest.mark.slow
-def test_a_job_is_backed_up_with_its_account_and_its_keys(
+def test_a_job_is_backed_up_with_its_account_and_its_keys_and_made_anew(
     scene: Scene, servers: dict[str, str], namespace: str, tmp_path: Path
 ) -> None:
     scene.apply(tiny_job())
-    scene.has_pods("tiny-dataflow-0")
+    scene.until(lambda: "tiny-dataflow-0" in scene.pods(), bool)
     scene.make_ready("tiny-dataflow-0")  # which has the operator make the streams
     uid = scene.must_get(RLJOBS, "tiny")["metadata"]["uid"]
     topology = JobTopology(namespace, "tiny")
@@ -99,6 +128,10 @@ def test_a_job_is_backed_up_with_its_account_and_its_keys(
         assert refused.exit_code == 1
         assert f"TRIMTAB_OBJECT_STORE__PREFIX: is {prefix!r}" in refused.output
         assert f"{namespace}/tiny-{uid[:8]}" in refused.output
+    scene.until(
+        lambda: scene.get(TRAINERS, "tiny-solver"), lambda one: bool((one or {}).get("status", {}).get("attempt"))
+    )
+    asyncio.run(store_object(servers, f"{namespace}/tiny-{uid[:8]}"))
     said = backed_up(f"{namespace}/tiny-{uid[:8]}")
     assert said.exit_code == 0, said.output
 
@@ -109,3 +142,26 @@ def test_a_job_is_backed_up_with_its_account_and_its_keys(
         assert (state / file).read_text() == base64.b64decode(data[key]).decode()
     with EmbeddedNats(state / "nats") as nats:
         assert asyncio.run(rows_in(nats.settings, topology)) == 1
+
+    again = CliRunner().invoke(main, ["restore", str(backup), "--cluster"], env=environment)
+    assert again.exit_code == 1
+    assert f"there is a job tiny in namespace {namespace}: delete it first" in again.output
+    attempt = scene.must_get(TRAINERS, "tiny-solver")["status"]["attempt"]
+    scene.kubectl("delete", "rljob", "tiny", "--wait=true", "--timeout=300s")
+    # There is no garbage collector here.
+    for kind in ("secret", "configmap", "trainer", "rolloutpool"):
+        scene.kubectl("delete", kind, "--all", "--wait=false")
+    scene.kubectl("delete", "pods", "--all", "--wait=false", "--grace-period=0", "--force")
+    again = CliRunner().invoke(main, ["restore", str(backup), "--cluster"], env=environment)
+    assert again.exit_code == 0, again.output
+
+    anew = scene.must_get(RLJOBS, "tiny")
+    assert anew["metadata"]["uid"] != uid
+    assert not anew["spec"].get("suspend")
+    scene.has_pods("tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0")
+    kept = scene.must_get(SECRETS, SECRET)["data"]
+    assert {key: kept[key] for key in KEYS} == {key: data[key] for key in KEYS}
+    # Ranks of the attempts before are refused by the ledger.
+    assert scene.must_get(TRAINERS, "tiny-solver")["status"]["attempt"] > attempt
+    assert asyncio.run(restored_row(servers, topology, uid=anew["metadata"]["uid"])) == b"row"
+    assert asyncio.run(stored_object(servers, f"{namespace}/tiny-{anew['metadata']['uid'][:8]}")) == b"claimed"

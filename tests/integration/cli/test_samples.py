@@ -15,9 +15,12 @@ from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
 from tests.support.cli.stored import fill, nats_environment
 from trimtab.cli.samples import samples
 from trimtab.dataflow.ledger.records import StepGranted
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.row_claims import RowClaims
+from trimtab.fabric.sample_archive import ArchivedRow, part_key, written_parts
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.spans import Producer
@@ -107,6 +110,56 @@ def test_a_job_that_is_not_there_is_named(samples_of: Samples) -> None:
     assert "there is no job nobody in namespace default" in said.output
 
 
+def environment_of(settings: ObjectStoreSettings) -> dict[str, str]:
+    assert settings.access_key_id is not None
+    assert settings.secret_access_key is not None
+    return {
+        "TRIMTAB_OBJECT_STORE__BUCKET": settings.bucket,
+        "TRIMTAB_OBJECT_STORE__PREFIX": settings.prefix,
+        "TRIMTAB_OBJECT_STORE__ENDPOINT_URL": str(settings.endpoint_url),
+        "TRIMTAB_OBJECT_STORE__ACCESS_KEY_ID": settings.access_key_id.get_secret_value(),
+        "TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY": settings.secret_access_key.get_secret_value(),
+    }
+
+
+def test_what_the_stream_has_let_go_of_comes_from_the_archive(
+    filled: JobTopology,
+    nats_settings: NatsSettings,
+    object_store_settings: ObjectStoreSettings,
+    samples_of: Samples,
+    tmp_path: Path,
+) -> None:
+    settings = object_store_settings.model_copy(update={"prefix": filled.job})
+
+    async def archive_and_let_go() -> None:
+        async with ObjectStore(settings) as store:
+            for step, one in enumerate(ROWS[:2]):
+                (body,) = written_parts([ArchivedRow(step=step, sequence=step + 1, row=one)])
+                key = part_key("solver", step=step, rank=0, part=0)
+                await store.put(key, body, deadline_s=60.0)
+            await store.put(part_key("solver", step=7, rank=0, part=0), b"junk", deadline_s=60.0)
+        async with await Bus.connect(nats_settings, name="test") as bus:
+            purge = {"seq": 2}  # the first row goes, and all others stay
+            await api_call(bus, f"STREAM.PURGE.{filled.trajectories.name}", purge, deadline_s=60.0)
+
+    def shown(*arguments: str) -> Result:
+        return samples_of(filled, *arguments, **environment_of(settings))
+
+    asyncio.run(archive_and_let_go())
+    first = shown("--step", "1")
+    assert first.exit_code == 0, first.output
+    assert "prompt-0" in first.output
+    assert "reward 0 · step 1" in first.output
+    assert "hello there" in first.output
+    worst = shown("--worst", "--policy", "solver", "--limit", "2")
+    assert worst.output.index("prompt-0") < worst.output.index("prompt-2")
+    assert "cannot be shown: " in worst.output, "the one that no trainer wrote"
+    said = shown("--output", str(tmp_path / "rows.jsonl"))
+    assert "has 4 rows" in said.output, "what is in both is there once"
+    assert "there are those of steps 1 to 8" in shown("--step", "40").output
+    assert "prompt-0" not in samples_of(filled).output, "without a store the stream is all there is"
+
+
 def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(
     nats_settings: NatsSettings, object_store_settings: ObjectStoreSettings, samples_of: Samples
 ) -> None:
@@ -126,16 +179,7 @@ def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(
 
     rows = [(ROWS[0], asyncio.run(claimed())), (ROWS[1], asyncio.run(gone()))]
     asyncio.run(fill(nats_settings, topology, rows, ledger=GRANTS))
-    assert settings.access_key_id is not None
-    assert settings.secret_access_key is not None
-    said = samples_of(
-        topology,
-        TRIMTAB_OBJECT_STORE__BUCKET=settings.bucket,
-        TRIMTAB_OBJECT_STORE__PREFIX=settings.prefix,
-        TRIMTAB_OBJECT_STORE__ENDPOINT_URL=str(settings.endpoint_url),
-        TRIMTAB_OBJECT_STORE__ACCESS_KEY_ID=settings.access_key_id.get_secret_value(),
-        TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY=settings.secret_access_key.get_secret_value(),
-    )
+    said = samples_of(topology, **environment_of(settings))
     assert said.exit_code == 0, said.output
     assert "hello there" in said.output
     assert "row 2 cannot be shown" in said.output

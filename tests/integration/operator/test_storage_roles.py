@@ -28,6 +28,7 @@ from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
 ROLES = ("rollout", "trainer", "dataflow")
 OWN, OTHER = "all/team/solver-12345678", "all/team/solver-87654321"
+ORIGIN = "all/team/before-11111111/checkpoints"
 DATASETS, MODELS = "trimtab/datasets", "trimtab/models/small"
 PLACES = {
     "weights": f"{OWN}/weights/solver/00000001/obj/x",
@@ -36,11 +37,15 @@ PLACES = {
     "another policy's lease": f"{OWN}/weights/unknown/lease/pod-0",
     "checkpoint": f"{OWN}/checkpoints/solver/latest.json",
     "a claimed row": f"{OWN}/claims/solver/{'ab' * 32}",
+    "archived samples": f"{OWN}/archive/solver/00000001/0000-000.jsonl.zst",
     "another job's weights": f"{OTHER}/weights/solver/latest.json",
     "another job's lease": f"{OTHER}/weights/solver/lease/pod-0",
     "another job's checkpoint": f"{OTHER}/checkpoints/solver/latest.json",
     "another job's claimed row": f"{OTHER}/claims/solver/{'ab' * 32}",
     "a job whose name goes on": f"{OWN}0/weights/solver/latest.json",
+    "the checkpoint it begins at": f"{ORIGIN}/solver/latest.json",
+    "weights of the job that it resumes": "all/team/before-11111111/weights/solver/latest.json",
+    "checkpoints whose name goes on": f"{ORIGIN}0/solver/latest.json",
     "a dataset": "datasets/prompts.jsonl",
     "a model": "models/small/config.json",
     "another model": "models/smaller/config.json",
@@ -49,7 +54,7 @@ PLACES = {
 READS, WRITES = {"get", "head"}, {"put", "delete", "delete many", "multipart", "copy to"}
 LISTS = ("list", "list old", "list uploads")
 OPERATIONS = (*sorted(READS), *sorted(WRITES), "copy from", "part from", *LISTS, "tag", "acl")
-WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row"}
+WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row", "archived samples"}
 ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "rollout": {(op, place) for op in READS for place in ("weights", "pointer", "lease", "another policy's lease")}
     | {(op, "lease") for op in ("put", "delete", "delete many", "multipart", "copy to")}
@@ -57,6 +62,7 @@ ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "trainer": {(op, place) for op in (*READS, *WRITES, "copy from", "part from", *LISTS) for place in WHOLE_JOB},
     "dataflow": {(op, place) for op in (*READS, "list", "list old") for place in (*WHOLE_JOB, "a dataset")},
 }
+ALLOWED["trainer"].update((op, "the checkpoint it begins at") for op in (*READS, "copy from", "part from"))
 for role, copied in {"rollout": (), "trainer": ("copy from", "part from"), "dataflow": ()}.items():
     ALLOWED[role].update((op, "a model") for op in (*READS, "list", "list old", *copied))
 
@@ -92,7 +98,9 @@ def mint_of(server: EmbeddedSeaweed, **sts: Any) -> StorageMint:
     return StorageMint(settings, server.settings, clock=lambda: 1e9)
 
 
-PLACE = JobPlace(bucket="trimtab", prefix=OWN, policies=("solver",), datasets=(DATASETS,), models=(MODELS,))
+PLACE = JobPlace(
+    bucket="trimtab", prefix=OWN, policies=("solver",), datasets=(DATASETS,), models=(MODELS,), origin=ORIGIN
+)
 
 
 @pytest.fixture(scope="module")

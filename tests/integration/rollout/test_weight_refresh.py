@@ -105,6 +105,26 @@ async def test_the_newest_version_is_served_from_the_start_and_followed(
         assert len(versions) > 1
 
 
+async def test_in_a_job_that_resumes_another_the_models_own_weights_are_no_version(
+    bus: Bus, object_store_settings: ObjectStoreSettings, engine_process: EngineProcess, models: Path, tmp_path: Path
+) -> None:
+    """Version 0 is what its trainer publishes first; until then the engine is not ready for anything."""
+    await reset(engine_process, models)
+    async with (
+        weights_of(await Job.open(bus), own_part(object_store_settings), models, tmp_path) as weights,
+        weights.worker_policy(engine_process.url, resumed=True) as policy,
+        EngineClient(engine_process.url, request_timeout_s=D) as engine,
+    ):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(policy.refresh.ready.wait(), 2.0)
+        publisher = await weights.publisher()
+        await weights.publish(publisher, 0, model=models / "1")
+        await within(policy.refresh.ready.wait(), 60.0)
+        assert policy.gate.version == 0
+        info = await engine.model_info(timeout_s=D)
+        assert info.weight_version == f"{publisher.epoch}.0"
+
+
 async def test_an_engine_that_is_killed_and_restarted_gets_the_present_weights_before_it_counts_again(
     served_policies: Serve, engine_process: EngineProcess, reference: TokenReference
 ) -> None:

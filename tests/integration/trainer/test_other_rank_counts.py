@@ -24,13 +24,26 @@ State = dict[str, torch.Tensor]
 class Groups:
     """One group of ranks after the other on the same checkpoints."""
 
-    def __init__(self, template: TemplateProcess, model: Path, storage: StorageSpec, folder: Path) -> None:
+    def __init__(
+        self,
+        template: TemplateProcess,
+        model: Path,
+        storage: StorageSpec,
+        folder: Path,
+        origin: StorageSpec | None = None,
+    ) -> None:
+        self._origin = origin
         self._template = template
         self._model = model
         self._storage = storage
         self._folder = folder
         self._epoch = 0
         self.failures: list[str] = []
+
+    def beginning_here(self, folder: Path) -> Groups:
+        """Those of a new job, with checkpoints of its own in the folder."""
+        folder.mkdir()
+        return Groups(self._template, self._model, StorageSpec(folder / "storage"), folder, origin=self._storage)
 
     async def newest(self) -> CheckpointIndex:
         index = await CheckpointStore(self._storage.open(), seal_of(), keep=1).newest()
@@ -53,6 +66,7 @@ class Groups:
             target=target,
             refused_rank=refused_rank,
             critic=critic,
+            origin=self._origin,
         )
         await run_ranks(self._template, run_rank, scene, world_size=world_size)
         self.failures = [path.read_text() for path in map(scene.failure, range(world_size)) if path.exists()]
@@ -87,6 +101,17 @@ async def test_two_then_one_then_four_then_two(groups: Groups) -> None:
         assert not torch.equal(saved_next[0]["exp_avg.lm_head.weight"], resumed[0]["exp_avg.lm_head.weight"])
         saved = saved_next
     assert saved[0]["at"] == 5
+
+
+async def test_a_job_of_four_begins_at_a_checkpoint_of_two(groups: Groups, tmp_path: Path) -> None:
+    _, saved = await groups.run(2, steps=2)
+    successors = groups.beginning_here(tmp_path / "new")
+    begun, saved_next = await successors.run(4, steps=1)
+    for state in begun:
+        assert state.pop("at") == 0
+        assert same(without_random(state), {k: v for k, v in without_random(saved[0]).items() if k != "at"})
+    resumed, _ = await successors.run(2, steps=0)
+    assert same(without_random(resumed[0]), without_random(saved_next[0]))
 
 
 @pytest.mark.parametrize("groups", ["folder"], indirect=True)

@@ -138,6 +138,7 @@ def complete_job() -> Manifest:
                 "groupSize": 16,
                 "batchSize": 512,
                 "maxStaleness": 2,
+                "archive": {"keepSteps": 50},
                 "seed": 7,
                 "shuffle": False,
                 "epochs": 3,
@@ -235,6 +236,7 @@ def complete_job() -> Manifest:
                     "keySecret": {"name": "mlflow", "key": "token"},
                 }
             ],
+            "spec.resumeFrom": {"job": "earlier", "step": "Best", "optimizer": True},
             "spec.streams": {
                 "replicas": 3,
                 "placement": {"cluster": "west", "tags": ["ssd"]},
@@ -244,6 +246,7 @@ def complete_job() -> Manifest:
             "spec.evaluation": {
                 "everySteps": 10,
                 "atStart": False,
+                "keepBest": False,
                 "benchmarks": [{"name": "gsm8k", "jsonl": {"uri": "gsm8k.jsonl"}, **_BENCHMARK}],
             },
             "spec.targetReward": -0.5,
@@ -288,6 +291,10 @@ def variants() -> list[Manifest]:
         ),
         changed(job("own-selection"), {"spec.data.selection": _PLUGIN}),
         changed(job("by-reward"), {"spec.maxSteps": REMOVED, "spec.targetReward": 1}),
+        changed(
+            job("from-a-place"),
+            {"spec.resumeFrom": {"checkpoint": "s3://kept/ns/j", "publicKey": f"{'A' * 43}=", "step": 40}},
+        ),
         changed(job("by-epochs"), {"spec.data.epochs": 1, "spec.data.groupSize": 1}),
         changed(
             pool("elsewhere"), {"spec.engine": {"name": "sglang", "url": "http://sglang:8000", "apiKeySecret": _SECRET}}

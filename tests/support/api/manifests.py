@@ -108,6 +108,8 @@ _SERVED = {"policy": "solver"}
 _ASKED = {"policy": "verifier", "endpoint": {"name": "openai", "url": "https://llm", "model": "m"}}
 _SECRET = {"name": "keys", "key": "token"}
 
+_KEY = f"{'A' * 43}="
+
 _CRITIC = {"stage": "values"}
 _BAD_ALGORITHMS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("two-references", ".kl", {"name": "grpo", "kl": {"coefficient": 1, "reference": "/m", "stage": "s"}}),
@@ -199,6 +201,14 @@ BAD_MANIFESTS = [
     _job("part-of-a-step", "spec.maxSteps", {"spec.maxSteps": 1.5}),
     _job("list-for-mapping", "spec.data", {"spec.data": []}),
     _job("mapping-for-list", "spec.pools", {"spec.pools": {"name": "home"}}),
+    _job("resume-from-nothing", "spec.resumeFrom", {"spec.resumeFrom": {"step": 3}}),
+    _job(
+        "resume-from-both", "spec.resumeFrom", {"spec.resumeFrom": {"job": "a", "checkpoint": "/c", "publicKey": _KEY}}
+    ),
+    _job("resume-elsewhere", "spec.resumeFrom.job", {"spec.resumeFrom": {"job": "other-namespace/a"}}),
+    _job("resume-unsigned", "spec.resumeFrom.publicKey", {"spec.resumeFrom": {"checkpoint": "s3://kept/ns/j"}}),
+    _job("resume-key", "publicKey", {"spec.resumeFrom": {"checkpoint": "/c", "publicKey": "none"}}),
+    _job("resume-worst", "spec.resumeFrom.step", {"spec.resumeFrom": {"job": "a", "step": "Worst"}}),
     _job("null-step", "spec.maxSteps", {"spec.maxSteps": None}),
     _job("entrypoint-form", "spec.workflow.entrypoint", {"spec.workflow.entrypoint": "team/workflows.py"}),
     _job("negative-staleness", "spec.data.maxStaleness", {"spec.data.maxStaleness": -1}),

@@ -80,7 +80,7 @@ class WeightsOfJob:
         file = SafetensorsFile((model or self.models / str(version % 3)) / "model.safetensors")
         await publisher.publish(version, publisher.capture(file), deadline_s=D)
 
-    def resources(self, name: str) -> PodResources:
+    def resources(self, name: str, *, resumed: bool = False) -> PodResources:
         """Of a worker of this name; its scratch is what an earlier one left."""
         return PodResources(
             member=name,
@@ -96,13 +96,17 @@ class WeightsOfJob:
             metrics=self._swap_metrics,
             # On a busy machine too, nobody swaps without a turn.
             turn_timings=TurnTimings(patience_s=600.0, deadline_s=D),
+            resumed=resumed,
         )
 
     @asynccontextmanager
-    async def worker_policy(self, url: str, *, name: str = "w0") -> AsyncIterator[ServedPolicy[EngineClient]]:
+    async def worker_policy(
+        self, url: str, *, name: str = "w0", resumed: bool = False
+    ) -> AsyncIterator[ServedPolicy[EngineClient]]:
         """As a worker that starts sits down at an engine."""
         async with AsyncExitStack() as stack:
-            served_policy = await refreshed_policy(POLICY, url, self.resources(name), stack)
+            resources = self.resources(name, resumed=resumed)
+            served_policy = await refreshed_policy(POLICY, url, resources, stack)
             async with beside(served_policy.refresh.run()):
                 yield served_policy
 

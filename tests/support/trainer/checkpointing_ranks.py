@@ -14,8 +14,10 @@ from tests.support.trainer.storages import StorageSpec, random_numbers, seal_of,
 from trimtab.fabric.objects.errors import StoreRefused
 from trimtab.trainer.background import Background
 from trimtab.trainer.checkpoints.index import CheckpointFile
+from trimtab.trainer.checkpoints.origin import Origin
 from trimtab.trainer.checkpoints.parts import CheckpointParts
-from trimtab.trainer.checkpoints.resume import resume
+from trimtab.trainer.checkpoints.reader import CheckpointReader
+from trimtab.trainer.checkpoints.resume import begin_at, resume
 from trimtab.trainer.checkpoints.saver import CheckpointFailed, CheckpointSaver
 from trimtab.trainer.checkpoints.store import CheckpointStore
 from trimtab.trainer.learner import Learner
@@ -36,6 +38,8 @@ class Scene:
     refused_rank: int | None = None
     """The storage takes no files of this one."""
     critic: bool = False
+    origin: StorageSpec | None = None
+    """Where it begins, optimiser and all, when it has nothing of its own."""
 
     def told(self, moment: str, rank: int) -> Path:
         return self.target / f"{moment}.{rank}.safetensors"
@@ -63,7 +67,8 @@ def run_rank(scene: Scene, rank: int) -> None:
             background.run(checkpoints.follow(scene.epoch, rank=rank))
         if scene.world_size > 1:
             dist.barrier()
-        resume(learner, checkpoints, background, rank=rank)
+        if not resume(learner, checkpoints, background, rank=rank) and scene.origin is not None:
+            begin_at(learner, _origin(scene.origin), background, rank=rank)
         _tell(scene, "resumed", rank, learner)
         for step in range(learner.step, learner.step + scene.steps):
             train_on(learner, rows(SAMPLES, seed=step)[rank :: scene.world_size], of=SAMPLES)
@@ -77,6 +82,11 @@ def run_rank(scene: Scene, rank: int) -> None:
                 saver.flush()
             except CheckpointFailed as failure:
                 scene.failure(rank).write_text(str(failure))
+
+
+def _origin(storage: StorageSpec) -> Origin:
+    reader = CheckpointReader(storage.open(), seal_of())
+    return Origin(reader=reader, where="the other job", policy="solver", step=None, optimizer=True)
 
 
 def _tell(scene: Scene, moment: str, rank: int, learner: Learner) -> None:

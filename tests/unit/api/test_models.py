@@ -68,7 +68,7 @@ def test_the_complete_manifests_leave_little_untried() -> None:
     ]
     alternatives = ("curriculum", "custom", "path", "jsonl", "parquet", "huggingFace", "generator", "selection")
     engines = ("args", "interpreter", "url", "model", "apiKeySecret", "m2Threshold")
-    columns = ("algorithm.distill", "algorithm.critic", "kl.stage")
+    columns = ("algorithm.distill", "algorithm.critic", "kl.stage", "resumeFrom.checkpoint", "resumeFrom.publicKey")
     assert [field for field in left if not field.endswith(alternatives + engines + columns)] == []
 
 

@@ -21,6 +21,7 @@ from trimtab.cli.backups.contents import (
 from trimtab.cli.backups.folder import checked, new_backup
 from trimtab.cli.backups.restoring import keys_of
 from trimtab.cli.backups.sealing import WrongPassphrase, enclosed, opened, passphrase_in
+from trimtab.cli.restore import restore
 from trimtab.fabric.signing import Signer
 from trimtab.operator.pods.job_keys import JobKeys
 
@@ -140,3 +141,18 @@ def test_nothing_is_written_before_it_is_said_what_becomes_of_the_keys(tmp_path:
         assert said.exit_code == 1
         assert "--passphrase-file FILE, --plain-keys or --no-keys" in said.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_said_where_a_backup_is_to_be_restored_and_with_which_keys(tmp_path: Path) -> None:
+    made(tmp_path / "backup")
+    for arguments, said in (
+        ([], "choose one of --state-folder DIR"),
+        (["--cluster", "--state-folder", str(tmp_path / "state")], "choose one of --state-folder DIR"),
+        (["--state-folder", str(tmp_path / "state"), "--keys-folder", str(tmp_path)], "goes with --cluster"),
+        (["--cluster"], "name a folder with the job's signing-seed and ledger-key with --keys-folder"),
+        (["--cluster", "--keys-folder", str(tmp_path)], f"put the job's signing seed into {tmp_path / 'signing-seed'}"),
+    ):
+        refused = CliRunner().invoke(restore, [str(tmp_path / "backup"), *arguments])
+        assert refused.exit_code == 1
+        assert said in refused.output
+    assert not (tmp_path / "state").exists()

@@ -25,6 +25,7 @@ from trimtab.cli.backups.contents import (
 from trimtab.cli.backups.folder import NewBackup
 from trimtab.cli.backups.place import JobPlace
 from trimtab.cli.backups.sealing import enclosed
+from trimtab.cli.checkpoint_copy import ReplacedTooFast, copy_checkpoint
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
@@ -33,11 +34,10 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.download import DownloadShape, download_to_file
 from trimtab.fabric.objects.errors import ObjectNotFound
+from trimtab.fabric.objects.pointers import POINTER
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.claim import claims_of
-from trimtab.trainer.checkpoints.index import CheckpointDamaged, CheckpointPointer
-from trimtab.trainer.checkpoints.object_storage import POINTER, ObjectStorage
-from trimtab.trainer.checkpoints.reader import CheckpointReader
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.seal import SealReader
 from trimtab.weights.store.keys import latest_key
 from trimtab.weights.store.latest import MAX_POINTER_BYTES, Latest
@@ -124,32 +124,22 @@ async def _stream(bus: Bus, name: str, number: int, backup: NewBackup) -> Stream
 
 
 async def _checkpoint(store: ObjectStore, policy: str, seal: SealReader, backup: NewBackup) -> int | None:
-    """The newest, checked part by part against what its trainer has signed. The step; None where there is none. A newer
-    one may be committed meanwhile, and this one deleted."""
+    """The newest. The step; None where there is none."""
     folder = f"checkpoints/{policy}"
-    storage = ObjectStorage(store, folder)
-    seen: bytes | None = None
-    for attempt in range(_ATTEMPTS):
-        reader = CheckpointReader(storage, seal)
-        body = await reader.proof()
-        if body is None:
-            return None
-        try:
-            reference = seal.opened(body, CheckpointPointer, where=storage.pointer).checkpoints[0]
-            sealed = await reader.sealed(reference)
-            index = reader.opened(sealed)
-            for file in index.files:
-                await reader.fetch(file, backup.path(f"{OBJECTS}/{folder}/{file.name}"))
-        except CheckpointDamaged:
-            if body == seen:
-                raise
-            seen = body
-            await asyncio.sleep(_BACKOFF.delay_s(attempt))
-            continue
-        backup.path(f"{OBJECTS}/{folder}/{reference.name}").write_bytes(sealed)
-        backup.path(f"{OBJECTS}/{folder}/{POINTER}").write_bytes(body)
-        return index.step
-    raise NotBackedUp(f"checkpoints of {policy} are replaced faster than they can be copied; suspend the job first")
+    try:
+        copied = await copy_checkpoint(
+            ObjectStorage(store, folder),
+            seal,
+            lambda name: backup.path(f"{OBJECTS}/{folder}/{name}"),
+            choose=lambda committed: committed[0],
+        )
+    except ReplacedTooFast as error:
+        raise NotBackedUp(f"{error} first") from None
+    if copied is None:
+        return None
+    step, pointer = copied
+    backup.path(f"{OBJECTS}/{folder}/{POINTER}").write_bytes(pointer)
+    return step
 
 
 async def _claims(store: ObjectStore, policy: str, backup: NewBackup) -> None:

@@ -9,6 +9,8 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from trimtab.cli.backups.contents import (
     KEYS,
     MANIFEST,
@@ -43,11 +45,11 @@ class NoRoomForIt(Exception):
     """What is to be the state folder holds something already."""
 
 
-def keys_of(backup: Path, index: BackupIndex, target: Path, *, passphrase: str | None) -> JobKeys:
-    """Those in the backup, or in the target folder where the backup has none. They must be the ones that the job has
+def keys_of(backup: Path, index: BackupIndex, folder: Path, *, passphrase: str | None) -> JobKeys:
+    """Those in the backup, or in the folder where the backup has none. They must be the ones that the job has
     signed with: with others its own processes would refuse everything."""
     if index.keys is KeyStorage.ABSENT:
-        files = [target / name for name in (SEED_FILE, LEDGER_KEY_FILE)]
+        files = [folder / name for name in (SEED_FILE, LEDGER_KEY_FILE)]
         if not all(file.is_file() for file in files):
             raise UnusableBackup(
                 f"the backup was made without keys: put the job's signing seed into {files[0]} and the key of its"
@@ -92,10 +94,10 @@ def restore_locally(backup: Path, index: BackupIndex, keys: JobKeys, target: Pat
 
 def _make(backup: Path, index: BackupIndex, keys: JobKeys, folder: Path) -> None:
     with EmbeddedNats(folder / "nats", supervise=False) as nats:
-        asyncio.run(_restore_streams(backup, index, nats.settings))
+        asyncio.run(_restore_streams_here(backup, index, nats.settings))
     with EmbeddedSeaweed(folder / "seaweedfs", supervise=False) as store:
         prefix = f"{index.namespace}/{index.job}"
-        asyncio.run(_restore_objects(backup, index, store.settings.model_copy(update={"prefix": prefix})))
+        asyncio.run(restore_objects(backup, index, store.settings.model_copy(update={"prefix": prefix})))
     for name, key in ((SEED_FILE, keys.signing_seed), (LEDGER_KEY_FILE, keys.ledger_key)):
         (folder / name).touch(mode=0o600)
         (folder / name).write_text(key, encoding="utf-8")
@@ -108,19 +110,25 @@ def _make(backup: Path, index: BackupIndex, keys: JobKeys, folder: Path) -> None
             shutil.copyfile(backup / STATE / name, folder / name)
 
 
-async def _restore_streams(backup: Path, index: BackupIndex, settings: NatsSettings) -> None:
+async def _restore_streams_here(backup: Path, index: BackupIndex, settings: NatsSettings) -> None:
+    on_one_server = msgspec.structs.replace(index, streams=tuple(map(_on_one_server, index.streams)))
     async with await Bus.connect(settings, name="trimtab-restore") as bus:
-        for record in index.streams:
-            copy = StreamCopy(config=_on_one_server(record), state=record.state)
-            await restore_stream(bus, copy, backup / record.file, deadline_s=_REQUEST_DEADLINE_S)
+        await restore_streams(bus, backup, on_one_server)
 
 
-def _on_one_server(record: StreamRecord) -> dict[str, object]:
+def _on_one_server(record: StreamRecord) -> StreamRecord:
     config = {name: value for name, value in record.config.items() if name != "placement"}
-    return {**config, "num_replicas": 1}
+    return msgspec.structs.replace(record, config={**config, "num_replicas": 1})
 
 
-async def _restore_objects(backup: Path, index: BackupIndex, settings: ObjectStoreSettings) -> None:
+async def restore_streams(bus: Bus, backup: Path, index: BackupIndex) -> None:
+    for record in index.streams:
+        copy = StreamCopy(config=record.config, state=record.state)
+        await restore_stream(bus, copy, backup / record.file, deadline_s=_REQUEST_DEADLINE_S)
+
+
+async def restore_objects(backup: Path, index: BackupIndex, settings: ObjectStoreSettings) -> None:
+    """Below the prefix in the settings."""
     async with ObjectStore(settings) as store:
         for name in index.files:
             if name.startswith(f"{OBJECTS}/"):

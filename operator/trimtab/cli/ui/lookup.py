@@ -14,7 +14,7 @@ import msgspec
 from trimtab.cli.job_bucket import bus_settings, entries_on, on_bus, readable_values
 from trimtab.cli.samples.choice import NothingChosen, StoredRow, Wanted, chosen
 from trimtab.cli.samples.pieces import Piece, pieces
-from trimtab.cli.samples.reading import ClaimedRows, stored_rows, trajectories
+from trimtab.cli.samples.reading import JobStore, stored_rows, trajectories
 from trimtab.cli.samples.tokenizers import Tokenizers
 from trimtab.cli.ui.following import given_up, newest_of
 from trimtab.cli.ui.run import Place
@@ -117,8 +117,8 @@ class Lookup:
         complaints: list[str] = []
 
         async def read(bus: Bus) -> list[Spoken]:
-            async with ClaimedRows(self._place.state_folder) as claimed:
-                stored = trajectories(bus, self._place.topology, [row], claimed, complain=complaints.append)
+            async with JobStore(self._place.state_folder) as store:
+                stored = trajectories(bus, self._place.topology, [row], store, None, complain=complaints.append)
                 return [self._spoken(row, trajectory) async for _, trajectory in stored]
 
         found = self._on_bus(read)

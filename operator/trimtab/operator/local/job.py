@@ -22,12 +22,16 @@ from trimtab.embedded.nats_server import SYNC_INTERVAL_S, EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.durable_files import replace_file
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.pointers import mend_pointers
 from trimtab.fabric.settings import (
     LedgerSettings,
     LogSettings,
     NatsSettings,
     ObjectStoreSettings,
     ProbeSettings,
+    ResumeSettings,
     WeightSettings,
     environment_for,
     write_secrets,
@@ -39,7 +43,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, SEED_FILE
+from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, RESUME_FILE, SEED_FILE
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
 from trimtab.operator.stream_limits import StreamDefaults, stream_limits
@@ -87,6 +91,7 @@ class _Surroundings(BaseModel):
     object_store: ObjectStoreSettings
     weights: WeightSettings
     ledger: LedgerSettings
+    resume: ResumeSettings | None
     logs: LogSettings
     probes: ProbeSettings
 
@@ -165,6 +170,9 @@ class LocalJob:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        async with ObjectStore(self._object_store()) as store:
+            await mend_pointers(store, "checkpoints/", removes=False)
+            await mend_pointers(store, "weights/", removes=True)
 
     async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> bool:
         executor, objects = self.executor, self.objects
@@ -214,11 +222,10 @@ class LocalJob:
         shutil.rmtree(secrets, ignore_errors=True)
         surroundings = _Surroundings(
             nats=self.nats.settings,
-            object_store=self.store.settings.model_copy(
-                update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
-            ),
+            object_store=self._object_store(),
             weights=self._weight_keys(),
             ledger=self._ledger_key(),
+            resume=self._origin(),
             logs=LogSettings(format="json"),
             # Any free port, and for this machine only.
             probes=ProbeSettings(host="127.0.0.1", port=0),
@@ -233,6 +240,14 @@ class LocalJob:
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.time)
 
+    def _object_store(self) -> ObjectStoreSettings:
+        return self.store.settings.model_copy(
+            update={
+                "prefix": f"{self.topology.namespace}/{self.topology.job}",
+                "unsynced_folder": self.store.data_folder,
+            }
+        )
+
     def _weight_keys(self) -> WeightSettings:
         """The key that this job's trainers sign with. It stays with the job, whose weights outlive a run."""
         seed = self._kept(SEED_FILE)
@@ -242,10 +257,14 @@ class LocalJob:
         """By which its dataflow knows its own records after a restart."""
         return LedgerSettings(key=SecretStr(self._kept(LEDGER_KEY_FILE)))
 
+    def _origin(self) -> ResumeSettings | None:
+        """Where the job begins, if it is at a checkpoint of another one that was looked up for it."""
+        file = self.folder / RESUME_FILE
+        return ResumeSettings.model_validate_json(file.read_bytes()) if file.exists() else None
+
     def _kept(self, name: str) -> str:
         """A secret of 32 bytes in base64, made at the first run."""
         file = self.folder / name
         if not file.exists():
-            file.touch(mode=0o600)
-            file.write_text(Signer.generate().reveal_seed(), encoding="utf-8")
+            replace_file(file, Signer.generate().reveal_seed().encode(), mode=0o600)
         return file.read_text(encoding="utf-8")

@@ -28,6 +28,7 @@ from trimtab.fabric.settings import (
     NatsSettings,
     ObjectStoreSettings,
     ProbeSettings,
+    ResumeSettings,
     WeightSettings,
     environment_for,
 )
@@ -41,7 +42,8 @@ _log = structlog.get_logger(__name__)
 SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
 LEDGER_KEY = "ledger__key"
-_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"}
+_RESUME_KEYS = {name: f"resume__{name}" for name in ("place", "job", "public_key")}
+_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"} | dict.fromkeys(_RESUME_KEYS.values(), "trainer")
 NATS_CREDENTIALS = "nats-credentials"
 STORE_CREDENTIALS = "object-store-credentials"
 """The files, in every pod; the Secret has one of each for each role."""
@@ -128,6 +130,12 @@ def kept_keys(secret: Object | None) -> tuple[str | None, str | None]:
     return _kept(secret, SEED_KEY), _kept(secret, LEDGER_KEY)
 
 
+def kept_origin(secret: Object | None) -> ResumeSettings | None:
+    """Where the job's trainers begin, where that was looked up already."""
+    found = {name: text for name, key in _RESUME_KEYS.items() if (text := _kept(secret, key)) is not None}
+    return ResumeSettings.model_validate(found) if len(found) == len(_RESUME_KEYS) else None
+
+
 def _kept(secret: Object | None, key: str) -> str | None:
     encoded = ((secret or {}).get("data") or {}).get(key)
     return None if encoded is None else base64.b64decode(encoded).decode()
@@ -140,14 +148,15 @@ def job_credentials(
     object_store: ObjectStoreSettings,
     logs: LogSettings,
     keys: JobKeys,
+    origin: ResumeSettings | None = None,
     users: Mapping[str, MintedUser] | None = None,
     storage: Mapping[str, StoreCredentials] | None = None,
     window: object = None,
 ) -> JobCredentials:
-    """`job` is the RLJob, `users` are those of NATS and `storage` those of the store, by role. Files that the settings
-    name are read now, and again when `files_digest` has changed."""
+    """`job` is the RLJob, `origin` where it begins in place of its models, `users` are those of NATS and `storage`
+    those of the store, by role. Files that the settings name are read now, and again when `files_digest` has
+    changed."""
     digest = files_digest(nats, object_store)
-    metadata = job["metadata"]
     files: dict[str, bytes] = {}
     prefix = job_prefix(job, object_store)
     if storage:
@@ -166,6 +175,8 @@ def job_credentials(
     )
     secrets = _secret_texts(surroundings)
     data = {name: text.encode() for name, text in secrets.items()} | files
+    if origin is not None:
+        data |= {key: str(getattr(origin, name)).encode() for name, key in _RESUME_KEYS.items()}
     data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
     data |= {f"{STORE_CREDENTIALS}-{role}": keys.as_file().encode() for role, keys in (storage or {}).items()}
     own: dict[str, dict[str, str]] = {role: {} for role in (*(users or {}), *(storage or {}))}
@@ -178,19 +189,29 @@ def job_credentials(
         own_environments=own,
         window=window,
         files=digest,
-        secret={
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {
-                "name": secret_name(metadata["name"]),
-                "namespace": metadata["namespace"],
-                "labels": {labels.JOB: metadata["name"]},
-                "ownerReferences": owned_by(job),
-            },
-            "type": "Opaque",
-            "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
-        },
+        secret=_secret_of(job, data),
     )
+
+
+def keys_secret(job: Object, keys: JobKeys) -> Object:
+    """The job's Secret with nothing in it yet but its keys."""
+    return _secret_of(job, {SEED_KEY: keys.signing_seed.encode(), LEDGER_KEY: keys.ledger_key.encode()})
+
+
+def _secret_of(job: Object, data: Mapping[str, bytes]) -> Object:
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": secret_name(metadata["name"]),
+            "namespace": metadata["namespace"],
+            "labels": {labels.JOB: metadata["name"]},
+            "ownerReferences": owned_by(job),
+        },
+        "type": "Opaque",
+        "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
+    }
 
 
 def job_prefix(job: Object, object_store: ObjectStoreSettings) -> str:

@@ -1,8 +1,8 @@
 """What each role of a job may do to objects, as a policy of S3 that its credentials are made with.
 
-Everything of a job lies below one prefix, weights, checkpoints and claimed rows apart. A rollout pod reads weights,
-writes leases on them, and writes rows that are too large for a message; the trainer has all that is the job's; the
-dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
+Everything of a job lies below one prefix, weights, checkpoints, claimed rows and archived samples apart. A rollout pod
+reads weights, writes leases on them, and writes rows that are too large for a message; the trainer has all that is the
+job's; the dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class JobPlace:
     """What every job's dataflow may read besides: a bucket, or a bucket and a prefix, as in `data/prompts`."""
     models: tuple[str, ...] = ()
     """What all of its pods may: the models that the manifest names, where all jobs may take models from."""
+    origin: str | None = None
+    """Of another job's checkpoints that its trainers begin at, the prefix without a slash at its end."""
 
 
 def named_models(job: Mapping[str, Any], allowed: Sequence[str]) -> tuple[str, ...]:
@@ -79,6 +81,7 @@ def _trainer(place: JobPlace) -> list[object]:
     return [
         _allowed(_ALL, place.bucket, [f"{place.prefix}/*"]),
         _listing(("s3:ListBucket", "s3:ListBucketMultipartUploads"), place.bucket, f"{place.prefix}/*"),
+        *([] if place.origin is None else [_allowed(_READ, place.bucket, [f"{place.origin}/*"])]),
     ]
 
 

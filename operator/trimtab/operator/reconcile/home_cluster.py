@@ -22,6 +22,7 @@ from trimtab.operator.pods.credentials import (
     job_credentials,
     job_prefix,
     kept_keys,
+    keys_secret,
     minted_users,
     secret_name,
 )
@@ -34,6 +35,7 @@ from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.isolation import ensure_network
 from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.objections import Objection
+from trimtab.operator.reconcile.origin import origin_of, origin_prefix
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
 from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
@@ -93,20 +95,31 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     ours = present is not None and controller_uid(present) == metadata["uid"]
     if known is not None and current and present is not None and ours and present.get("data") == known.secret["data"]:
         return known
-    keys = _keys(cluster, job, (present if ours else None) or (None if known is None else known.secret))
+    own = (present if ours else None) or (None if known is None else known.secret)
+    keys, store = _keys(cluster, job, own), settings.object_store
     try:
-        storage = await storage_keys(cluster.storage, job, settings.object_store, roles=tuple(ROLES.values()))
+        origin = await origin_of(
+            cluster.client, job, own if known is None else known.secret, object_store=store, key_root=cluster.key_root
+        )
+        storage = await storage_keys(
+            cluster.storage, job, store, roles=tuple(ROLES.values()), origin=origin_prefix(origin, store)
+        )
     except StorageRefused as error:
         if known is not None and present is not None and ours:
             _log.warning("storage_credentials_not_renewed", job=metadata["name"], error=str(error))
             return known  # they last for two windows more
+        await _keep(cluster, job, keys, present)
         raise Objected(Objection(reason=reasons.STORAGE_REFUSED, message=str(error))) from None
+    except Objected:
+        await _keep(cluster, job, keys, present)
+        raise
     wanted = job_credentials(
         job,
         nats=settings.nats,
         object_store=settings.object_store,
         logs=settings.logs,
         keys=keys,
+        origin=origin,
         users=minted_users(cluster.mint, job, roles=tuple(ROLES.values())),
         storage=storage,
         window=window,
@@ -125,15 +138,27 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     return wanted
 
 
+async def _keep(cluster: Cluster, job: Object, keys: JobKeys, present: Object | None) -> None:
+    """What objects is asked again, when the job counts as begun: one without a Secret would have lost its keys then."""
+    if present is None:
+        await create_own(cluster.client, SECRETS, keys_secret(job, keys), owner_uid=job["metadata"]["uid"])
+
+
 def window_of(users: AccountMint | None, storage: StorageMint | None) -> tuple[int | None, int | None]:
     """Of both mints: what is in the Secret is made anew with the next of either."""
     return None if users is None else users.window, None if storage is None else storage.window
 
 
 async def storage_keys(
-    mint: StorageMint | None, job: Object, object_store: ObjectStoreSettings, *, roles: Sequence[str]
+    mint: StorageMint | None,
+    job: Object,
+    object_store: ObjectStoreSettings,
+    *,
+    roles: Sequence[str],
+    origin: str | None = None,
 ) -> Mapping[str, StoreCredentials]:
-    """By role; none where all pods have the operator's own. Raises StorageRefused."""
+    """By role; none where all pods have the operator's own. `origin` is where another job's checkpoints lie that the
+    trainers begin at. Raises StorageRefused."""
     if mint is None:
         return {}
     place = JobPlace(
@@ -142,6 +167,7 @@ async def storage_keys(
         policies=tuple(policy["name"] for policy in job["spec"]["policies"]),
         datasets=mint.datasets,
         models=named_models(job, mint.models),
+        origin=origin,
     )
     return await mint.keys(place, roles=roles, session=job["metadata"]["uid"])
 

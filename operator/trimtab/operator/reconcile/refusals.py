@@ -12,8 +12,10 @@ from trimtab.api.job import RLJobSpec
 from trimtab.api.policy import Model
 from trimtab.api.pool import RolloutPoolSpec
 from trimtab.api.prompts import PromptInput
+from trimtab.api.resume import BEST
 from trimtab.api.source_uri import HubSource, place_below, source_of
 from trimtab.api.trainer import TrainerSpec
+from trimtab.operator import resume_source
 
 MAX_SPEC_BYTES = 256 * 1024
 """A plan reads all of it several times, and all objects wait for it."""
@@ -32,6 +34,9 @@ def relative_paths(spec: RLJobSpec) -> list[str]:
         found += _relative(f"spec.pools[{number}].engine.interpreter", pool.engine.interpreter)
     if spec.workflow.source is not None:
         found += _relative("spec.workflow.source.path", spec.workflow.source.path)
+    place = None if spec.resume_from is None else spec.resume_from.checkpoint
+    if place is not None and source_of(place) is None:
+        found += _relative("spec.resumeFrom.checkpoint", place)
     return found
 
 
@@ -59,6 +64,8 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
             "spec.tracking: trackers are written to by `trimtab run`, and not in a cluster yet; leave it out, and read"
             " the same from Prometheus"
         )
+    if isinstance(spec, RLJobSpec) and (why := _resumes_badly(spec)) is not None:
+        return why
     if moving := list(_moving(spec)):
         return (
             f"{', '.join(moving)}: without a revision pods would fetch what is newest when each of them begins; add"
@@ -70,6 +77,15 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
         f"{', '.join(found)}: relative to a manifest's folder, which pods do not have; give an absolute path in the "
         "pods, such as one on a volume of the template"
     )
+
+
+def _resumes_badly(spec: RLJobSpec) -> str | None:
+    if spec.resume_from is not None and spec.resume_from.step == BEST:
+        return (
+            "spec.resumeFrom.step: Best is looked up by `trimtab run`, and not in a cluster yet; see"
+            " `trimtab evaluation JOB` and give the number of that step"
+        )
+    return resume_source.refusal(spec)
 
 
 def _model(field: str, model: Model | None) -> Iterator[str]:

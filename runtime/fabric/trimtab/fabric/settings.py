@@ -98,6 +98,8 @@ class ObjectStoreSettings(_Section):
     """Instead of both: JSON with access_key_id, secret_access_key and, where they are for a while only, session_token.
     It is read again when it has changed."""
     ca_file: Path | None = None
+    unsynced_folder: Path | None = None
+    """Where a store on this machine keeps its files, which answers before they are on the disk."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=30.0, gt=0)
 
@@ -121,6 +123,29 @@ class LedgerSettings(_Section):
     """How the dataflow knows its own records: a secret that no other role of the job has."""
 
     key: SecretStr | None = Field(default=None, min_length=32)
+
+
+class ResumeSettings(_Section):
+    """Where a new job's trainers begin instead of at their models: found once for the job, by who runs it."""
+
+    place: str
+    """`s3://bucket/prefix`, opened with the job's own credentials, or a folder; below it each policy has a folder of
+    its name with its checkpoints."""
+    job: str | None = None
+    """namespace/name of the job that has written them; absent, whichever has the key."""
+    public_key: str
+    """By which what it has signed is known."""
+    steps: tuple[str, ...] = ()
+    """As policy=step, where that was decided already."""
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
+    def step_of(self, policy: str) -> int | None:
+        said = dict(pair.split("=", 1) for pair in self.steps)
+        return int(said[policy]) if policy in said else None
 
 
 class EngineSettings(_Section):
@@ -163,6 +188,7 @@ class Settings(_Section):
     object_store: ObjectStoreSettings
     weights: WeightSettings = WeightSettings()
     ledger: LedgerSettings = LedgerSettings()
+    resume: ResumeSettings | None = None
     logs: LogSettings = LogSettings()
     probes: ProbeSettings = ProbeSettings()
 

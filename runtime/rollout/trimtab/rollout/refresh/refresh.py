@@ -49,10 +49,13 @@ class RefreshTarget:
     announcements: Announcements
     copy: HostCopy
     """Shared with the policy's other engines in the pod."""
+    begins_elsewhere: bool = False
+    """The job resumes another: version 0 is what its trainer publishes first, and not the model's own weights."""
 
 
 class WeightRefresh:
-    """Follows the policy's pointer for one engine, which was started with the model's own weights, version 0."""
+    """Follows the policy's pointer for one engine, which was started with the model's own weights: version 0, but in a
+    job that begins elsewhere."""
 
     def __init__(
         self,
@@ -128,13 +131,14 @@ class WeightRefresh:
                 self._news.set()
             else:
                 failures = 0
-                self.ready.set()
+                if self._wanted is not None or not self._target.begins_elsewhere:
+                    self.ready.set()
 
     async def _bring(self, wanted: WeightPointer | None) -> None:
         began = self._clock()
         served = await self._serving()
         if wanted is None:
-            if served != BASE:
+            if served != BASE and not self._target.begins_elsewhere:
                 await self._give_whole(self._target.base_model, BASE, began=began)
         elif served is None or served < Position(wanted.epoch, wanted.version):
             async with self._copy.turn():

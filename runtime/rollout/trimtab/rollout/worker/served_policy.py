@@ -71,6 +71,8 @@ class PodResources:
     census: PoolCensus
     metrics: SwapMetrics
     turn_timings: TurnTimings = TURN_TIMINGS
+    resumed: bool = False
+    """Policies that learn begin at a checkpoint of another job."""
 
 
 class ServedPolicy(Generic[Engine]):
@@ -122,6 +124,7 @@ async def refreshed_policy(
             sampler=served.sampler,
             announcements=served.announcements,
             copy=copy or await host_copy(policy, resources, stack),
+            begins_elsewhere=resources.resumed and not policy.frozen,
         ),
         resources.pointers,
         SwapTurns(

@@ -41,12 +41,11 @@ async def open_storage(
     below = f"{settings.pod.namespace}/{settings.pod.job}/{policy.name}"
     if not _SCHEME.match(uri):
         return await _folder(job_folder / uri / below, field=field)
-    found = _BUCKET.match(uri)
+    found = bucket_of(uri)
     if found is None:
         raise JobMisconfigured(f"{field}: is neither s3://bucket/prefix nor a folder; write one of them")
-    other = settings.object_store.model_copy(
-        update={"bucket": found["bucket"], "prefix": (found["prefix"] or "").strip("/")}
-    )
+    bucket, prefix = found
+    other = settings.object_store.model_copy(update={"bucket": bucket, "prefix": prefix})
     opened = await stack.enter_async_context(ObjectStore(other))
     try:
         await prove_store(opened)
@@ -55,6 +54,12 @@ async def open_storage(
             f"{field}: {error}; make the bucket, or let the job's credentials (TRIMTAB_OBJECT_STORE__…) write to it"
         ) from None
     return ObjectStorage(opened, below)
+
+
+def bucket_of(uri: str) -> tuple[str, str] | None:
+    """Of s3://bucket/prefix both, without slashes around them."""
+    found = _BUCKET.match(uri)
+    return None if found is None else (found["bucket"], (found["prefix"] or "").strip("/"))
 
 
 def open_seal(policy: Policy, settings: Settings) -> CheckpointSeal:

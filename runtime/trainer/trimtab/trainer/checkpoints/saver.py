@@ -129,7 +129,8 @@ class CheckpointSaver:
         )
         self.durable_step = moment.step
         _log.info("checkpoint", step=moment.step, bytes=sum(file.size for file in files))
-        await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
+        if moment.step > 0:
+            await self._acknowledge(moment.step - 1, lease_id=moment.lease_id, weight_version=moment.step)
 
     async def _agreed(self, moment: _Moment, staged: StagedFile) -> tuple[CheckpointFile, ...]:
         """The files of all ranks. A rank that has failed says so, or the others would wait for it."""

@@ -34,10 +34,10 @@ class CheckpointRefused(CheckpointDamaged):
 
 @dataclass(frozen=True, kw_only=True)
 class SealReader:
-    """Opens what trainers of a policy have signed. `job` is namespace/name. The keys are the job's own: an earlier job
-    of that name has signed nothing for it."""
+    """Opens what trainers of a policy have signed. `job` is namespace/name, or None for whichever job has the key. The
+    keys are the job's own: an earlier job of that name has signed nothing for it."""
 
-    job: str
+    job: str | None
     policy: str
     verifier: Verifier
 
@@ -62,10 +62,10 @@ class SealReader:
             content = msgspec.json.decode(named.content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointDamaged(f"{where} cannot be read ({error}); {HOW_TO_GO_ON}") from None
-        if (named.job, named.policy) != (self.job, self.policy):
+        if (named.job, named.policy) != (self.job or named.job, self.policy):
             raise CheckpointRefused(
                 f"{where} is refused: it is of policy {named.policy} of job {named.job}, not of {self.policy} of"
-                f" {self.job}; {_MOVE_AWAY}"
+                f" {self.job or named.job}; {_MOVE_AWAY}"
             )
         return content
 
@@ -74,6 +74,7 @@ class SealReader:
 class CheckpointSeal(SealReader):
     """Of a trainer, which signs as well."""
 
+    job: str
     signer: Signer
 
     def seal(self, content: CheckpointPointer | CheckpointIndex) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -29,7 +30,7 @@ def optimizer_steps_of(learner: Learner) -> dict[str, int]:
 
 
 @torch.no_grad()
-def tensors_for(learner: Learner, *, optimizer_steps: dict[str, int]) -> dict[str, torch.Tensor]:
+def tensors_for(learner: Learner, *, optimizer_steps: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Where model and moments of a checkpoint are to be read into; the moments are made for it."""
     tensors = dict(unique_tensors(learner.model))
     for name, parameter in learner.model.named_parameters():
