@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +14,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from aiohttp import ClientSession, ClientTimeout
+from aiohttp import ClientConnectionError, ClientSession, ClientTimeout
 
 from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
 from tests.support.cli.run_story import STEPS, began, records, step
 from tests.support.cli.stored import fill, nats_environment
+from tests.support.polling import eventually, within
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile
 from trimtab.cli.chronicle.records import Record
 from trimtab.cli.samples.choice import NothingChosen, Order, Wanted
@@ -180,3 +183,48 @@ async def test_samples_have_their_rewards_and_their_words_with_probabilities(
     assert await asyncio.to_thread(lookup.given_up) == []
     with pytest.raises(NothingChosen, match="read it again"):
         await asyncio.to_thread(lookup.spoken, 999)
+
+
+async def test_in_a_pod_it_answers_the_kubelet_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """As the chart calls it; the API server is not there."""
+    page, probes = free_ports(2)
+    user = {"name": "page", "user": {"token": "t"}}
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "page",
+        "clusters": [{"name": "away", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [user],
+        "contexts": [{"name": "page", "context": {"cluster": "away", "user": "page"}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(kubeconfig))
+    command = [sys.executable, "-m", "trimtab.cli.main", "ui", "--kube", "--no-token", "--namespace=team-a"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--port", str(page), "--probes", str(probes),
+        env=os.environ | {"KUBECONFIG": str(tmp_path / "config"), "HOME": str(tmp_path / "nowhere")},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = await within(process.stdout.readline(), timeout_s=30)
+    assert said.decode().strip() == f"http://127.0.0.1:{page}/"
+    async with ClientSession(timeout=DEADLINE) as session:
+
+        async def answer(path: str) -> tuple[int, str]:
+            try:
+                async with session.get(f"http://127.0.0.1:{probes}{path}") as found:
+                    return found.status, await found.text()
+            except ClientConnectionError:
+                return 0, ""
+
+        async def is_not_ready() -> bool:
+            return (await answer("/readyz"))[0] == 503
+
+        await eventually(is_not_ready, timeout_s=10)
+        assert "the cluster does not answer" in (await answer("/readyz"))[1]
+        assert (await answer("/healthz"))[0] == 200
+        async with session.get(f"http://127.0.0.1:{page}/") as found:
+            assert found.status == 200
+        async with session.get(f"http://127.0.0.1:{page}/", headers={"Host": "evil.example"}) as found:
+            assert found.status == 403, "no token is needed, and another name is refused all the same"
+    process.terminate()
+    assert await within(process.wait(), timeout_s=20) == 0

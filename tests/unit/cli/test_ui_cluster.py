@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.api.manifests import job as manifest
 from trimtab.cli.ui.cluster import ClusterRun
+from trimtab.cli.ui.shown import Now, Pod
 from trimtab.kube.resources import Key
 
 KEY = Key("research", "math")
@@ -112,6 +113,21 @@ def test_each_change_of_the_fleet_is_told_once_with_its_reason() -> None:
     assert [type(event).__name__ for event in events] == ["Began", "Rescaled", "Rescaled"]
     assert run.now.decision is not None
     assert (run.now.decision.bounded, run.now.decision.reason) == (3, "TrainerStarving")
+
+
+def test_what_pods_say_themselves_goes_before_what_their_states_say() -> None:
+    run = ClusterRun(KEY, _job(1), asks_bus=True)
+    pods = {Key("research", "a"): _pod("a")}
+    job = _job(2, autoscaling=_scaling(2, at=BEGAN))
+    run.take(job, pods, at=1_795_000_000.0)
+    said = Pod(id="a", role="rollout", pool="big", state="ready", doing="runs 7 tasks")
+    run.hear(Now(live=True, pods=[said]))
+    run.take(job, pods, at=1_795_000_001.0)
+    assert [pod.doing for pod in run.now.pods] == ["runs 7 tasks"]
+    assert run.now.decision is not None, "what the status says is there too"
+    run.hear(None)
+    run.take(job, pods, at=1_795_000_002.0)
+    assert [pod.doing for pod in run.now.pods] == ["on node-3 · 2 restarts"]
 
 
 def test_a_job_that_cannot_be_read_does_not_end_the_page() -> None:

@@ -107,11 +107,12 @@ class ClusterRun:
         if not self._asks_bus:
             return
         try:
-            await follow(lambda: load_settings(os.environ, BusSettings), self.place.topology, self._hear)
+            await follow(lambda: load_settings(os.environ, BusSettings), self.place.topology, self.hear)
         finally:
-            self._heard = None
+            self.hear(None)
 
-    def _hear(self, now: Now) -> None:
+    def hear(self, now: Now | None) -> None:
+        """What its pods say, until they are asked no more."""
         self._heard = now
 
     def take(self, job: Object, pods: Mapping[Key, Object], *, at: float) -> bool:
