@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/report.py benchmarks/table.py benchmarks/limited_link.py,$(wildcard benchmarks/[a-z]*.py)))
 
-.PHONY: help install demo test test-all test-PART coverage promtool test-sglang fuzz scan lint format crds metrics locks cluster bench clean
+.PHONY: help install demo test newcomer newcomer-steps test-all test-PART coverage promtool test-sglang fuzz scan lint format crds metrics locks cluster bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,15 @@ PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),3) --no-loadscope-reorder --du
 
 test: $(INSTALLED) $(KERNELS)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
 	$(PYTEST)
+
+# The longest that a new user is to wait on two cores, installing included.
+NEWCOMER_S := 600
+newcomer:  ## what somebody new does, in ten minutes: install into an environment of its own, init, run, samples, the best weights
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	timeout $(NEWCOMER_S) $(MAKE) --no-print-directory VENV="$$folder/venv" newcomer-steps
+
+newcomer-steps: $(INSTALLED)
+	$(BIN)/pytest -q -p no:cacheprovider --timeout=$(NEWCOMER_S) tests/integration/cli/test_newcomer.py::test_a_template_runs_and_its_model_and_its_words_come_out
 
 test-all: promtool $(KERNELS)  ## everything: slow tests too, storms at full size, examples, two clusters, images
 	$(PYTEST) --all

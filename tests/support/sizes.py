@@ -59,6 +59,8 @@ class Sizes:
     """Of random objects, to a real API server."""
     lost_tails: int
     """Of a ledger, while a trainer trains."""
+    power_losses: int
+    """Of the disk of a whole job."""
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
@@ -83,6 +85,7 @@ SMALL = Sizes(
     hostile_objects=2000,
     hostile_writes=60,
     lost_tails=4,
+    power_losses=2,
     rank_kills=2,
     operator_kills=3,
     weight_transfer_kills=6,
@@ -104,6 +107,7 @@ FULL = Sizes(
     hostile_objects=20_000,
     hostile_writes=500,
     lost_tails=50,
+    power_losses=50,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,

@@ -50,7 +50,10 @@ PARTS = {
         *(f"integration/{folder}" for folder in ("images", "security")),
         *(f"cluster/{tests}" for tests in ("test_chart.py", "release")),
     ),
-    "jobs": ("integration/quickstart", "integration/examples", "unit/examples", "chaos/test_kill_each_process"),
+    "jobs": (
+        *("integration/quickstart", "integration/examples", "unit/examples"),
+        *("chaos/test_kill_each_process", "chaos/test_power"),
+    ),
     "project": ("unit/project", "integration/project"),
 }
 _TESTS = Path(__file__).parents[1]

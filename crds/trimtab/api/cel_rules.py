@@ -27,9 +27,10 @@ def all_hold(expressions: Sequence[str], value: Any) -> bool:
         return False
 
 
-def holds(expression: str, value: Any) -> bool:
-    """Whether `expression` is true of `value`, which must come from `typed`."""
-    return _evaluated(expression, value) is True
+def holds(expression: str, value: Any, *, before: Any = None) -> bool:
+    """Whether `expression` is true of `value`, which must come from `typed`; in a transition rule, `before` is what it
+    takes the place of."""
+    return _evaluated(expression, value, before) is True
 
 
 def text(expression: str, value: Any) -> str:
@@ -37,9 +38,9 @@ def text(expression: str, value: Any) -> str:
     return str(_evaluated(expression, value))
 
 
-def _evaluated(expression: str, value: Any) -> Any:
+def _evaluated(expression: str, value: Any, before: Any = None) -> Any:
     try:
-        return _compiled(expression).execute({"self": value})
+        return _compiled(expression).execute({"self": value} if before is None else {"self": value, "oldSelf": before})
     except (ValueError, TypeError, RuntimeError) as error:
         raise RuleEvaluationError(str(error)) from error
 

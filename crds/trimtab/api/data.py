@@ -114,6 +114,13 @@ class Replay(ApiModel):
     """How often one trajectory may be trained on, its first use included."""
 
 
+class Archive(ApiModel):
+    """The samples that were trained on, kept in the job's object storage when the stream has let go of them."""
+
+    keep_steps: PositiveCount = 1000
+    """Newest steps of each policy whose samples are kept; older ones are deleted."""
+
+
 class Stream(ApiModel):
     """One input of a trainer."""
 
@@ -204,6 +211,8 @@ class Data(ApiModel):
     """Which streams each trainer consumes; a policy not listed consumes its own."""
     selection: Plugin | None = None
     """A selection of your own, in place of replay and mix."""
+    archive: Archive | None = None
+    """Keep samples in object storage, for `trimtab samples`; absent, they are there as long as training needs them."""
     tasks: Tasks = Tasks()
     """Delivery of tasks to workers."""
     shards: Annotated[int, Field(ge=1, le=64)] = 1

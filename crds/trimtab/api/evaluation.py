@@ -34,6 +34,8 @@ class Evaluation(ApiModel):
     """Trainer steps between evaluations. After the last step there is one more, whatever the distance."""
     at_start: bool = True
     """Evaluate the starting weights too, as the baseline. The first step waits for it: no newer weights answer."""
+    keep_best: bool = True
+    """Keep the best version on each benchmark in the store however old it is, of equal ones the newest."""
     benchmarks: Annotated[tuple[Benchmark, ...], ListMap(), Field(min_length=1, max_length=32)]
     """What is evaluated."""
 
@@ -49,5 +51,9 @@ class EvaluationResult(ApiModel):
     """Trainer step the evaluated weights come from."""
     episodes: Count
     """Episodes it rests on; failed ones are not among them."""
+    best_step: Count | None = None
+    """Trainer step of the weights that did best so far; with `evaluation.keepBest` they stay in the store."""
+    best_score: float | None = None
+    """Their score."""
     time: datetime
     """When it was finished."""

@@ -15,6 +15,7 @@ from trimtab.api.evaluation import Evaluation, EvaluationResult
 from trimtab.api.failure import FailurePolicy
 from trimtab.api.goals import Goals
 from trimtab.api.hub import Hub
+from trimtab.api.live_settings import LiveSettings, PolicySettings
 from trimtab.api.model import ApiModel, ObjectMeta
 from trimtab.api.names import MAX_JOB_AND_MEMBER
 from trimtab.api.policy import Policy
@@ -170,6 +171,21 @@ class RLJobSpec(ApiModel):
         """What ends the job."""
         return Goals(max_steps=self.max_steps, target_reward=self.target_reward, epochs=self.data.epochs)
 
+    @property
+    def live_settings(self) -> LiveSettings:
+        """Of its policies that learn."""
+        return LiveSettings(
+            max_staleness=self.data.max_staleness,
+            policies=tuple(
+                PolicySettings(
+                    name=policy.name,
+                    learning_rate=policy.algorithm.optimizer.learning_rate,
+                    batch_size=self.batch_size(policy.name),
+                )
+                for policy in self.learning
+            ),
+        )
+
     def batch_size(self, policy: str) -> int:
         """Episodes in one step of this policy's trainer."""
         own = next((one.batch_size for one in self.policies if one.name == policy), None)
@@ -252,6 +268,8 @@ class RLJobStatus(ApiModel):
     """Pool by pool, those made by hand included."""
     autoscaling: AutoscalingStatus | None = None
     """The latest scaling decision."""
+    settings: LiveSettings | None = None
+    """Settings of learning that the job runs with; a change of them is an event."""
     last_error: LastError | None = None
     """The latest failure."""
 

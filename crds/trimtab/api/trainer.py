@@ -76,6 +76,8 @@ class TrainerStatus(ApiModel):
     """Trained tokens per second, over all ranks, in the last step."""
     skipped_steps: Count = 0
     """Steps of this attempt that were skipped because their loss or gradient was not finite."""
+    unarchived_steps: Count = 0
+    """Steps of this attempt whose samples are not in `data.archive`, because the store took them too slowly."""
     last_error: LastError | None = None
     """The latest failure."""
 

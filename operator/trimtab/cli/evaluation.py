@@ -41,9 +41,19 @@ def evaluation(job: str, namespace: str, state_folder: Path | None, as_json: boo
         Console(width=_WIDTH).print(rendered(results))
 
 
+def bests(results: Sequence[EvaluationResult]) -> dict[tuple[str, str], int | None]:
+    """By policy and benchmark the version that did best, of equal ones the newest."""
+    found: dict[tuple[str, str], int | None] = {(result.policy, result.benchmark): None for result in results}
+    ranked = sorted(
+        (result for result in results if result.score is not None), key=lambda one: (one.score, one.version)
+    )
+    return found | {(result.policy, result.benchmark): result.version for result in ranked}
+
+
 def rendered(results: Sequence[EvaluationResult]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("policy", "benchmark", "version", "score", "episodes", "failed"):
+    best = bests(results)
+    for heading in ("policy", "benchmark", "version", "score", "episodes", "failed", "best"):
         table.add_column(heading, justify="left" if heading in ("policy", "benchmark") else "right")
     for result in results:
         table.add_row(
@@ -53,5 +63,6 @@ def rendered(results: Sequence[EvaluationResult]) -> Table:
             "-" if result.score is None else f"{result.score:.3f}",
             str(result.episodes),
             str(result.failed),
+            "best" if best[result.policy, result.benchmark] == result.version else "",
         )
     return table

@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Message)
 Result = TypeVar("Result")
 
 
-class _Settings(BaseModel):
+class BusSettings(BaseModel):
     """The part of a pod's or the operator's settings that is needed here."""
 
     nats: NatsSettings
@@ -75,16 +75,16 @@ def with_bus(
     """Runs a command's work on the job's bus. `state_folder` is that of a job of `trimtab run`, which need not run any
     more.
     """
-    with _settings(state_folder) as settings:
+    with bus_settings(state_folder) as settings:
         configure_logs(
             LogSettings(level="warning", format="console"), stream=sys.stderr, secrets=secret_values(settings)
         )
-        return asyncio.run(_connected(settings, topology, work))
+        return asyncio.run(on_bus(settings, topology, work))
 
 
 def bucket_entries(topology: JobTopology, bucket: BucketSpec, *, keys: str, state_folder: Path | None) -> list[Entry]:
     """What the bucket holds now under keys that match."""
-    return with_bus(lambda bus: _entries(bus, topology, bucket, keys=keys), topology, state_folder=state_folder)
+    return with_bus(lambda bus: entries_on(bus, topology, bucket, keys=keys), topology, state_folder=state_folder)
 
 
 async def check_stream(bus: Bus, topology: JobTopology, stream: str) -> None:
@@ -109,15 +109,18 @@ def readable_values(entries: Iterable[Entry], kind: type[M]) -> list[M]:
 
 
 @contextmanager
-def _settings(state_folder: Path | None) -> Iterator[_Settings]:
+def bus_settings(state_folder: Path | None) -> Iterator[BusSettings]:
+    """How the job's bus is reached. That of a job of `trimtab run` which has ended is started for as long as the block
+    runs.
+    """
     if state_folder is None:
-        yield load_settings(os.environ, _Settings)
+        yield load_settings(os.environ, BusSettings)
         return
     try:
         with held(state_folder), EmbeddedNats(state_folder / "nats", supervise=False) as server:
-            yield _Settings(nats=server.settings)
+            yield BusSettings(nats=server.settings)
     except StateFolderInUse:
-        yield load_settings(left_environment(state_folder), _Settings)
+        yield load_settings(left_environment(state_folder), BusSettings)
 
 
 def left_environment(state_folder: Path) -> dict[str, str]:
@@ -129,17 +132,22 @@ def left_environment(state_folder: Path) -> dict[str, str]:
     return dict(word[1].split("=", 1) for word in words if len(word) == 2 and "=" in word[1])
 
 
-async def _connected(
-    settings: _Settings, topology: JobTopology, work: Callable[[Bus], Coroutine[Any, Any, Result]]
+async def on_bus(
+    settings: BusSettings, topology: JobTopology, work: Callable[[Bus], Coroutine[Any, Any, Result]]
 ) -> Result:
-    credentials = None
-    if settings.nats_accounts is not None:
-        credentials = await administrators_credentials(settings.nats_accounts, topology)
-    async with await Bus.connect(settings.nats, name="trimtab-cli", credentials=credentials) as bus:
+    async with await connected(settings, topology) as bus:
         return await work(bus)
 
 
-async def _entries(bus: Bus, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
+async def connected(settings: BusSettings, topology: JobTopology) -> Bus:
+    """To be closed by who asked for it."""
+    credentials = None
+    if settings.nats_accounts is not None:
+        credentials = await administrators_credentials(settings.nats_accounts, topology)
+    return await Bus.connect(settings.nats, name="trimtab-cli", credentials=credentials)
+
+
+async def entries_on(bus: Bus, topology: JobTopology, bucket: BucketSpec, *, keys: str) -> list[Entry]:
     await check_stream(bus, topology, bucket.stream)
     found: list[Entry] = []
     async with KvWatch(KeyValue(bus, bucket), keys=keys) as watch:

@@ -9,7 +9,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`modules` says where each command lives, as an attribute of its own name."""
+    """`modules` says where each command lives, as an attribute of its own name, with `_` for `-`."""
 
     def __init__(self, *args: Any, modules: dict[str, str], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -21,6 +21,6 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._modules:
             return None
-        command = getattr(importlib.import_module(self._modules[cmd_name]), cmd_name)
+        command = getattr(importlib.import_module(self._modules[cmd_name]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command

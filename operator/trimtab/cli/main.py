@@ -18,15 +18,18 @@ _COMMANDS = {
         "gateway",
         "graph",
         "init",
+        "push",
         "quarantine",
         "report",
         "restore",
         "run",
         "samples",
+        "top",
+        "ui",
         "validate",
         "weights",
     )
-} | {"track": "trimtab.cli.tracking.command"}
+} | {"track": "trimtab.cli.tracking.command", "why-slow": "trimtab.cli.why_slow"}
 
 
 @click.command(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trimtab.cli.chronicle.figures import percent
 from trimtab.cli.chronicle.records import Score
 from trimtab.cli.chronicle.story import Story
-from trimtab.cli.view import Moment, came_back, given_up
+from trimtab.cli.view import Moment, best_so_far, came_back, given_up
 
 _EVERY_STEPS = 5
 
@@ -81,4 +81,4 @@ def _place(policy: str, score: Score) -> tuple[str, str, int]:
 def _score_text(score: Score) -> str:
     value = "-" if score.score is None else f"{score.score:.3f}"
     failed = f"  {score.failed} failed" if score.failed else ""
-    return f"{score.benchmark} {value}  version {score.version}  {score.episodes} episodes{failed}"
+    return f"{score.benchmark} {value}  version {score.version}  {score.episodes} episodes{failed}{best_so_far(score)}"

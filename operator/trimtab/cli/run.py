@@ -15,8 +15,10 @@ from rich.console import Console
 
 from trimtab.api.goals import Goals, raised
 from trimtab.api.job import RLJob
+from trimtab.api.live_settings import changes
 from trimtab.api.manifest import UnreadableManifestError
 from trimtab.api.support import unsupported, without_meaning_here
+from trimtab.api.transition import transition_problems
 from trimtab.api.validation import InvalidManifestError
 from trimtab.cli.chronicle.chronicler import Chronicler
 from trimtab.cli.chronicle.file import ChronicleFile, UnreadableChronicle, read
@@ -34,6 +36,7 @@ from trimtab.cli.tracking.processes import tracked
 from trimtab.cli.tracking.trackers import problems as missing_trackers
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.server import ServerStartError
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.logs import configure_logs
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import LogSettings
@@ -89,6 +92,9 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
 
 
 def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> None:
+    changed = changed_since(job, folder)
+    for change in changed:
+        console.print(f"changed since the last run: {change}", soft_wrap=True, markup=False, highlight=False)
     _keep_manifest(file, folder)
     succeeded = folder / SUCCEEDED_FILE
     if succeeded.exists():
@@ -101,7 +107,7 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
             return
         succeeded.unlink()
     try:
-        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture))
+        has_succeeded = asyncio.run(_run(job, here, file, folder, console, picture, changed=changed))
     except JobFailed as failure:
         _conclude(folder, console)
         raise click.ClickException(f"{failure}\nlogs are in {folder / 'logs'}") from failure
@@ -111,7 +117,7 @@ def _run_to_its_end(job: RLJob, here: RLJob, file: Path, folder: Path, console: 
         raise click.ClickException(f"{error}\nmove the file away to resume without it") from error
     _conclude(folder, console)
     if has_succeeded:
-        succeeded.write_text(job.spec.goals.model_dump_json())
+        replace_file(succeeded, job.spec.goals.model_dump_json().encode())
         console.print(
             f"{job.metadata.name} succeeded; weights, streams and logs are in {folder}\n"
             f"its model: trimtab weights pull DIR --state-folder {folder}",
@@ -134,11 +140,22 @@ def _check_before_it_starts(job: RLJob, beside: Path, folder: Path, console: Con
             console.print(one.text, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
+def changed_since(job: RLJob, folder: Path) -> tuple[str, ...]:
+    """Of settings of learning, since the run that this one goes on from. Ends the command where something was changed
+    that may not be."""
+    try:
+        before = read_job(folder / MANIFEST_FILE)
+    except (InvalidManifestError, UnreadableManifestError, OSError, ValueError):
+        return ()  # there was none, or one of a version that knew other fields
+    if wrong := transition_problems(before, job):
+        listed = "\n".join(f"{problem.field}: {problem.message}" for problem in wrong)
+        raise click.ClickException(f"{listed}\nchange it back to resume, or begin anew with --fresh")
+    return changes(before.spec.live_settings, job.spec.live_settings)
+
+
 def _keep_manifest(file: Path, folder: Path) -> None:
     """For `trimtab backup`, which is told the state folder alone."""
-    partial = folder / f"{MANIFEST_FILE}.partial"
-    partial.write_bytes(file.read_bytes())
-    partial.replace(folder / MANIFEST_FILE)
+    replace_file(folder / MANIFEST_FILE, file.read_bytes())
 
 
 def _reached(succeeded: Path) -> Goals | None:
@@ -181,7 +198,10 @@ def _check_secrets(job: RLJob) -> None:
         raise click.ClickException("\n".join(missing))
 
 
-async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None) -> bool:
+async def _run(
+    job: RLJob, here: RLJob, file: Path, folder: Path, console: Console, picture: Path | None, *,
+    changed: tuple[str, ...],
+) -> bool:  # fmt: skip
     stopping = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
@@ -192,7 +212,7 @@ async def _run(job: RLJob, here: RLJob, file: Path, folder: Path, console: Conso
     ):
         configure_logs(LogSettings(format="json"), stream=log)
         chronicler = Chronicler(chronicle, told(read(folder)), clock=time.time)
-        chronicler.begin(here, beside=file.parent)
+        chronicler.begin(here, beside=file.parent, changed=changed)
         local = LocalJob(job, job_file=file, folder=folder, audience=chronicler)
         running = asyncio.create_task(local.run(stopping))
         showing = asyncio.create_task(show(local, chronicler, console, picture=picture))

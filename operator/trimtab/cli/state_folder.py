@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -44,6 +45,22 @@ def held(folder: Path) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n".encode())
         lock.flush()
         yield
+
+
+@dataclass(frozen=True)
+class Holder:
+    pid: int
+    since: float
+    """Unix time."""
+
+
+def holder(folder: Path) -> Holder | None:
+    """The process that took the folder the last time; it may have ended."""
+    lock = folder / _LOCK
+    try:
+        return Holder(int(lock.read_bytes()[:32]), lock.stat().st_mtime)
+    except (OSError, ValueError):
+        return None
 
 
 def clear(folder: Path) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli.chronicle.figures import clock, per_second, percent
-from trimtab.cli.chronicle.records import Began, Died, Rescaled, Score, Step
+from trimtab.cli.chronicle.records import LEARNING_RATE, Began, Died, Rescaled, Score, Step
 from trimtab.cli.chronicle.story import PolicyStory, Rate, Story, rates
 from trimtab.fabric.wire.balance import Branch
 from trimtab.fabric.wire.member import MemberHeartbeat, Role
@@ -113,7 +113,7 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
     for benchmark, scores in policy.scores.items():
         values = _scores_by_step(scores, steps=last.step)
         chart = BlockChart(values=values, low=min(0.0, *values), high=max(1.0, *values), style="green")
-        yield benchmark, chart, Text(f"{scores[-1].score:.3f} at version {scores[-1].version}")
+        yield benchmark, chart, Text(f"{scores[-1].score:.3f} at version {scores[-1].version}{best_so_far(scores[-1])}")
     yield (
         "waiting",
         BlockChart(values=[step.waiting for step in steps], low=0, high=1, style="yellow"),
@@ -130,7 +130,19 @@ def _policy_rows(policy: PolicyStory, story: Story) -> Iterator[tuple[str, Rende
         sizes = [version.size for version in policy.deltas] or [0]
         full = policy.full_size or max(sizes)
         yield "weights", BlockChart(values=sizes, low=0, high=full, style="magenta"), _weights(policy)
+    yield from _learning_row(policy)
     yield _rate_row(rates(steps, story), last)
+
+
+def _learning_row(policy: PolicyStory) -> Iterator[tuple[str, RenderableType, RenderableType]]:
+    """Of trainers that tell, which those of versions before this one did not."""
+    told = [one.values for one in policy.measured if LEARNING_RATE in one.values]
+    if not told:
+        return
+    found = [values[LEARNING_RATE] for values in told]
+    norm = told[-1].get("grad_norm")
+    text = f"{found[-1]:.2e}" + ("" if norm is None else f" · gradient norm {norm:.2g}")
+    yield "learning", BlockChart(values=found, low=0, high=max(found) or 1.0, style="cyan"), Text(text)
 
 
 def _rate_row(found: Sequence[Rate], last: Step) -> tuple[str, RenderableType, RenderableType]:
@@ -158,6 +170,15 @@ def _scores_by_step(scores: Sequence[Score], *, steps: int) -> list[float]:
     for score, following in zip(scores, [*(later.version for later in scores[1:]), steps + 1], strict=True):
         found += [score.score or 0.0] * max(1, following - score.version)
     return found
+
+
+def best_so_far(score: Score) -> str:
+    """What stays in the store for its score; nothing where nobody says."""
+    if score.best_version is None or score.best_score is None:
+        return ""
+    if score.best_version == score.version:
+        return ", the best so far"
+    return f", best {score.best_score:.3f} at {score.best_version}"
 
 
 def _reward_text(step: int, rewards: Sequence[float], began: Began | None) -> Text:

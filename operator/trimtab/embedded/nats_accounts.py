@@ -12,6 +12,7 @@ from trimtab.embedded.ports import LOOPBACK
 from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.mint import DEFAULT_WINDOW_S, AccountMint
 from trimtab.fabric.bus.users.trust import MAX_CONTROL_LINE, new_trust, resolver
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.settings import NatsSettings
 
 # A server that is no cluster lets accounts together have no more than this. Here each is held to its own limit, and
@@ -46,8 +47,8 @@ class EmbeddedNatsWithAccounts(EmbeddedNats):
         if not self.operator_seed_file.exists():
             made = new_trust(issued_at=int(time.time()))
             # The seed last: without it, both are made again.
-            _write_secret(trust, made.server)
-            _write_secret(self.operator_seed_file, made.operator_seed)
+            replace_file(trust, made.server.encode(), mode=0o600)
+            replace_file(self.operator_seed_file, made.operator_seed.encode(), mode=0o600)
         file = self.data_folder / "nats.conf"
         config = json.loads(file.read_text())
         del config["authorization"]
@@ -57,10 +58,3 @@ class EmbeddedNatsWithAccounts(EmbeddedNats):
         lines = [f"{name}: {json.dumps(value)}" for name, value in config.items()]
         file.write_text("\n".join([*lines, f"include {trust.name}", ""]))
         return command
-
-
-def _write_secret(file: Path, content: str) -> None:
-    partial = file.with_suffix(".partial")
-    partial.touch(mode=0o600)
-    partial.write_text(content)
-    partial.replace(file)

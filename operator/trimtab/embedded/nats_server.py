@@ -14,6 +14,7 @@ from trimtab.embedded.child import Command
 from trimtab.embedded.disk_room import DiskRoom, RoomLimits, free_bytes
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import RESTARTS, EmbeddedServer
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.restarts import RestartPolicy
 from trimtab.fabric.settings import NatsSettings
 
@@ -65,10 +66,7 @@ class EmbeddedNats(EmbeddedServer):
             max_store=self._max_store(),
         )
         # On a full disk a file that is written anew would be left empty.
-        partial = config.with_suffix(".partial")
-        partial.touch(mode=0o600)
-        partial.write_text(content)
-        partial.replace(config)
+        replace_file(config, content.encode(), mode=0o600)
         return Command(
             arguments=[str(find_binary("nats-server")), "--config", str(config)],
             log_file=self.log_file,

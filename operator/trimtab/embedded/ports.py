@@ -97,7 +97,7 @@ atexit.register(_forget_claims)
 
 def _candidates() -> range:
     try:
-        lowest_of_kernel = int(_KERNELS.read_text(encoding="ascii").split()[0])
+        lowest_of_kernel = int(_KERNELS.read_text(encoding="utf-8").split()[0])
     except OSError:
         lowest_of_kernel = 32_768
     below = range(_LOWEST, lowest_of_kernel)

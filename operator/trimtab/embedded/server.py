@@ -20,6 +20,7 @@ import structlog
 from trimtab.embedded.child import Child, Command, log_tail
 from trimtab.embedded.ports import free_ports, is_free
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.durable_files import replace_file
 from trimtab.fabric.restarts import RestartPolicy
 
 _log = structlog.get_logger(__name__)
@@ -146,10 +147,7 @@ class EmbeddedServer(ABC):
         chosen = dict(zip(missing, free_ports(len(missing)), strict=True))
         self.ports = {name: chosen.get(name) or ports[name] for name in self.port_names}
         self.password = str(identity.get("password") or secrets.token_urlsafe(24))
-        partial = path.with_suffix(".partial")
-        partial.touch(mode=0o600)
-        partial.write_text(json.dumps({"ports": self.ports, "password": self.password}))
-        partial.replace(path)
+        replace_file(path, json.dumps({"ports": self.ports, "password": self.password}).encode(), mode=0o600)
 
     def _wait_ready(self, child: Child) -> None:
         poll_until(

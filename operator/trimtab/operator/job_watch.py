@@ -28,7 +28,7 @@ from trimtab.fabric.wire.balance import BalanceReport
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.evaluation import EvaluationResult
-from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, SKIPPED_STEPS, Role
+from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, SKIPPED_STEPS, UNARCHIVED_STEPS, Role
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
@@ -84,6 +84,8 @@ class PolicyView:
                     score=result.score,
                     step=result.version,
                     episodes=result.episodes,
+                    best_step=result.best_version,
+                    best_score=result.best_score,
                     time=datetime.fromtimestamp(int(result.at), tz=UTC),
                 )
                 for result in self.evaluations.values()
@@ -176,6 +178,7 @@ class JobWatch:
             report,
             tokens_per_second=_rounded(max(rank.tokens_per_second for rank in ranks)),
             skipped_steps=max(rank.failures.get(SKIPPED_STEPS, 0) for rank in ranks),
+            unarchived_steps=max(rank.failures.get(UNARCHIVED_STEPS, 0) for rank in ranks),
             checkpoint_step=max(saved, default=None),
         )
 

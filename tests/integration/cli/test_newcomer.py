@@ -49,7 +49,14 @@ def test_a_template_runs_and_its_model_and_its_words_come_out(tmp_path: Path) ->
     assert sum(row["step"] is not None for row in rows) == 4 * 64
     _trimtab("weights", "pull", str(tmp_path / "taught"), *place)
     _trimtab("weights", "pull", str(tmp_path / "best"), *place, "--best")
-    for name in ("taught", "best"):
+    _trimtab("push", str(tmp_path / "hub"), *place, "--best")
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][0]["dataset"]["name"] == "held-out"
+    record = json.loads((tmp_path / "hub" / "trimtab.json").read_text())
+    assert record["job"] == "sums"
+    assert record["version"] <= 4
+    assert not {file.name for file in (tmp_path / "hub").iterdir()} & {"copy.json", "copy.lock", ".spool"}
+    for name in ("taught", "best", "hub"):
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         assert model.config.vocab_size == len(_CHARACTERS)
         assert AutoTokenizer.from_pretrained(tmp_path / name).decode([0]) == "a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,17 +12,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
+from tests.support.cli.stored import fill, nats_environment
 from trimtab.cli.samples import samples
 from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.publisher import publish
-from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.row_claims import RowClaims
+from trimtab.fabric.sample_archive import ArchivedRow, part_key, written_parts
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.wire.envelope import encode
-from trimtab.fabric.wire.header import headers
 from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 
@@ -52,32 +52,10 @@ ROWS = [row(0, reward=0.0), row(1, reward=1.0), row(2, reward=0.5)]
 GRANTS = [StepGranted(policy="solver", step=n, groups=(f"g-{n}/solver",), granted_at=1.0) for n in range(2)]
 
 
-async def _fill(settings: NatsSettings, topology: JobTopology, rows: Sequence[tuple[Trajectory, bytes]]) -> None:
-    async with await Bus.connect(settings, name="test") as bus:
-        await declare_job(bus, topology, deadline_s=60.0)
-        for one, payload in rows:
-            said = headers(one)
-            await publish(
-                bus,
-                topology.trajectory_subject(one.policy),
-                payload,
-                message_id=one.message_id,
-                headers=said,
-            )
-        for number, record in enumerate(GRANTS):
-            await publish(bus, topology.ledger_subject, encode(record), message_id=f"r{number}")
-
-
 @pytest.fixture
 def samples_of(nats_settings: NatsSettings, tmp_path: Path) -> Samples:
     make_tokenizer(tmp_path / "tokenizer")
-    assert nats_settings.password is not None
-    environment = {
-        "TRIMTAB_NATS__SERVERS": ",".join(nats_settings.servers),
-        "TRIMTAB_NATS__USER": nats_settings.user,
-        "TRIMTAB_NATS__PASSWORD": nats_settings.password.get_secret_value(),
-        "TRIMTAB_NATS__REQUEST_TIMEOUT_S": "60",
-    }
+    environment = nats_environment(nats_settings)
 
     def run(topology: JobTopology, *arguments: str, **more: str) -> Result:
         command = [topology.job, "--namespace", topology.namespace, "--tokenizer", str(tmp_path / "tokenizer")]
@@ -89,7 +67,7 @@ def samples_of(nats_settings: NatsSettings, tmp_path: Path) -> Samples:
 @pytest.fixture
 def filled(nats_settings: NatsSettings) -> JobTopology:
     topology = JobTopology("default", f"job-{uuid4().hex[:8]}")
-    asyncio.run(_fill(nats_settings, topology, [(one, encode(one)) for one in (*ROWS, HOSTILE)]))
+    asyncio.run(fill(nats_settings, topology, [*ROWS, HOSTILE], ledger=GRANTS))
     return topology
 
 
@@ -132,6 +110,56 @@ def test_a_job_that_is_not_there_is_named(samples_of: Samples) -> None:
     assert "there is no job nobody in namespace default" in said.output
 
 
+def environment_of(settings: ObjectStoreSettings) -> dict[str, str]:
+    assert settings.access_key_id is not None
+    assert settings.secret_access_key is not None
+    return {
+        "TRIMTAB_OBJECT_STORE__BUCKET": settings.bucket,
+        "TRIMTAB_OBJECT_STORE__PREFIX": settings.prefix,
+        "TRIMTAB_OBJECT_STORE__ENDPOINT_URL": str(settings.endpoint_url),
+        "TRIMTAB_OBJECT_STORE__ACCESS_KEY_ID": settings.access_key_id.get_secret_value(),
+        "TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY": settings.secret_access_key.get_secret_value(),
+    }
+
+
+def test_what_the_stream_has_let_go_of_comes_from_the_archive(
+    filled: JobTopology,
+    nats_settings: NatsSettings,
+    object_store_settings: ObjectStoreSettings,
+    samples_of: Samples,
+    tmp_path: Path,
+) -> None:
+    settings = object_store_settings.model_copy(update={"prefix": filled.job})
+
+    async def archive_and_let_go() -> None:
+        async with ObjectStore(settings) as store:
+            for step, one in enumerate(ROWS[:2]):
+                (body,) = written_parts([ArchivedRow(step=step, sequence=step + 1, row=one)])
+                key = part_key("solver", step=step, rank=0, part=0)
+                await store.put(key, body, deadline_s=60.0)
+            await store.put(part_key("solver", step=7, rank=0, part=0), b"junk", deadline_s=60.0)
+        async with await Bus.connect(nats_settings, name="test") as bus:
+            purge = {"seq": 2}  # the first row goes, and all others stay
+            await api_call(bus, f"STREAM.PURGE.{filled.trajectories.name}", purge, deadline_s=60.0)
+
+    def shown(*arguments: str) -> Result:
+        return samples_of(filled, *arguments, **environment_of(settings))
+
+    asyncio.run(archive_and_let_go())
+    first = shown("--step", "1")
+    assert first.exit_code == 0, first.output
+    assert "prompt-0" in first.output
+    assert "reward 0 · step 1" in first.output
+    assert "hello there" in first.output
+    worst = shown("--worst", "--policy", "solver", "--limit", "2")
+    assert worst.output.index("prompt-0") < worst.output.index("prompt-2")
+    assert "cannot be shown: " in worst.output, "the one that no trainer wrote"
+    said = shown("--output", str(tmp_path / "rows.jsonl"))
+    assert "has 4 rows" in said.output, "what is in both is there once"
+    assert "there are those of steps 1 to 8" in shown("--step", "40").output
+    assert "prompt-0" not in samples_of(filled).output, "without a store the stream is all there is"
+
+
 def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(
     nats_settings: NatsSettings, object_store_settings: ObjectStoreSettings, samples_of: Samples
 ) -> None:
@@ -150,17 +178,8 @@ def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(
             return encode(claim)
 
     rows = [(ROWS[0], asyncio.run(claimed())), (ROWS[1], asyncio.run(gone()))]
-    asyncio.run(_fill(nats_settings, topology, rows))
-    assert settings.access_key_id is not None
-    assert settings.secret_access_key is not None
-    said = samples_of(
-        topology,
-        TRIMTAB_OBJECT_STORE__BUCKET=settings.bucket,
-        TRIMTAB_OBJECT_STORE__PREFIX=settings.prefix,
-        TRIMTAB_OBJECT_STORE__ENDPOINT_URL=str(settings.endpoint_url),
-        TRIMTAB_OBJECT_STORE__ACCESS_KEY_ID=settings.access_key_id.get_secret_value(),
-        TRIMTAB_OBJECT_STORE__SECRET_ACCESS_KEY=settings.secret_access_key.get_secret_value(),
-    )
+    asyncio.run(fill(nats_settings, topology, rows, ledger=GRANTS))
+    said = samples_of(topology, **environment_of(settings))
     assert said.exit_code == 0, said.output
     assert "hello there" in said.output
     assert "row 2 cannot be shown" in said.output

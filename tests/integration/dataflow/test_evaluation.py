@@ -81,10 +81,14 @@ async def test_every_so_many_versions_the_benchmarks_are_run_and_scored(
                     await eventually(partial(_evaluated, sim, version), timeout_s=20.0)
                 await sim.train(steps=range(version, version + 1), attempt=version, seen={})
             easy, hard = await result(sim, "easy", version=4), await result(sim, "hard", version=4)
+            told = await sim.best_versions()
         assert easy is not None
         assert hard is not None
         assert (easy.score, easy.episodes, easy.failed) == (0.75, 15, 0)
         assert (hard.score, hard.episodes) == (0.25, PROMPTS)
+        assert (easy.best_version, easy.best_score) == (4, 0.75), "of equal ones the newest"
+        assert {(one.benchmark, one.version, one.score) for one in told.best} == {("easy", 4, 0.75), ("hard", 4, 0.25)}
+        assert told.evaluating is None
         assert {task.benchmark: task.sampling["temperature"] for task in seen} == {"easy": 0.0, "hard": 0.5}
         assert {task.minimum_versions["solver"] for task in seen} == {0, 2, 4}
         assert all(task.group_size == (3 if task.benchmark == "easy" else 1) for task in seen)

@@ -36,10 +36,10 @@ from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, MemberHea
 SMALL_JOURNAL = partial(Journal, compact_after_bytes=600)
 
 
-async def cut(sim: Simulation, count: int) -> int:
-    """Delete the newest messages of the ledger, as many as that or all but the first, by which an auditor sees that
-    nothing was trimmed."""
-    stream = sim.topology.ledger.name
+async def cut(sim: Simulation, count: int, *, of: str | None = None) -> int:
+    """Delete the newest messages of the ledger or another stream, as many as that or all but the first, by which an
+    auditor sees that nothing was trimmed."""
+    stream = of or sim.topology.ledger.name
     state = (await api_call(sim.bus, f"STREAM.INFO.{stream}", deadline_s=60.0))["state"]
     deleted = 0
     for sequence in range(state["last_seq"], state["first_seq"], -1):
@@ -121,6 +121,31 @@ async def test_a_trainer_that_lost_its_newest_checkpoint_goes_on_from_the_one_be
 
 
 @pytest.mark.parametrize("journal", [pytest.param(Journal, id="records"), pytest.param(SMALL_JOURNAL, id="snapshots")])
+@pytest.mark.parametrize("rows", [1, 15, 1000])
+async def test_rows_that_are_gone_are_given_up_and_the_job_goes_on(
+    nats_settings: NatsSettings, tmp_path: Path, journal: type[Journal], rows: int
+) -> None:
+    """The ledger has its end: it speaks of rows that were acknowledged, and that a loss of power took."""
+    async with simulation(nats_settings, tmp_path, make_journal=journal) as sim:
+        trainer = LineageTrainer(sim)
+        async with running(sim.work()), sim.service():
+            await trainer.train(6)
+        assert await cut(sim, rows, of=sim.topology.trajectories.name) > 0
+        async with running(sim.work()), sim.service(), patiently(60.0):
+            await trainer.restart()
+            await trainer.train(4)
+        trainer.check()
+        # A second process finds nothing more to give up.
+        async with running(sim.work()), sim.service(), patiently(60.0):
+            await trainer.train(2)
+        trainer.check()
+        if journal is Journal:
+            assert len([record for record in await anchors(sim) if record.lost_rows]) == 1
+            report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
+            assert report.violations == []
+
+
+@pytest.mark.parametrize("journal", [pytest.param(Journal, id="records"), pytest.param(SMALL_JOURNAL, id="snapshots")])
 async def test_ends_are_lost_at_random_moments(
     nats_settings: NatsSettings, tmp_path: Path, sizes: Sizes, journal: type[Journal]
 ) -> None:
@@ -174,6 +199,29 @@ async def test_a_store_that_was_put_back_to_an_earlier_moment(tmp_path: Path) ->
                 await trainer.train(5)
             trainer.check()
             assert trainer.anchored == 1
+            report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
+            assert report.violations == []
+
+
+async def test_a_service_that_lives_on_when_its_server_lost_power_recovers(tmp_path: Path) -> None:
+    store, earlier = tmp_path / "nats", tmp_path / "earlier"
+    with EmbeddedNats(store) as server:
+        async with simulation(server.settings, tmp_path) as sim:
+            trainer = LineageTrainer(sim)
+            async with running(sim.work()), running(sim.restarting_service(lambda: 1000.0)), patiently(120.0):
+                await trainer.train(3)
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(shutil.copytree, store, earlier)
+                await asyncio.to_thread(server.start)
+                await trainer.train(5)
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(shutil.rmtree, store)
+                await asyncio.to_thread(shutil.copytree, earlier, store)
+                await asyncio.to_thread(server.start)
+                await trainer.restart()
+                await trainer.train(5)
+            trainer.check()
+            assert sim.incarnations > 1
             report = await audit(sim.bus, sim.topology, data=sim.job.spec.data)
             assert report.violations == []
 

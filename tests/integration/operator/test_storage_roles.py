@@ -37,6 +37,7 @@ PLACES = {
     "another policy's lease": f"{OWN}/weights/unknown/lease/pod-0",
     "checkpoint": f"{OWN}/checkpoints/solver/latest.json",
     "a claimed row": f"{OWN}/claims/solver/{'ab' * 32}",
+    "archived samples": f"{OWN}/archive/solver/00000001/0000-000.jsonl.zst",
     "another job's weights": f"{OTHER}/weights/solver/latest.json",
     "another job's lease": f"{OTHER}/weights/solver/lease/pod-0",
     "another job's checkpoint": f"{OTHER}/checkpoints/solver/latest.json",
@@ -53,7 +54,7 @@ PLACES = {
 READS, WRITES = {"get", "head"}, {"put", "delete", "delete many", "multipart", "copy to"}
 LISTS = ("list", "list old", "list uploads")
 OPERATIONS = (*sorted(READS), *sorted(WRITES), "copy from", "part from", *LISTS, "tag", "acl")
-WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row"}
+WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row", "archived samples"}
 ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "rollout": {(op, place) for op in READS for place in ("weights", "pointer", "lease", "another policy's lease")}
     | {(op, "lease") for op in ("put", "delete", "delete many", "multipart", "copy to")}

@@ -40,7 +40,7 @@ async def test_a_job_on_a_disk_that_fills_goes_on_when_there_is_room(tmp_path: P
         assert process.poll() in (None, 0), output.read_text()
         return what in output.read_text()
 
-    with small_disk(tmp_path / "disk", mebibytes=400) as disk:
+    with small_disk(tmp_path / "disk", mebibytes=1200) as disk:
         state = disk.folder / "state"
         command = [sys.executable, "-m", "trimtab.cli.main", "run", str(file), "--state-folder", str(state)]
         with output.open("wb") as out:

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from tests.support.weights.states import TrainedState
 from tests.support.weights.weight_site import RULES, D, WeightSite, content
+from trimtab.fabric.bus.errors import BusError, BusTimeout
 from trimtab.fabric.objects.client import DEFAULT_DEADLINE_S, ObjectStore, StoredObject
 from trimtab.fabric.settings import ObjectStoreSettings
+from trimtab.fabric.wire.best_versions import BestVersion, BestVersions
 from trimtab.weights.store.collection import CollectionRules
+from trimtab.weights.store.kept import KeptVersions
 from trimtab.weights.store.keys import ChunkName, parse_key
 from trimtab.weights.store.leases import Lease, read_leases
 from trimtab.weights.store.position import Position
@@ -72,6 +75,70 @@ async def test_old_versions_go_when_nobody_holds_them(site: WeightSite) -> None:
     for puller in (away, gone, await site.puller("joiner")):
         assert await puller.pull(deadline_s=D) == Position(1, 11)
         assert content(puller) == TrainedState(11).file()
+
+
+async def test_the_best_version_stays_and_so_does_what_is_being_evaluated(site: WeightSite) -> None:
+    rules = UpkeepRules(
+        anchor_every=3,
+        fold_every=None,
+        collection=CollectionRules(keep_versions=2, lease_ttl_s=600.0, grace_s=0.0),
+        collect_every_s=0.0,
+    )
+    said: BestVersions | BusError = BestVersions(policy="p")
+
+    async def ask_best() -> BestVersions:
+        if isinstance(said, BusError):
+            raise said
+        return said
+
+    publisher = await site.publisher(rules=rules, ask_best=ask_best)
+
+    async def published(*versions: int) -> set[int]:
+        for version in versions:
+            await site.publish(publisher, version)
+            await publisher.flush()
+        return {entry.target.version for entry in (await site.latest()).catalogue}
+
+    await published(0, 1)
+    said = BestVersions(policy="p", best=(best_version(1, 0.5),), evaluating=4)
+    assert {1, 4} <= await published(*range(2, 12))
+    said = BestVersions(policy="p", best=(best_version(4, 0.6),))
+    there = await published(12, 13, 14)
+    assert 4 in there
+    assert 1 not in there, "another one is better"
+    said = BusTimeout("nobody answers")
+    assert await published(15, 16, 17, 18, 19) >= there, "what is the best is not known: nothing goes"
+    said = BestVersions(policy="p", best=(best_version(19, 0.7),))
+    await publisher.finish()
+    kept = await KeptVersions(site.store, "p").read(deadline_s=D)
+    assert kept.positions == {Position(1, 19)}, "the last evaluation is over, and no version comes after it"
+
+
+async def test_a_run_whose_every_version_is_a_copy_keeps_a_few_of_them(site: WeightSite) -> None:
+    """As where all weights move in every step, and are published as they are computed."""
+    rules = UpkeepRules(
+        anchor_every=100,
+        anchor_after_copies=2,
+        fold_every=None,
+        collection=CollectionRules(keep_versions=200, lease_ttl_s=600.0, grace_s=0.0, copies=4),
+        collect_every_s=0.0,
+    )
+    publisher = await site.publisher(rules=rules)
+    for version in range(16):
+        captured = publisher.capture(TrainedState(version, run=version))
+        await publisher.publish(version, captured, deadline_s=D)
+        await publisher.flush()
+    catalogue = (await site.latest()).catalogue
+    copy = max(entry.bytes for entry in catalogue if entry.base is None)
+    assert all(entry.bytes <= 1.01 * copy for entry in catalogue), "no delta is larger than a copy"
+    assert sum(entry.bytes for entry in catalogue) <= 8 * copy, "those that are kept, and the way in to the oldest"
+    assert sum((await site.sizes("obj")).values()) <= 9 * copy
+    joiner = await site.puller("joiner")
+    assert await joiner.pull(deadline_s=D) == Position(1, 15)
+
+
+def best_version(version: int, score: float) -> BestVersion:
+    return BestVersion(benchmark="b", version=version, score=score)
 
 
 async def test_upkeep_that_fails_does_not_stop_the_versions(site: WeightSite) -> None:

@@ -34,6 +34,7 @@ from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, WeightSettings, environment_for
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.fabric.wire.best_versions import BestVersion, BestVersions
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.weights.baseline import SafetensorsFile
@@ -375,6 +376,22 @@ async def test_pull_brings_the_version_that_did_best(
         "TRIMTAB_NATS__PASSWORD": nats_settings.password.get_secret_value(),
     }
     best = ("pull", str(tmp_path), "--best", "--job", topology.job)
+    assert "is version 1 of epoch 1" in (await shell(*best)).stdout
+    assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(1).file()
+    assert "not evaluated on c, but on b" in (await shell(*best, "--benchmark", "c", code=1)).stderr
+
+
+async def test_pull_brings_the_version_that_was_kept_for_its_score_when_the_job_is_gone(
+    site: WeightSite, shell: Shell, tmp_path: Path
+) -> None:
+    async def ask_best() -> BestVersions:
+        return BestVersions(policy="p", best=(BestVersion(benchmark="b", version=1, score=0.7),))
+
+    best = ("pull", str(tmp_path), "--best")
+    publisher = await site.publisher(ask_best=ask_best)
+    await site.publish(publisher, 0, 1, 2)
+    assert "no version of p was kept for its score" in (await shell(*best, code=1)).stderr
+    await publisher.finish()
     assert "is version 1 of epoch 1" in (await shell(*best)).stdout
     assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(1).file()
     assert "not evaluated on c, but on b" in (await shell(*best, "--benchmark", "c", code=1)).stderr

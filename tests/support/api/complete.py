@@ -138,6 +138,7 @@ def complete_job() -> Manifest:
                 "groupSize": 16,
                 "batchSize": 512,
                 "maxStaleness": 2,
+                "archive": {"keepSteps": 50},
                 "seed": 7,
                 "shuffle": False,
                 "epochs": 3,
@@ -245,6 +246,7 @@ def complete_job() -> Manifest:
             "spec.evaluation": {
                 "everySteps": 10,
                 "atStart": False,
+                "keepBest": False,
                 "benchmarks": [{"name": "gsm8k", "jsonl": {"uri": "gsm8k.jsonl"}, **_BENCHMARK}],
             },
             "spec.targetReward": -0.5,

@@ -36,6 +36,7 @@ from trimtab.fabric.bus.topology import ConsumerSpec, JobTopology
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.signing import Signer, Verifier
+from trimtab.fabric.wire.best_versions import BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.header import headers
@@ -195,6 +196,11 @@ class Simulation:
                 else:
                     self.answers += 1
                     return reply.payload
+
+    async def best_versions(self) -> BestVersions:
+        """As a trainer asks before it collects."""
+        question = BestVersionsRequest(job=self.job.metadata.name, policy="solver")
+        return decode(await self._request(encode(question), "solver"), BestVersions)
 
     async def lease(self, step: int, **who: int | bool | str) -> BatchLease | None:
         """The rows, however long they take; None when the policy is finished."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, Volume
+from trimtab.fabric.wire.best_versions import BestVersion, BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column, ColumnHeader, rows_digest
@@ -334,6 +335,10 @@ SPECIMENS: tuple[Message, ...] = (
         score=0.5,
         episodes=40,
         failed=1,
+        best_version=40,
+        best_score=0.75,
         at=1_700_000_003.0,
     ),
+    BestVersionsRequest(job="quickstart", policy="solver"),
+    BestVersions(policy="solver", best=(BestVersion(benchmark="held-out", version=40, score=0.75),), evaluating=50),
 )

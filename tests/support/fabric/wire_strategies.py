@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trimtab.fabric.wire.balance import BalanceReport, Branch, Instance, StageLoad, Volume
+from trimtab.fabric.wire.best_versions import BestVersion, BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import Column
@@ -36,7 +37,7 @@ from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.spans import Producer, Span, model_length, total_length
 from trimtab.fabric.wire.stage import ColumnReference, StageRow, StageTask
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Scored, Trajectory, TurnReward
+from trimtab.fabric.wire.trajectory import MAX_PARTS, Empty, Failed, Finish, Phase, Scored, Trajectory, TurnReward
 from trimtab.fabric.wire.weights import WeightPointer
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -147,6 +148,8 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         turns=len(turns) if turns else draw(indices),
         turn_rewards=turns,
         reward_parts=draw(reward_parts),
+        phases=tuple(draw(st.lists(st.builds(Phase, name=slugs, after=durations, seconds=durations), max_size=3))),
+        queued_at=draw(st.none() | times),
         worker=draw(names),
         pool=draw(names),
         engine=draw(names),
@@ -448,7 +451,19 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         score=st.none() | finite,
         episodes=counts,
         failed=counts,
+        best_version=st.none() | counts,
+        best_score=st.none() | finite,
         at=times,
+        newer=st.just({}),
+    ),
+    BestVersionsRequest: st.builds(BestVersionsRequest, job=names, policy=names, newer=st.just({})),
+    BestVersions: st.builds(
+        BestVersions,
+        policy=names,
+        best=st.lists(
+            st.builds(BestVersion, benchmark=names, version=counts, score=finite, newer=st.just({})), max_size=3
+        ).map(tuple),
+        evaluating=st.none() | counts,
         newer=st.just({}),
     ),
 }

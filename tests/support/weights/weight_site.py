@@ -19,7 +19,7 @@ from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.puller import NO_LIMITS, PullLimits, WeightPuller
 from trimtab.weights.store.collection import CollectionRules
 from trimtab.weights.store.latest import Latest, LatestPointer
-from trimtab.weights.upkeep import UpkeepRules
+from trimtab.weights.upkeep import AskBest, UpkeepRules
 
 D = 60.0
 SIGNER = Signer.generate()
@@ -41,11 +41,13 @@ class WeightSite:
     closing: AsyncExitStack
 
     async def publisher(
-        self, *, rules: UpkeepRules = RULES, signer: Signer = SIGNER, scratch: Path | None = None
-    ) -> WeightPublisher:
+        self, *, rules: UpkeepRules = RULES, signer: Signer = SIGNER, scratch: Path | None = None,
+        ask_best: AskBest | None = None,
+    ) -> WeightPublisher:  # fmt: skip
         publisher = await WeightPublisher.open(
             self.store, self.pointers, job="j", policy="p", signer=signer, rules=rules, clock=lambda: 1.0,
             folder=scratch or self.folder / uuid.uuid4().hex, codec=Codec.AUTO, deadline_s=D,
+            ask_best=ask_best,
         )  # fmt: skip
         self.closing.push_async_callback(publisher.close)
         return publisher

@@ -17,7 +17,7 @@ def test_restricted_with_nothing_to_write_to_but_volumes(name: str) -> None:
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert spec["automountServiceAccountToken"] is (workload == "trimtab-operator")
+        assert spec["automountServiceAccountToken"] is (workload in ("trimtab-operator", "trimtab-ui"))
         assert spec["enableServiceLinks"] is False
         for container in spec["containers"]:
             assert container["securityContext"] == {

@@ -26,6 +26,6 @@ def test_a_table_has_a_row_for_each_version_and_a_dash_where_all_failed() -> Non
     with console.capture() as capture:
         console.print(rendered([result("gsm", version=0, score=0.25), result("gsm", version=50, score=None, failed=3)]))
     header, first, second = capture.get().splitlines()
-    assert header.split() == ["policy", "benchmark", "version", "score", "episodes", "failed"]
-    assert first.split() == ["solver", "gsm", "0", "0.250", "40", "0"]
+    assert header.split() == ["policy", "benchmark", "version", "score", "episodes", "failed", "best"]
+    assert first.split() == ["solver", "gsm", "0", "0.250", "40", "0", "best"]
     assert second.split() == ["solver", "gsm", "50", "-", "40", "3"]

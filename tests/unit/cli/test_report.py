@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.cli import run_story
-from tests.support.cli.run_story import STEPS
+from tests.support.cli.run_story import START, STEPS
 from trimtab.cli.chronicle.file import ChronicleFile
+from trimtab.cli.chronicle.records import Measured
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.cli.main import main
 from trimtab.cli.report.charts import charts
@@ -66,6 +67,16 @@ def test_parts_of_the_reward_have_a_chart_where_there_are_any() -> None:
     parsed = Page(page(told([run_story.began(), *steps])))
     assert parsed.series["reward-parts"] == {"answer": 4, "format": 3}
     assert "Parts of the reward" in " ".join(parsed.texts)
+
+
+def test_the_learning_rate_has_a_chart_where_trainers_tell_it() -> None:
+    told_rates = [
+        Measured(at=START + n, policy="solver", step=n, values={"learning_rate": 1e-3 / n}, tokens_per_second=1.0)
+        for n in (1, 2, 4)
+    ]
+    parsed = Page(page(told([*run_story.records(), *told_rates])))
+    assert parsed.series["learning-rate"] == {"learning rate": 3}
+    assert "learning-rate" not in Page(page(run_story.story())).series
 
 
 def test_every_chart_has_its_data() -> None:

@@ -34,6 +34,7 @@ def test_a_step_is_told_with_its_parts_under_its_policy() -> None:
     assert point.step == 7
     assert point.values["solver/reward"] == 7 / 50
     assert {"solver/staleness", "solver/waiting", "solver/samples"} <= point.values.keys()
+    assert (point.values["solver/length"], point.values["solver/tokens"]) == (4.25, 1024.0)
 
 
 def test_measures_of_a_step_are_told_at_the_step_that_they_are_of() -> None:

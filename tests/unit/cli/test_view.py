@@ -7,6 +7,7 @@ from rich.console import Console
 
 from tests.support.cli import run_story
 from tests.support.cli.run_story import START
+from trimtab.cli.chronicle.records import Measured
 from trimtab.cli.chronicle.story import Story, told
 from trimtab.cli.display import as_picture
 from trimtab.cli.plain_lines import PlainLines
@@ -49,6 +50,20 @@ def test_a_running_job(width: int) -> None:
     lines = text.splitlines()
     assert {len(line) for line in lines} == {width}
     assert len(lines) <= 20, "it fits on a terminal of 24 lines"
+
+
+def learning(step: int, rate: float) -> Measured:
+    values = {"learning_rate": rate, "grad_norm": 0.25}
+    return Measured(at=START + step, policy="solver", step=step, values=values, tokens_per_second=5.0)
+
+
+def test_the_learning_rate_is_shown_where_the_trainer_tells_it() -> None:
+    story = told([*run_story.records(), learning(10, 1e-3), learning(50, 5e-4)])
+    text = shown(story, CALM)
+    assert "learning" in text
+    assert "5.00e-04 · gradient norm 0.25" in text
+    assert len(text.splitlines()) <= 21
+    assert "learning" not in shown(run_story.story(), CALM)
 
 
 def test_troubles_are_shown() -> None:

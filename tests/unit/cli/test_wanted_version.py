@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, best, by_number
+from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, best, by_number, kept_best
 from trimtab.weights.store.entry import Entry
+from trimtab.weights.store.kept import Kept, KeptVersion
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 
@@ -58,3 +59,13 @@ def test_of_several_benchmarks_one_is_chosen() -> None:
         best(LATEST, scores, policy="p", benchmark=None)
     with pytest.raises(NoSuchVersion, match="no version of q has been evaluated"):
         best(LATEST, scores, policy="q", benchmark=None)
+
+
+def test_what_the_trainer_has_kept_is_found_without_the_job_and_exactly() -> None:
+    kept = Kept(versions=(KeptVersion(benchmark="held-out", position=at(5), score=0.7),))
+    assert kept_best(LATEST, kept, policy="p", benchmark=None) == at(5), "not the one that was made anew"
+    scores = [scored(4, 0.5), scored(5, 0.7)]
+    assert best(LATEST, scores, policy="p", benchmark=None, kept=kept) == at(5)
+    assert best(LATEST, [*scores, scored(6, 0.9)], policy="p", benchmark=None, kept=kept) == at(6, 2)
+    with pytest.raises(NoSuchVersion, match="not evaluated on aime, but on held-out"):
+        kept_best(LATEST, kept, policy="p", benchmark="aime")

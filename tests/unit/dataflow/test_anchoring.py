@@ -11,7 +11,8 @@ from tests.support.dataflow.books import GROUP, Feed, header, ledger
 from tests.support.dataflow.simulation import SIGNER, pointer
 from trimtab.dataflow.anchoring import anchored
 from trimtab.dataflow.ledger.arrivals import Arrival
-from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import (
     LedgerAnchoredAnew,
     Record,

@@ -15,7 +15,7 @@ from trimtab.dataflow.evaluation.baseline import Baseline, is_awaited
 from trimtab.dataflow.evaluation.evaluator import is_due, is_owed
 from trimtab.dataflow.finish import Finisher
 from trimtab.dataflow.ledger.arrivals import Arrival
-from trimtab.dataflow.ledger.ledger import LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import (
     BenchmarkPlan,
     EvaluationEnded,
@@ -151,6 +151,21 @@ def test_a_snapshot_in_the_midst_of_a_round_keeps_its_samples() -> None:
     restoration.finish()
     assert restored.evaluation.score() == feed.ledger.evaluation.score()
     assert restored.evaluation.running == feed.ledger.evaluation.running
+
+
+def test_the_best_version_of_all_rounds_is_known_also_after_a_snapshot() -> None:
+    feed = Feed(ledger())
+    for number, (version, reward) in enumerate([(0, 0.25), (10, 0.75), (20, 0.5), (30, 0.75)]):
+        feed.ledger.apply(started(number, prompts=1, version=version))
+        for index in range(2):
+            feed.arrive(answer(number, 0, index, reward=reward))
+        feed.ledger.apply(EvaluationEnded(number=number, scores=feed.ledger.evaluation.score(), at=2.0))
+        best = feed.ledger.evaluation.best["solver", "held-out"]
+        assert best.version == {0: 0, 10: 10, 20: 10, 30: 30}[version], "of equal ones the newest"
+    packed = msgspec.msgpack.encode(take_snapshot(feed.ledger, learnt={}))
+    restored = ledger()
+    Restoration(restored, msgspec.msgpack.decode(packed, type=LedgerSnapshot))
+    assert restored.evaluation.best == feed.ledger.evaluation.best
 
 
 GRADE = stage("grade", "Reward", needs=["kept", "surprise"])

@@ -8,7 +8,7 @@ import pytest
 from tests.support.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.arrivals import Arrival
-from trimtab.dataflow.ledger.ledger import LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
     PolicyFinished,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.dataflow.books import Feed, header, ledger
 from tests.support.dataflow.ledger_pictures import picture
 from trimtab.dataflow.ledger.arrivals import Arrival
-from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import GroupsFiltered, ReducedGroup, StepDurable, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, Restoration, take_snapshot
 from trimtab.fabric.wire.header import TrajectoryHeader
@@ -32,12 +32,17 @@ def written(books: Ledger) -> LedgerSnapshot:
 
 def restored(feed: Recorded, snapshot: LedgerSnapshot) -> Ledger:
     books = ledger(has_filters=feed.ledger.has_filters)
+    assert restoring(feed, snapshot, books).gone is None
+    return books
+
+
+def restoring(feed: Recorded, snapshot: LedgerSnapshot, books: Ledger) -> Restoration:
     restoration = Restoration(books, snapshot)
     for sequence, one in feed.stream:
         if snapshot.floor <= sequence <= snapshot.last_sequence:
             restoration.arrived(sequence, f"{one.group_id}.{one.group_index}.{one.part}", one)
     restoration.finish()
-    return books
+    return restoration
 
 
 def grant(feed: Feed) -> StepGranted:
@@ -100,14 +105,17 @@ def test_what_was_let_go_is_still_known() -> None:
     assert restored(feed, snapshot).arrived(5, "t0.solver.0", header(0, 0)) is Arrival.DUPLICATE
 
 
-def test_a_stream_that_lost_a_group_that_is_needed_is_refused() -> None:
+def test_of_a_stream_that_lost_a_row_the_other_groups_are_restored() -> None:
     feed = Recorded(ledger())
-    feed.issue(1)
+    feed.issue(2)
     feed.complete(0)
+    feed.complete(1)
     snapshot = written(feed.ledger)
     del feed.stream[0]
-    with pytest.raises(LedgerError, match=r"t0\.solver .* not whole"):
-        restored(feed, snapshot)
+    restoration = restoring(feed, snapshot, books := ledger())
+    assert restoration.gone == "group t0.solver is in the ledger's snapshot and not whole in the trajectory stream"
+    assert books.trainers["solver"].waiting_group("t1.solver") is not None
+    assert books.trainers["solver"].waiting_group("t0.solver") is None
 
 
 def test_times_of_every_rank_in_a_snapshot_of_an_older_version_add_up() -> None:

@@ -34,9 +34,10 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.download import DownloadShape, download_to_file
 from trimtab.fabric.objects.errors import ObjectNotFound
+from trimtab.fabric.objects.pointers import POINTER
 from trimtab.fabric.signing import Signer, Verifier
 from trimtab.fabric.wire.claim import claims_of
-from trimtab.trainer.checkpoints.object_storage import POINTER, ObjectStorage
+from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.seal import SealReader
 from trimtab.weights.store.keys import latest_key
 from trimtab.weights.store.latest import MAX_POINTER_BYTES, Latest

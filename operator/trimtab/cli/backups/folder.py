@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trimtab.cli.backups.contents import INDEX, BackupIndex, FileRecord, UnusableBackup, decoded, encoded
+from trimtab.fabric.durable_files import sync_folder
 
 _PARTIAL = ".partial"
 _CHUNK_BYTES = 1 << 20
@@ -44,9 +45,9 @@ class NewBackup:
             file.flush()
             os.fsync(file.fileno())
         for folder in (*(path for path in self._folder.rglob("*") if path.is_dir()), self._folder):
-            _sync_folder(folder)
+            sync_folder(folder)
         self._folder.replace(self.target)
-        _sync_folder(self.target.parent)
+        sync_folder(self.target.parent)
 
     def give_up(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -97,11 +98,3 @@ def _recorded(path: Path, *, sync: bool = False) -> FileRecord:
             digest.update(chunk)
             size += len(chunk)
     return FileRecord(size, digest.hexdigest())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

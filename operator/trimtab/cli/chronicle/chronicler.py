@@ -26,8 +26,8 @@ class Chronicler:
         self._failures: dict[str, int] = {}
         self._measured: dict[str, int] = {}
 
-    def begin(self, job: RLJob, *, beside: Path) -> None:
-        self._note(records.began(job, beside=beside, at=self._clock()))
+    def begin(self, job: RLJob, *, beside: Path, changed: tuple[str, ...] = ()) -> None:
+        self._note(records.began(job, beside=beside, at=self._clock(), changed=changed))
 
     def end(self, outcome: str, *, why: str = "") -> None:
         self._note(Ended(at=self._clock(), outcome=outcome, why=why))

@@ -11,6 +11,8 @@ import msgspec
 from trimtab.cli.chronicle.records import Record
 
 FILE_NAME = "history.jsonl"
+_MAX_BYTES = 1 << 20
+"""That are read on at once."""
 _decoder = msgspec.json.Decoder(Record)
 _encoder = msgspec.json.Encoder()
 
@@ -60,6 +62,22 @@ def read(folder: Path) -> Iterator[Record]:
                 yield _decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise UnreadableChronicle(f"{path}, line {number}: {error}") from None
+
+
+def read_on(folder: Path, offset: int) -> tuple[list[Record], int]:
+    """What was written after an offset, up to a bound, and the offset after that. An offset is the end of a line."""
+    path = folder / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return [], offset
+    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        return [_decoder.decode(line) for line in whole.splitlines()], offset + len(whole)
+    except msgspec.DecodeError as error:
+        raise UnreadableChronicle(f"{path}, after byte {offset}: {error}") from None
 
 
 def _drop_half_a_line(path: Path) -> None:

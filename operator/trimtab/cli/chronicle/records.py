@@ -15,6 +15,9 @@ from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.operator.job_watch import JobMessage
 
+LEARNING_RATE = "learning_rate"
+"""Its name in what a trainer measures."""
+
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
     at: float
@@ -36,6 +39,10 @@ class Began(_Line, tag="began", frozen=True, kw_only=True):
     """By policy, the folder of the model that it began with."""
     tokenizers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By policy, the folder of the tokenizer, where it is not the model's."""
+    changed: tuple[str, ...] = ()
+    """Settings of learning that were others in the run before, with what they were and are."""
+    archives: bool = False
+    """Whether it keeps its samples in object storage."""
 
 
 class Step(_Line, tag="step", frozen=True, kw_only=True):
@@ -100,6 +107,9 @@ class Score(_Line, tag="score", frozen=True, kw_only=True):
     score: float | None = None
     episodes: int
     failed: int = 0
+    best_version: int | None = None
+    """Which did best up to then."""
+    best_score: float | None = None
 
 
 class Fleet(_Line, tag="fleet", frozen=True, kw_only=True):
@@ -137,7 +147,7 @@ class Ended(_Line, tag="ended", frozen=True, kw_only=True):
 Record = Began | Step | Measured | Window | Version | Score | Fleet | Rescaled | Died | Ended
 
 
-def began(job: RLJob, *, beside: Path, at: float) -> Began:
+def began(job: RLJob, *, beside: Path, at: float, changed: tuple[str, ...] = ()) -> Began:
     """`beside` is the folder of the manifest, which its paths are relative to."""
     scaling = job.spec.autoscaling
     return Began(
@@ -150,6 +160,8 @@ def began(job: RLJob, *, beside: Path, at: float) -> Began:
         tau_low=scaling.tau_low,
         tau_high=scaling.tau_high,
         window_steps=scaling.window_steps,
+        changed=changed,
+        archives=job.spec.data.archive is not None,
         models={
             policy.name: str((beside / policy.model.uri).resolve())
             for policy in job.spec.learning
@@ -200,6 +212,8 @@ def of_message(message: JobMessage) -> Record:
                 score=message.score,
                 episodes=message.episodes,
                 failed=message.failed,
+                best_version=message.best_version,
+                best_score=message.best_score,
             )
         case WeightPointer():
             return Version(

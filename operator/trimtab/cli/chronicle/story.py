@@ -32,9 +32,12 @@ class PolicyStory:
     _windows: dict[int, Window] = field(default_factory=dict)
     _versions: dict[tuple[int, int], Version] = field(default_factory=dict)
     _scores: dict[tuple[str, int], Score] = field(default_factory=dict)
+    _measured: dict[int, Measured] = field(default_factory=dict)
 
-    def add(self, record: Step | Window | Version | Score) -> None:
+    def add(self, record: Step | Window | Version | Score | Measured) -> None:
         match record:
+            case Measured():
+                self._measured[record.step] = record
             case Step():
                 self._steps[record.step] = record
             case Window():
@@ -47,6 +50,11 @@ class PolicyStory:
     @property
     def steps(self) -> list[Step]:
         return [self._steps[number] for number in sorted(self._steps)]
+
+    @property
+    def measured(self) -> list[Measured]:
+        """What the trainer said of steps, not of every one where they are short."""
+        return [self._measured[number] for number in sorted(self._measured)]
 
     @property
     def windows(self) -> list[Window]:
@@ -102,11 +110,8 @@ class Story:
             case Began():
                 self.began, self.ended = record, None
                 self._spans.append((record.at, record.at))
-            case Step() | Window() | Version() | Score():
+            case Step() | Window() | Version() | Score() | Measured():
                 self.policies.setdefault(record.policy, PolicyStory()).add(record)
-            case Measured():
-                # For trackers; nothing that is drawn here is made of it.
-                pass
             case Fleet():
                 self.fleet.append(record)
             case Rescaled():

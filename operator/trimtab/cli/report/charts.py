@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.filesize import decimal
 
 from trimtab.cli.chronicle.figures import clock, per_second, percent
-from trimtab.cli.chronicle.records import Step
+from trimtab.cli.chronicle.records import LEARNING_RATE, Step
 from trimtab.cli.chronicle.story import Story, rates
 from trimtab.cli.report.plot import Axis, Band, Chart, Level, Mark, Series, clock_ticks, count_ticks, round_ticks
 
@@ -16,7 +16,8 @@ _HEADROOM = 1.08
 
 def charts(story: Story) -> list[Chart]:
     makers: tuple[Callable[[Story], Chart | None], ...] = (
-        _reward, _reward_parts, _evaluation, _length, _truncated, _waiting, _fleet, _staleness, _weights, _throughput,
+        _reward, _reward_parts, _evaluation, _length, _truncated, _waiting, _fleet, _staleness,
+        _learning_rate, _weights, _throughput,
     )  # fmt: skip
     return [chart for maker in makers if (chart := maker(story)) is not None]
 
@@ -52,6 +53,27 @@ def _reward_parts(story: Story) -> Chart | None:
         title="Parts of the reward",
         note="What the workflow says that the reward is made of: means over the batch of each trainer step.",
         over="trainer step",
+    )
+
+
+def _learning_rate(story: Story) -> Chart | None:
+    series: list[Series] = []
+    for name, policy in story.policies.items():
+        points = [
+            (float(one.step), one.values[LEARNING_RATE]) for one in policy.measured if LEARNING_RATE in one.values
+        ]
+        if points:
+            series.append(Series(name=_whose(story, name, "learning rate"), points=points, color=len(series)))
+    if not series:
+        return None
+    _, high = _extent(series, at_least=(0.0, 0.0))
+    return Chart(
+        key="learning-rate",
+        title="Learning rate",
+        note="Of each update, as the schedule has it; after a change of the manifest, the new one.",
+        series=series,
+        x=_step_axis(series, name="trainer step"),
+        y=Axis(low=0.0, high=high * _HEADROOM or 1.0, text=lambda value: f"{value:.2g}", ticks=round_ticks),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import click
 from rich.console import Console
 
 from trimtab.cli.job_bucket import of_a_job, readable_errors, with_bus
+from trimtab.cli.samples.archive import SampleArchive, is_needed
 from trimtab.cli.samples.choice import NothingChosen, Order, Wanted, chosen
 from trimtab.cli.samples.export import record_of, writer_to
 from trimtab.cli.samples.pieces import pieces
-from trimtab.cli.samples.reading import ClaimedRows, complain, stored_rows, trajectories
+from trimtab.cli.samples.reading import JobStore, complain, stored_rows, trajectories
 from trimtab.cli.samples.screen import LEGEND, lines
 from trimtab.cli.samples.tokenizers import Tokenizers
-from trimtab.cli.weights.local_store import first_tokenizers
+from trimtab.cli.weights.local_store import first_tokenizers, has_archive
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.errors import ObjectStoreError
@@ -61,8 +63,9 @@ def samples(
 ) -> None:
     """Show what the models of JOB said: the newest rows first.
 
-    Rows come from the stream of trajectories, which lets go of them some time after they were trained. Reads
-    TRIMTAB_NATS__… like pods do; for a job of `trimtab run`, give its --state-folder.
+    Rows come from the stream of trajectories, which lets go of them some time after they were trained, and then from
+    data.archive, if the job has one. Reads TRIMTAB_NATS__… and TRIMTAB_OBJECT_STORE__… like pods do; for a job of
+    `trimtab run`, give its --state-folder.
     """
     wanted = Wanted(
         policy=policy,
@@ -73,14 +76,22 @@ def samples(
     )
     tokenizers = Tokenizers(named=tokenizer, known={} if state_folder is None else first_tokenizers(state_folder))
     topology = JobTopology(namespace, job)
+    may_be_archived = state_folder is None or has_archive(state_folder)
     console = Console(highlight=False)
 
     async def work(bus: Bus) -> int:
-        rows = chosen(await stored_rows(bus, topology, complain=complain), wanted)
+        stored = await stored_rows(bus, topology, complain=complain)
         count = 0
-        async with ClaimedRows(state_folder) as claimed:
+        async with JobStore(state_folder) as store:
+            archive: SampleArchive | None = None
+            steps: Collection[int] = ()
+            if may_be_archived and store.is_known and is_needed(wanted, stored):
+                archive = SampleArchive(await store.open(), complain)
+                archived, steps = await archive.rows(wanted, stored)
+                stored += archived
+            rows = chosen(stored, wanted, archived=steps)
             with nullcontext() if output is None else writer_to(output) as writer:
-                async for row, trajectory in trajectories(bus, topology, rows, claimed, complain=complain):
+                async for row, trajectory in trajectories(bus, topology, rows, store, archive, complain=complain):
                     text = pieces(trajectory, tokenizers.decode(trajectory.policy))
                     if writer is not None:
                         writer.add(record_of(row, trajectory, text))

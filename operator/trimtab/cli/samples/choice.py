@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +27,8 @@ class StoredRow:
     trajectory_id: str
     header: TrajectoryHeader
     step: int | None = None
+    archived_in: str | None = None
+    """The object of the archive that has it; None for a row of the stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +63,10 @@ def with_steps(rows: Sequence[tuple[int, str, TrajectoryHeader]], steps: Steps) 
     return found
 
 
-def chosen(rows: Sequence[StoredRow], wanted: Wanted) -> list[StoredRow]:
-    """In the order that is wanted: of equal reward the newest first. Raises NothingChosen."""
+def chosen(rows: Sequence[StoredRow], wanted: Wanted, *, archived: Collection[int] = ()) -> list[StoredRow]:
+    """In the order that is wanted: of equal reward the newest first. Raises NothingChosen, which also names the steps
+    that are `archived`.
+    """
     # An episode in which the role said nothing has no text.
     there = [row for row in rows if row.header.parts]
     if wanted.policy is not None and not any(row.header.policy == wanted.policy for row in there):
@@ -77,22 +81,22 @@ def chosen(rows: Sequence[StoredRow], wanted: Wanted) -> list[StoredRow]:
     else:
         there = [row for row in there if row.header.benchmark is None]
     if wanted.step is not None:
-        there = _of_step(there, wanted.step)
+        there = _of_step(there, wanted.step, archived)
     if wanted.order is not Order.NEWEST:
         there = [row for row in there if row.header.reward is not None]
     if not there:
-        raise NothingChosen("there is no such row in the stream: none has come yet, or all were trained and let go")
+        raise NothingChosen("there is no such row: none has come yet, or all were let go, and none is in data.archive")
     sign = {Order.NEWEST: 0.0, Order.BEST: -1.0, Order.WORST: 1.0}[wanted.order]
     there.sort(key=lambda row: (sign * (row.header.reward or 0.0), -row.sequence))
     return there if wanted.limit is None else there[: wanted.limit]
 
 
-def _of_step(rows: Sequence[StoredRow], step: int) -> list[StoredRow]:
+def _of_step(rows: Sequence[StoredRow], step: int, archived: Collection[int]) -> list[StoredRow]:
     found = [row for row in rows if row.step == step]
     if not found:
-        known = sorted({row.step for row in rows if row.step is not None})
+        known = sorted({row.step for row in rows if row.step is not None}.union(archived))
         others = f"there are those of steps {known[0]} to {known[-1]}" if known else "there are none of any step"
-        raise NothingChosen(f"no row that step {step} was trained on is in the stream; {others}")
+        raise NothingChosen(f"no row that step {step} was trained on is in the stream or in data.archive; {others}")
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Self
 import click
 
 from trimtab.cli.job_bucket import check_stream, left_environment
+from trimtab.cli.samples.archive import SampleArchive
 from trimtab.cli.samples.choice import StoredRow, with_steps
 from trimtab.cli.weights.access import StoreSettings
 from trimtab.cli.weights.local_store import ENDPOINT
@@ -35,26 +36,36 @@ _HEADERS_AT_ONCE = 512
 _ROWS_AT_ONCE = 32
 _DEADLINE_S = 60.0
 
+_SETTINGS = "TRIMTAB_OBJECT_STORE__"
+
 Complain = Callable[[str], None]
 
 
-class ClaimedRows:
-    """Rows that lie in object storage. Few jobs have any, so the store is opened for the first; that of a job of
+class JobStore:
+    """The job's object storage. Few commands need it, so it is opened for the first that asks; that of a job of
     `trimtab run` which has ended is started. Use it in an `async with` block.
     """
 
     def __init__(self, state_folder: Path | None) -> None:
         self._state_folder = state_folder
         self._stack = AsyncExitStack()
-        self._claims: RowClaims | None = None
+        self._store: ObjectStore | None = None
 
-    async def redeem(self, claim: ClaimCheck) -> bytes:
-        """Raises ClaimUnusable."""
-        if self._claims is None:
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody says where it is."""
+        return self._state_folder is not None or any(name.startswith(_SETTINGS) for name in os.environ)
+
+    async def open(self) -> ObjectStore:
+        if self._store is None:
             # Starting it takes seconds in which this thread waits, and nobody else has anything to do.
             settings = load_settings(self._environment(), StoreSettings)
-            self._claims = RowClaims(await self._stack.enter_async_context(ObjectStore(settings.object_store)))
-        return await self._claims.redeem(claim)
+            self._store = await self._stack.enter_async_context(ObjectStore(settings.object_store))
+        return self._store
+
+    async def redeem(self, claim: ClaimCheck) -> bytes:
+        """A row that was too large for a message. Raises ClaimUnusable."""
+        return await RowClaims(await self.open()).redeem(claim)
 
     def _environment(self) -> dict[str, str]:
         if self._state_folder is None:
@@ -93,22 +104,35 @@ async def stored_rows(bus: Bus, topology: JobTopology, *, complain: Complain) ->
 
 
 async def trajectories(
-    bus: Bus, topology: JobTopology, rows: Sequence[StoredRow], claimed: ClaimedRows, *, complain: Complain
+    bus: Bus,
+    topology: JobTopology,
+    rows: Sequence[StoredRow],
+    store: JobStore,
+    archive: SampleArchive | None,
+    *,
+    complain: Complain,
 ) -> AsyncIterator[tuple[StoredRow, Trajectory]]:
     """In the order of `rows`. Those that the job lets go meanwhile, or that cannot be read, are named and left out."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
         stored = await get_messages(
-            bus, topology.trajectories.name, [row.sequence for row in some], deadline_s=_DEADLINE_S
+            bus,
+            topology.trajectories.name,
+            [row.sequence for row in some if row.archived_in is None],
+            deadline_s=_DEADLINE_S,
         )
         for row in some:
+            if archive is not None and row.archived_in is not None:
+                if (archived := await archive.trajectory(row)) is not None:
+                    yield row, archived
+                continue
             message = stored.messages.get(row.sequence)
             if message is None:
                 complain(f"row {row.sequence} has been let go meanwhile")
                 continue
             try:
                 found = decode(message.payload, Trajectory, ClaimCheck)
-                payload = await claimed.redeem(found) if isinstance(found, ClaimCheck) else message.payload
+                payload = await store.redeem(found) if isinstance(found, ClaimCheck) else message.payload
                 yield row, decode(payload, Trajectory)
             except (WireError, ClaimUnusable) as error:
                 complain(f"row {row.sequence} cannot be shown: {error}")

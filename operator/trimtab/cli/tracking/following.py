@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from trimtab.cli.chronicle.file import FILE_NAME, UnreadableChronicle
-from trimtab.cli.chronicle.records import Record
+from trimtab.cli.chronicle.file import read_on
 from trimtab.cli.tracking.cursor import Cursor, read_cursor, write_cursor
 from trimtab.cli.tracking.points import Points
 from trimtab.cli.tracking.tracker import Run, TrackerAway, TrackerWriter
@@ -21,10 +20,7 @@ from trimtab.fabric.backoff import FullJitter
 
 _log = structlog.get_logger(__name__)
 _LOOK_S = 1.0
-_MAX_BYTES = 1 << 20
-"""Of the history at once."""
 BACKOFF = FullJitter(base_s=2.0, cap_s=60.0)
-_decoder = msgspec.json.Decoder(Record)
 
 Open = Callable[[Run], TrackerWriter]
 
@@ -37,7 +33,7 @@ class Follower:
     ) -> None:
         self._run = run
         self._open = open_writer
-        self._history = state_folder / FILE_NAME
+        self._state_folder = state_folder
         self._cursor_file = cursor_file
         self._backoff = backoff
         self._writer: TrackerWriter | None = None
@@ -66,7 +62,7 @@ class Follower:
         """What is new, up to a bound; whether there was anything. Raises TrackerAway, and then the cursor is where it
         was: what was told in part is told again."""
         cursor = read_cursor(self._cursor_file)
-        records, end = self._records(cursor.offset)
+        records, end = read_on(self._state_folder, cursor.offset)
         if not records:
             return False
         points = Points(newest=cursor.newest)
@@ -87,17 +83,3 @@ class Follower:
             # A run that was begun is found again, whatever becomes of the points.
             write_cursor(self._cursor_file, msgspec.structs.replace(cursor, run_id=self._writer.run_id))
         return self._writer
-
-    def _records(self, offset: int) -> tuple[list[Record], int]:
-        """Whole lines from an offset on, and where they end."""
-        try:
-            with self._history.open("rb") as file:
-                file.seek(offset)
-                content = file.read(_MAX_BYTES)
-        except FileNotFoundError:
-            return [], offset
-        whole = content[: content.rfind(b"\n") + 1]
-        try:
-            return [_decoder.decode(line) for line in whole.splitlines()], offset + len(whole)
-        except msgspec.DecodeError as error:
-            raise UnreadableChronicle(f"{self._history}, after byte {offset}: {error}") from None

@@ -42,6 +42,7 @@ class Points:
                         "buffered": record.buffered,
                         "running": record.running,
                         **parts,
+                        **_present(length=record.length, truncated=record.truncated, tokens=record.tokens or None),
                     },
                 )
             case Measured():
@@ -73,3 +74,7 @@ class Points:
 
     def _of_policy(self, policy: str, at: float, step: int, values: Mapping[str, float]) -> Point:
         return Point(at=at, step=step, values={f"{policy}/{name}": float(value) for name, value in values.items()})
+
+
+def _present(**values: float | None) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}

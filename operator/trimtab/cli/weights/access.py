@@ -34,6 +34,7 @@ from trimtab.fabric.settings import (
 )
 from trimtab.fabric.signing import InvalidSigningKey, Signer, Verifier
 from trimtab.weights.store.chunk_fetch import DamagedChunk, MissingChunk
+from trimtab.weights.store.kept import InvalidKept
 from trimtab.weights.store.latest import (
     CatalogueTooLarge,
     InvalidPointer,
@@ -60,6 +61,7 @@ _FAILURES = (
     CatalogueTooLarge,
     InvalidLease,
     InvalidManifest,
+    InvalidKept,
     NoRoute,
     DamagedChunk,
     MissingChunk,

@@ -13,6 +13,7 @@ from trimtab.cli.weights.screen import duration, duration_text, output, plain, p
 from trimtab.weights.store.collection import Collected, CollectionRules, collect, is_garbage, referenced_keys
 from trimtab.weights.store.condemned import CondemnedList
 from trimtab.weights.store.in_flight import InFlight
+from trimtab.weights.store.kept import KeptVersions
 from trimtab.weights.store.keys import parse_key, policy_prefix
 from trimtab.weights.store.latest import Latest, LatestPointer
 from trimtab.weights.store.leases import live_leases
@@ -43,9 +44,10 @@ def gc(
 ) -> None:
     """Drop versions that are no longer needed, and delete what nothing refers to.
 
-    Kept are the newest versions, what members with a live lease need, and the cheapest way in for joiners. Objects are
-    deleted in two runs at least --grace apart: the first condemns them, a later one that still finds them unused
-    deletes them. A trainer that is running collects by itself; this is for stores that have none any more.
+    Kept are the newest versions, what members with a live lease need, the cheapest way in for joiners, and the versions
+    that did best when they were evaluated. Objects are deleted in two runs at least --grace apart: the first condemns
+    them, a later one that still finds them unused deletes them. A trainer that is running collects by itself; this is
+    for stores that have none any more.
     """
     rules = CollectionRules(keep_versions=keep_versions, lease_ttl_s=lease_ttl, grace_s=grace)
     collected = with_weights(
@@ -84,7 +86,8 @@ async def _preview(
         aged.lease for aged in await live_leases(store, policy, now=now, ttl_s=rules.lease_ttl_s, deadline_s=deadline_s)
     ]
     held = {lease.held for lease in leases if lease.held is not None}
-    kept = retained(latest, held, keep_versions=rules.keep_versions)
+    best = (await KeptVersions(store, policy).read(deadline_s=deadline_s)).positions
+    kept = retained(latest, held, keep_versions=rules.keep_versions, kept=best)
     listed = [info async for info in store.scan(policy_prefix(policy), deadline_s=deadline_s)]
     names = {info.key: parse_key(policy, info.key) for info in listed}
     referenced = await referenced_keys(policy, kept, leases, names, manifests, deadline_s=deadline_s)

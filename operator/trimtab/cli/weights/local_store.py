@@ -18,7 +18,7 @@ from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import ServerStartError
 
-ENDPOINT = "TRIMTAB_OBJECT_STORE_ENDPOINT_URL"
+ENDPOINT = "TRIMTAB_OBJECT_STORE__ENDPOINT_URL"
 
 
 @contextmanager
@@ -51,6 +51,11 @@ def first_tokenizers(state_folder: Path) -> Mapping[str, str]:
     """By policy, the folder of its tokenizer, which is the model's where it has none of its own."""
     began = _began(state_folder)
     return {**began.models, **began.tokenizers} if began else {}
+
+
+def has_archive(state_folder: Path) -> bool:
+    """Whether the job, in any of its runs, kept its samples in object storage."""
+    return any(isinstance(record, Began) and record.archives for record in read(state_folder))
 
 
 def _began(state_folder: Path) -> Began | None:

@@ -13,17 +13,18 @@ import click
 from rich.filesize import decimal
 
 from trimtab.cli.state_folder import state_folder_option
-from trimtab.cli.weights.access import OpenWeights, policy_option, with_weights
+from trimtab.cli.weights.access import REQUEST_DEADLINE_S, OpenWeights, policy_option, with_weights
 from trimtab.cli.weights.local_store import first_models, job_of
 from trimtab.cli.weights.model_folder import copy_all_but_weights, is_adapters
 from trimtab.cli.weights.overview import route_text
 from trimtab.cli.weights.screen import byte_bar, size
-from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, by_number, scores_of
+from trimtab.cli.weights.wanted_version import NoSuchVersion, Scored, by_number, kept_best, scores_of
 from trimtab.cli.weights.wanted_version import best as best_of
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.weights.apply.copy_files import CopyInUse, DamagedCopy
 from trimtab.weights.assembly import WrongWeights
 from trimtab.weights.puller import PullLimits, WeightPuller
+from trimtab.weights.store.kept import KeptVersions
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.rate import RateLimit
@@ -46,6 +47,17 @@ class Pulled:
     bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which version: the newest, where nothing is said."""
+
+    version: int | None
+    best: bool
+    benchmark: str | None
+    job: str | None
+    namespace: str
+
+
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @policy_option
@@ -53,7 +65,12 @@ class Pulled:
 @click.option("--version", metavar="N", type=click.IntRange(min=0), help="This version in place of the newest.")
 @click.option("--best", is_flag=True, help="The version with the highest score of those that were evaluated.")
 @click.option("--benchmark", metavar="NAME", help="By which --best goes; needed where there are several.")
-@click.option("--job", metavar="NAME", help="Whose scores --best goes by. Known by itself with --state-folder.")
+@click.option(
+    "--job",
+    metavar="NAME",
+    help="Whose scores --best goes by. Known by itself with --state-folder;"
+    " without, it goes by what the job's trainer keeps.",
+)
 @click.option("--namespace", default="default", show_default=True, help="Of that RLJob.")
 @click.option("--rate", type=size, help="Fetch no faster than this per second, such as 50MB.")
 @click.option("--max-bytes", type=size, help="Refuse when more would have to be fetched, such as 2GB.")
@@ -82,24 +99,15 @@ def pull(
     The first time everything is fetched, later only what has changed. What was fetched before Ctrl-C is used by the
     next call. With --model or --state-folder, DIR is what transformers and engines load.
     """
-    if best and version is not None:
-        raise click.UsageError("--best and --version exclude each other")
-    if benchmark is not None and not best:
-        raise click.UsageError("--benchmark says by which benchmark --best goes")
-    scores = _scores(state_folder, job, namespace) if best else ()
+    wanted = Which(version=version, best=best, benchmark=benchmark, job=job, namespace=namespace)
     limits = PullLimits(max_bytes=max_bytes, rate=RateLimit(rate) if rate else None)
     try:
-        pulled = with_weights(
-            lambda weights: _pulled(weights, folder, limits, version=version, scores=scores, benchmark=benchmark),
-            policy=policy,
-            state_folder=state_folder,
-            failures=(WrongWeights, CopyInUse, DamagedCopy, NoSuchVersion),
-        )
+        pulled = brought(folder, wanted, policy=policy, state_folder=state_folder, limits=limits)
     except KeyboardInterrupt:
         click.echo(f"stopped; what has been fetched is in {_spool(folder)}, call again to go on", err=True)
         sys.exit(_INTERRUPTED)
     file = folder / "model.safetensors"
-    model = model or (_model(state_folder, pulled.policy) if state_folder is not None else None)
+    model = model or (first_model(state_folder, pulled.policy) if state_folder is not None else None)
     if model is not None and not is_adapters(file):
         copy_all_but_weights(model, folder)
     if pulled.route:
@@ -109,21 +117,46 @@ def pull(
         click.echo(f"{file} is {pulled.position} already{newest}")
 
 
+def brought(
+    folder: Path, wanted: Which, *, policy: str | None, state_folder: Path | None, limits: PullLimits
+) -> Pulled:
+    """The wanted version into the folder. Ends the command where it cannot be had."""
+    if wanted.best and wanted.version is not None:
+        raise click.UsageError("--best and --version exclude each other")
+    if wanted.benchmark is not None and not wanted.best:
+        raise click.UsageError("--benchmark says by which benchmark --best goes")
+    scores = _scores(state_folder, wanted.job, wanted.namespace) if wanted.best else ()
+    return with_weights(
+        lambda weights: _pulled(weights, folder, limits, wanted, scores=scores),
+        policy=policy,
+        state_folder=state_folder,
+        failures=(WrongWeights, CopyInUse, DamagedCopy, NoSuchVersion),
+    )
+
+
 async def _pulled(
-    weights: OpenWeights,
-    folder: Path,
-    limits: PullLimits,
-    *,
-    version: int | None,
-    scores: Sequence[Scored],
-    benchmark: str | None,
+    weights: OpenWeights, folder: Path, limits: PullLimits, wanted: Which, *, scores: Sequence[Scored]
 ) -> Pulled:
     target: Position | None = None
-    if version is not None:
-        target = by_number(await weights.latest(), version)
-    elif scores:
-        target = best_of(await weights.latest(), scores, policy=weights.policy, benchmark=benchmark)
+    if wanted.version is not None:
+        target = by_number(await weights.latest(), wanted.version)
+    elif wanted.best:
+        target = await _best(weights, scores, benchmark=wanted.benchmark)
     return await pulled_into(weights, folder, limits, target=target)
+
+
+async def _best(weights: OpenWeights, scores: Sequence[Scored], *, benchmark: str | None) -> Position:
+    """By the job's scores, and without those by what its trainer has kept for its score."""
+    latest = await weights.latest()
+    kept = await KeptVersions(weights.store, weights.policy).read(deadline_s=REQUEST_DEADLINE_S)
+    if scores:
+        return best_of(latest, scores, policy=weights.policy, benchmark=benchmark, kept=kept)
+    if not kept.versions:
+        raise NoSuchVersion(
+            f"no version of {weights.policy} was kept for its score: nothing was evaluated yet, or the job has no"
+            " spec.evaluation or no keepBest; --job NAME goes by the scores of a job that is still there"
+        )
+    return kept_best(latest, kept, policy=weights.policy, benchmark=benchmark)
 
 
 async def pulled_into(
@@ -171,14 +204,14 @@ def _scores(state_folder: Path | None, job: str | None, namespace: str) -> Seque
     if job is None and state_folder is not None:
         job = job_of(state_folder)
     if job is None:
-        raise click.UsageError("--best needs to know whose scores: give --job, or the --state-folder of a job")
+        return ()
     scores = scores_of(JobTopology(namespace, job), state_folder=state_folder)
     if not scores:
         raise click.ClickException("--best: nothing has been evaluated yet; spec.evaluation asks for it")
     return scores
 
 
-def _model(state_folder: Path, policy: str) -> Path | None:
+def first_model(state_folder: Path, policy: str) -> Path | None:
     """None where it is not known, or no longer there."""
     known = first_models(state_folder).get(policy)
     return Path(known) if known is not None and Path(known).is_dir() else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from trimtab.cli.job_bucket import bucket_entries, readable_errors, readable_values
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.weights.store.kept import NOTHING_KEPT, Kept, position_of
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import joinable
@@ -33,14 +34,24 @@ class NoSuchVersion(ValueError):
 
 def by_number(latest: Latest, version: int) -> Position:
     """Of several lineages the newest one's. Raises NoSuchVersion."""
-    there = joinable(latest)
-    found = [position for position in there if position.version == version]
-    if not found:
-        raise NoSuchVersion(f"version {version} cannot be fetched; {_listed(there)}")
-    return max(found)
+    found = position_of(latest, version)
+    if found is None:
+        raise NoSuchVersion(f"version {version} cannot be fetched; {_listed(joinable(latest))}")
+    return found
 
 
-def best(latest: Latest, scores: Iterable[Scored], *, policy: str, benchmark: str | None) -> Position:
+def kept_best(latest: Latest, kept: Kept, *, policy: str, benchmark: str | None) -> Position:
+    """By what the store itself says. Raises NoSuchVersion."""
+    scores = [
+        Scored(policy=policy, benchmark=one.benchmark, version=one.position.version, score=one.score)
+        for one in kept.versions
+    ]
+    return best(latest, scores, policy=policy, benchmark=benchmark, kept=kept)
+
+
+def best(
+    latest: Latest, scores: Iterable[Scored], *, policy: str, benchmark: str | None, kept: Kept = NOTHING_KEPT
+) -> Position:
     """Of equal scores the newest version. Raises NoSuchVersion."""
     own = [score for score in scores if score.policy == policy]
     benchmarks = sorted({score.benchmark for score in own})
@@ -55,13 +66,16 @@ def best(latest: Latest, scores: Iterable[Scored], *, policy: str, benchmark: st
         key=lambda score: (score.score, score.version),
         reverse=True,
     )
+    pinned = kept.of(ranked[0].benchmark)
+    if pinned is not None and pinned.position.version == ranked[0].version and pinned.position in joinable(latest):
+        return pinned.position
     there = {position.version for position in joinable(latest)}
     if ranked[0].version not in there:
         left = next((score for score in ranked if score.version in there), None)
         other = "" if left is None else f"; of those that are there it is version {left.version}, {left.score:.3f}"
         raise NoSuchVersion(
             f"version {ranked[0].version} did best, {ranked[0].score:.3f}, and was collected since{other}; "
-            "trainer.publish.keepVersions says how many are kept"
+            "evaluation.keepBest keeps the best, and trainer.publish.keepVersions says how many others are kept"
         )
     return by_number(latest, ranked[0].version)
 

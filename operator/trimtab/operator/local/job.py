@@ -22,6 +22,9 @@ from trimtab.embedded.nats_server import SYNC_INTERVAL_S, EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.durable_files import replace_file
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.pointers import mend_pointers
 from trimtab.fabric.settings import (
     LedgerSettings,
     LogSettings,
@@ -167,6 +170,9 @@ class LocalJob:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        async with ObjectStore(self._object_store()) as store:
+            await mend_pointers(store, "checkpoints/", removes=False)
+            await mend_pointers(store, "weights/", removes=True)
 
     async def _reconcile(self, stopping: asyncio.Event, watching: asyncio.Task[None]) -> bool:
         executor, objects = self.executor, self.objects
@@ -216,9 +222,7 @@ class LocalJob:
         shutil.rmtree(secrets, ignore_errors=True)
         surroundings = _Surroundings(
             nats=self.nats.settings,
-            object_store=self.store.settings.model_copy(
-                update={"prefix": f"{self.topology.namespace}/{self.topology.job}"}
-            ),
+            object_store=self._object_store(),
             weights=self._weight_keys(),
             ledger=self._ledger_key(),
             resume=self._origin(),
@@ -235,6 +239,14 @@ class LocalJob:
         # Pods share two cores here: more threads than that only get in each other's way.
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return LocalExecutor(self.folder, job_file=self._job_file, environment=environment, clock=time.time)
+
+    def _object_store(self) -> ObjectStoreSettings:
+        return self.store.settings.model_copy(
+            update={
+                "prefix": f"{self.topology.namespace}/{self.topology.job}",
+                "unsynced_folder": self.store.data_folder,
+            }
+        )
 
     def _weight_keys(self) -> WeightSettings:
         """The key that this job's trainers sign with. It stays with the job, whose weights outlive a run."""
@@ -254,6 +266,5 @@ class LocalJob:
         """A secret of 32 bytes in base64, made at the first run."""
         file = self.folder / name
         if not file.exists():
-            file.touch(mode=0o600)
-            file.write_text(Signer.generate().reveal_seed(), encoding="utf-8")
+            replace_file(file, Signer.generate().reveal_seed().encode(), mode=0o600)
         return file.read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from trimtab.api.conditions import ConditionType
 from trimtab.api.job import RLJob
 from trimtab.api.pool import RolloutPool
 from trimtab.api.trainer import Trainer, TrainerStatus
+from trimtab.fabric.durable_files import replace_file
 from trimtab.kube.resources import Key
 from trimtab.operator.autoscale.agent.maintainer import AgentMaintainers
 from trimtab.operator.autoscale.history import History
@@ -134,9 +135,7 @@ class LocalObjects:
     def _note_attempt(self, trainer: str, attempt: int) -> None:
         if attempt != self.attempts.get(trainer, 0):
             attempts = self.attempts | {trainer: attempt}
-            partial = self._attempts_file.with_suffix(".partial")
-            partial.write_text(json.dumps(attempts))
-            partial.replace(self._attempts_file)
+            replace_file(self._attempts_file, json.dumps(attempts).encode())
             self.attempts = attempts
 
 

@@ -286,6 +286,7 @@ def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, 
             "given_up_groups": max(before.given_up_groups, observed.report.given_up_groups),
             "policies": policies,
             "pools": pools,
+            "settings": job.spec.live_settings,
             "last_error": newest(errors, before.last_error),
         }
     )

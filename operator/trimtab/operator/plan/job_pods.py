@@ -117,8 +117,12 @@ def trainer_pods(job: RLJob, trainer: Trainer, *, attempt: int) -> list[PodPlan]
                 template=settings.template or {},
             )
         )
-    reads = policy.model_dump(mode="json", exclude={"trainer": {"replicas"}})
-    revision = _revision_of(replace(pods[0], attempt=0, containers=()), reads=[settings.replicas, reads])
+    reads = [
+        settings.replicas,
+        policy.model_dump(mode="json", exclude={"trainer": {"replicas"}}),
+        job.spec.model_dump(mode="json", include={"data": {"max_staleness", "archive"}, "evaluation": {"keep_best"}}),
+    ]
+    revision = _revision_of(replace(pods[0], attempt=0, containers=()), reads=reads)
     return [replace(pod, revision=revision) for pod in pods]
 
 
@@ -141,6 +145,7 @@ def rollout_revision(job: RLJob, pool: RolloutPool) -> str:
             for policy in job.spec.policies
         ],
         [stage.model_dump(mode="json") for stage in stages_of(job.spec, pool.spec, name=pool_label(pool))],
+        job.spec.data.max_staleness,
         # Of algorithms workers need to know whether to tell what turns earned.
         [policy.algorithm.credit.type for policy in job.spec.policies],
         pool.spec.model_dump(

@@ -30,6 +30,8 @@ class PolicyReport:
     """Trained, over all ranks, in the last step."""
     skipped_steps: int = 0
     """In the present attempt."""
+    unarchived_steps: int = 0
+    """In the present attempt."""
     checkpoint_step: int | None = None
 
 

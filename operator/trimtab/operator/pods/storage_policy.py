@@ -1,8 +1,8 @@
 """What each role of a job may do to objects, as a policy of S3 that its credentials are made with.
 
-Everything of a job lies below one prefix, weights, checkpoints and claimed rows apart. A rollout pod reads weights,
-writes leases on them, and writes rows that are too large for a message; the trainer has all that is the job's; the
-dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
+Everything of a job lies below one prefix, weights, checkpoints, claimed rows and archived samples apart. A rollout pod
+reads weights, writes leases on them, and writes rows that are too large for a message; the trainer has all that is the
+job's; the dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
 """
 
 from __future__ import annotations

@@ -54,5 +54,6 @@ def _progress_of(cluster: Cluster, trainer: Trainer) -> dict[str, object]:
         "staleness": report.staleness,
         "tokens_per_second": report.tokens_per_second,
         "skipped_steps": report.skipped_steps,
+        "unarchived_steps": report.unarchived_steps,
         "checkpoint_step": report.checkpoint_step,
     }

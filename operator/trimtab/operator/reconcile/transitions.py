@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trimtab.api.conditions import Condition, ConditionType, LastError
 from trimtab.api.job import RLJobStatus
+from trimtab.api.live_settings import changes
 from trimtab.api.pool import RolloutPoolStatus
 from trimtab.api.trainer import TrainerStatus
 from trimtab.kube.events import EventType
@@ -33,6 +34,7 @@ def transitions(before: Status | None, after: Status) -> Iterator[Transition]:
     yield from _reach(known, after.conditions)
     yield from _error(None if before is None else before.last_error, after)
     if isinstance(after, RLJobStatus):
+        yield from _changed_settings(before if isinstance(before, RLJobStatus) else RLJobStatus(), after)
         yield from _anchored(before if isinstance(before, RLJobStatus) else RLJobStatus(), after)
     if isinstance(after, TrainerStatus) and after.restarts > (
         before.restarts if isinstance(before, TrainerStatus) else 0
@@ -55,6 +57,16 @@ def _error(before: LastError | None, after: Status) -> Iterator[Transition]:
         accepted = find(after.conditions, ConditionType.ACCEPTED)
         if error.reason != reasons.POD_REFUSED or accepted is None or accepted.status != "False":
             yield Transition(type="Warning", reason=reasons.POD_WAITS, message=f"{pod}{error.reason} {error.message}")
+
+
+def _changed_settings(before: RLJobStatus, after: RLJobStatus) -> Iterator[Transition]:
+    if before.settings is None or after.settings is None or not (found := changes(before.settings, after.settings)):
+        return
+    yield Transition(
+        reason=reasons.SETTINGS_CHANGED,
+        message=f"{'; '.join(found)}. Pods that read it start again: trainers go on from the checkpoint that they write"
+        " now, and no sample is lost or trained twice",
+    )
 
 
 def _anchored(before: RLJobStatus, after: RLJobStatus) -> Iterator[Transition]:

@@ -13,6 +13,7 @@ import structlog
 
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.lost_rows import never_issued
 from trimtab.dataflow.ledger.records import LedgerAnchoredAnew
 from trimtab.fabric.checkpoint_seal import UnprovenCheckpoint, proven_step
 from trimtab.fabric.metrics import Metrics
@@ -21,8 +22,6 @@ from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.lease import LeaseRefused, Refusal
 
 _log = structlog.get_logger(__name__)
-_TASKS_PER_SECOND = 1 << 20
-"""More than are issued, however short the time."""
 
 
 class AnchorMetrics:
@@ -40,11 +39,12 @@ class AnchorMetrics:
 
     def watch(self, policies: Sequence[str]) -> None:
         for policy in policies:
-            for lost in ("ledger", "checkpoint"):
+            for lost in ("ledger", "checkpoint", "rows"):
                 self._anchored.labels(policy, lost)
 
     def note(self, record: LedgerAnchoredAnew) -> None:
-        self._anchored.labels(record.policy, "ledger" if record.is_forward else "checkpoint").inc()
+        lost = "rows" if record.lost_rows else "ledger" if record.is_forward else "checkpoint"
+        self._anchored.labels(record.policy, lost).inc()
         self._given_up.inc(record.given_up)
 
 
@@ -106,20 +106,10 @@ def anchored(ledger: Ledger, policy: str, *, step: int, now: float) -> LedgerAnc
         policy=policy,
         step=step,
         was_at=books.next_step if step > books.next_step else books.durable_steps,
-        issued=_never_issued(ledger, now=now),
+        issued=never_issued(ledger, now=now),
         given_up=ledger.unused_groups(),
         at=now,
     )
-
-
-def _never_issued(ledger: Ledger, *, now: float) -> int:
-    """The number of a task that comes after all that were ever issued.
-
-    What was lost may have held such a record itself, and steps after it, so it cannot be told from the books: numbers
-    follow the clock. Where that is behind the books, somebody has put it back, and what can be done is to leave room.
-    """
-    by_clock = int(now * _TASKS_PER_SECOND)
-    return by_clock if by_clock >= ledger.issued else ledger.issued + _TASKS_PER_SECOND
 
 
 def _refused(message: str, refusal: Refusal = Refusal.UNPROVEN) -> LeaseRefused:

@@ -23,6 +23,7 @@ from trimtab.dataflow.ledger.records import (
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
 from trimtab.dataflow.reported_times import ReportedTimes
 from trimtab.fabric.bus.requests import Reply, Request
+from trimtab.fabric.wire.best_versions import BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
@@ -71,13 +72,15 @@ class BatchServer:
 
     async def answer(self, request: Request) -> Reply:
         try:
-            message = decode(request.payload, BatchRequest, LeaseAck, CheckpointProof)
+            message = decode(request.payload, BatchRequest, LeaseAck, CheckpointProof, BestVersionsRequest)
         except WireError as error:
             return Reply(encode(LeaseRefused(refusal=Refusal.MALFORMED, message=str(error))))
         if isinstance(message, LeaseAck):
             return Reply(encode(await self._acknowledge(message)))
         if isinstance(message, CheckpointProof):
             return Reply(encode(await self._prove(message)))
+        if isinstance(message, BestVersionsRequest):
+            return Reply(encode(self._best(message)))
         assert isinstance(message, BatchRequest)
         answer = await self._answer(message)
         return Reply(answer if isinstance(answer, bytes) else encode(answer))
@@ -191,6 +194,15 @@ class BatchServer:
         answer = await self._anchoring.answer(proof)
         self._times.pop(proof.policy, None)
         return answer
+
+    def _best(self, request: BestVersionsRequest) -> BestVersions:
+        books = self._books.ledger.evaluation
+        running = books.running
+        return BestVersions(
+            policy=request.policy,
+            best=tuple(best for (policy, _), best in books.best.items() if policy == request.policy),
+            evaluating=None if running is None else running.versions.get(request.policy),
+        )
 
     async def _acknowledge(self, ack: LeaseAck) -> LeaseAcked | LeaseRefused:
         books = self._books.ledger.trainers.get(ack.policy)

@@ -33,7 +33,8 @@ _FILTERED_AT_ONCE = 512
 
 
 class Intake:
-    """Follows the trajectory stream from where recovery ended."""
+    """Follows the trajectory stream from where recovery ended. Raises StreamRewound when that has lost its end: then
+    recovery says what becomes of it."""
 
     def __init__(
         self,
@@ -45,7 +46,9 @@ class Intake:
         on_unreadable: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_unreadable = on_unreadable
-        self._reader = StreamReader(bus, stream=stream, after_sequence=after_sequence, headers_only=True)
+        self._reader = StreamReader(
+            bus, stream=stream, after_sequence=after_sequence, headers_only=True, never_rewound=True
+        )
         self._books = books
 
     async def run(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from trimtab.api.data import Data, Filter
-from trimtab.api.job import RLJob
+from trimtab.api.job import RLJob, RLJobSpec
 from trimtab.api.scalars import Plugin
 from trimtab.dataflow.anchoring import Anchoring, AnchorMetrics
 from trimtab.dataflow.batches import BatchServer
@@ -28,7 +28,7 @@ from trimtab.dataflow.ledger.authorship import JournalKey
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import StreamsRouted
+from trimtab.dataflow.ledger.records import SettingsTaken, StreamsRouted
 from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
@@ -118,11 +118,13 @@ async def run_dataflow(
     )
     curator_state = CuratorState(curator, data.curator)
     seen = await journal.recover(
-        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total)
+        ledger, curator_state, settle=partial(continued, spec=job.spec, total_prompts=prompts.total), clock=clock
     )
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
     await books.record(partial(reroute, selection, taken_labels(data)))
+    if (taken := await books.record(partial(changed_settings, job.spec, clock=clock))) is not None:
+        _log.info("settings_taken", taken=str(taken))
 
     members_bucket = KeyValue(bus, topology.members)
     balance_bucket = KeyValue(bus, topology.balance)
@@ -130,6 +132,8 @@ async def run_dataflow(
     reporter = Reporter(books, job, balance_bucket, members, BalanceGauges(metrics), clock=clock)
     anchor_metrics = AnchorMetrics(metrics)
     anchor_metrics.watch(policies)
+    for record in seen.anchored:
+        anchor_metrics.note(record)
     finisher = Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic)
     batches = BatchServer(
         books,
@@ -274,6 +278,18 @@ def reroute(selection: Selection, labels: Labels, ledger: Ledger) -> StreamsRout
         if tuple(books.buffers) != routes[policy] or books.labels != taken:
             return routed
     return None
+
+
+def changed_settings(spec: RLJobSpec, ledger: Ledger, *, clock: Callable[[], float]) -> SettingsTaken | None:
+    """What the manifest says of learning, where the books know otherwise."""
+    settings = spec.live_settings
+    taken = SettingsTaken(
+        max_staleness=settings.max_staleness,
+        batch_sizes={policy.name: policy.batch_size for policy in settings.policies},
+        learning_rates={policy.name: policy.learning_rate for policy in settings.policies},
+        at=clock(),
+    )
+    return None if taken.says_as(ledger.settings) else taken
 
 
 class PolicyWithoutRole(ValueError):

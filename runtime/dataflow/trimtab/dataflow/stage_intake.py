@@ -36,7 +36,9 @@ class ColumnIntake:
         after_sequence: int,
         on_unreadable: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reader = StreamReader(bus, stream=stream, after_sequence=after_sequence, headers_only=True)
+        self._reader = StreamReader(
+            bus, stream=stream, after_sequence=after_sequence, headers_only=True, never_rewound=True
+        )
         self._books = books
         self._metrics = metrics
         self._on_unreadable = on_unreadable

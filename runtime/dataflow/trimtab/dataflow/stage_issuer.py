@@ -8,8 +8,9 @@ from typing import Any
 from trimtab.api.job import RLJob
 from trimtab.dataflow.evaluation.benchmarks import HeldOut
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
-from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
+from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.stage_books import Due, StageBooks
 from trimtab.dataflow.ledger.stage_graph import asks_with_prompt
 from trimtab.dataflow.ledger.staged_group import StagedGroup

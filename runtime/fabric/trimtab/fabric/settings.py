@@ -98,6 +98,8 @@ class ObjectStoreSettings(_Section):
     """Instead of both: JSON with access_key_id, secret_access_key and, where they are for a while only, session_token.
     It is read again when it has changed."""
     ca_file: Path | None = None
+    unsynced_folder: Path | None = None
+    """Where a store on this machine keeps its files, which answers before they are on the disk."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     read_timeout_s: float = Field(default=30.0, gt=0)
 

@@ -138,6 +138,7 @@ async def _main(settings: RolloutPodSettings) -> None:
         await declare_job(pod.bus, pod.topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
         pool = pool_of(pod.job, settings.pod)
         members = KeyValue(pod.bus, pod.topology.members)
+        swap_metrics = SwapMetrics(pod.metrics)
         resources = PodResources(
             member=settings.pod.name,
             pool=pool,
@@ -150,7 +151,7 @@ async def _main(settings: RolloutPodSettings) -> None:
             pointers=KeyValue(pod.bus, pod.topology.weights),
             swaps=KeyValue(pod.bus, pod.topology.swaps),
             census=PoolCensus(members, pool=pool.name, clock=time.monotonic),
-            metrics=SwapMetrics(pod.metrics),
+            metrics=swap_metrics,
             resumed=pod.job.spec.resume_from is not None,
         )
         served: ServedPolicies = {}
@@ -167,7 +168,7 @@ async def _main(settings: RolloutPodSettings) -> None:
             gateway = await stack.enter_async_context(
                 running_gateway(roles=roles, metrics=GatewayMetrics(pod.metrics), clock=time.monotonic)
             )
-        await _serve(pod, pool, served, members, containment, metrics, RowClaims(store), gateway)
+        await _serve(pod, pool, served, members, containment, metrics, swap_metrics, RowClaims(store), gateway)
     if containment.left_behind:
         # Everything is handed back and closed. asyncio would wait for these until the pod is killed.
         os._exit(0)
@@ -180,6 +181,7 @@ async def _serve(
     members: KeyValue,
     containment: Containment,
     metrics: RolloutMetrics,
+    swap_metrics: SwapMetrics,
     claims: RowClaims,
     gateway: Gateway | None,
 ) -> None:
@@ -277,6 +279,7 @@ async def _serve(
             tokens_per_second=rates.tokens,
             completed=work.completed,
             failures=dict(work.failures),
+            measures=dict(swap_metrics.newest),
             sandbox=sandbox_report.now,
             started_at=started,
             sent_at=time.time(),

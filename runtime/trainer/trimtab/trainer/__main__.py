@@ -33,9 +33,10 @@ from trimtab.fabric.pod import (
 from trimtab.fabric.readable import unreadable
 from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.set_aside import SetAsideRecords
-from trimtab.fabric.wire.member import SKIPPED_STEPS, MemberHeartbeat, Role, State
+from trimtab.fabric.wire.member import SKIPPED_STEPS, UNARCHIVED_STEPS, MemberHeartbeat, Role, State
 from trimtab.trainer import ranks
 from trimtab.trainer.advantages import AdvantageRule
+from trimtab.trainer.archiver import ArchiveMetrics, SampleArchiver
 from trimtab.trainer.background import Background
 from trimtab.trainer.batch_stream import BatchStream, RankIdentity
 from trimtab.trainer.checkpoints.index import CheckpointDamaged
@@ -60,6 +61,7 @@ from trimtab.weights.codec.compile import compile_beside
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
 _HEARTBEAT_S = 3.0
+_ARCHIVE_DRAIN_S = 20.0
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 # Before a collective gives up, the log says where it stood.
 _STALLED_S = 300.0
@@ -145,28 +147,16 @@ def _train(
         open_storage(policy, settings, store=connections.store, job_folder=pod.folder, stack=stack)
     )
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
-    publisher = background.run(
-        open_publisher(
+    archive = pod.job.spec.data.archive
+    archiver = None
+    if archive is not None:
+        archiver = SampleArchiver(
             connections.store,
-            connections.pointers,
-            policy,
-            settings,
-            pools=pod.job.spec.pools,
-            scratch=settings.scratch,
-            stack=stack,
-            group=RankExchange(),
+            ArchiveMetrics(pod.metrics),
+            policy=policy.name,
+            rank=rank,
+            keep_steps=archive.keep_steps,
         )
-    )
-    if rank == 0:
-        background.run(checkpoints.claim(publisher.epoch))
-    # No rank writes, or looks where to go on, before the checkpoints are claimed.
-    ranks.wait_for_all()
-    if rank != 0:
-        background.run(checkpoints.follow(publisher.epoch, rank=rank))
-    resumed, wanted = resume(learner, checkpoints, background, rank=rank), pod.job.spec.resume_from
-    if not resumed and wanted is not None:
-        origin = background.run(open_origin(policy, wanted, settings, job_folder=pod.folder, stack=stack))
-        begin_at(learner, origin, background, rank=rank)
     set_aside = SetAsideRecords(pod.metrics)
     set_aside.watch("trajectories")
     stream = BatchStream(
@@ -181,7 +171,33 @@ def _train(
         limits=learner.row_limits,
         columns_by_rows=frozenset(stage.name for stage in pod.job.spec.stages if stage.computes == "Custom"),
         on_set_aside=partial(set_aside.note, "trajectories"),
+        on_rows=(lambda _lease, _payloads: None) if archiver is None else archiver.note,
     )
+    evaluation = pod.job.spec.evaluation
+    publisher = background.run(
+        open_publisher(
+            connections.store,
+            connections.pointers,
+            policy,
+            settings,
+            pools=pod.job.spec.pools,
+            attempt=settings.attempt,
+            scratch=settings.scratch,
+            stack=stack,
+            group=RankExchange(),
+            ask_best=stream.best_versions if evaluation is not None and evaluation.keep_best else None,
+        )
+    )
+    if rank == 0:
+        background.run(checkpoints.claim(publisher.epoch))
+    # No rank writes, or looks where to go on, before the checkpoints are claimed.
+    ranks.wait_for_all()
+    if rank != 0:
+        background.run(checkpoints.follow(publisher.epoch, rank=rank))
+    resumed, wanted = resume(learner, checkpoints, background, rank=rank), pod.job.spec.resume_from
+    if not resumed and wanted is not None:
+        origin = background.run(open_origin(policy, wanted, settings, job_folder=pod.folder, stack=stack))
+        begin_at(learner, origin, background, rank=rank)
     background.run(
         meet_ledger(stream, step=learner.step, proof=checkpoints.proof, where=storage.pointer, stopping=stop.is_set)
     )
@@ -201,7 +217,7 @@ def _train(
             state=State.STOPPING if stop.is_set() else State.READY,
             versions={policy.name: learner.step},
             tokens_per_second=metrics.tokens_per_second,
-            failures={SKIPPED_STEPS: metrics.skipped_steps} if metrics.skipped_steps else {},
+            failures=_failures(metrics, archiver),
             measures=dict(metrics.newest),
             checkpoint_step=saver.durable_step,
             started_at=started,
@@ -217,6 +233,8 @@ def _train(
             connections.store, pod.bus, stream=pod.topology.trajectories.name, policy=policy.name, clock=time.time
         )
         loops.append(background.start(collector.run()))
+    if archiver is not None:
+        loops.append(background.start(archiver.run()))
     watch = StallWatch(limit_s=_STALLED_S, clock=time.monotonic)
     loop = TrainingLoop(
         learner,
@@ -233,9 +251,20 @@ def _train(
     try:
         with watch:
             loop.run()
+        if archiver is not None:
+            background.run(archiver.drain(deadline_s=_ARCHIVE_DRAIN_S))
+        if not stop.is_set():
+            background.run(publisher.finish())
     finally:
         for running in loops:
             running.cancel()
+
+
+def _failures(metrics: TrainerMetrics, archiver: SampleArchiver | None) -> dict[str, int]:
+    """What the heartbeat tells the operator."""
+    lost = 0 if archiver is None else archiver.lost_steps
+    counts = {SKIPPED_STEPS: metrics.skipped_steps, UNARCHIVED_STEPS: lost}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _learner(policy: Policy, recipe: Recipe, *, folder: Path, device: torch.device) -> Learner:

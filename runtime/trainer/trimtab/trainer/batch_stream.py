@@ -17,6 +17,7 @@ from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, Remo
 from trimtab.fabric.bus.requests import request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
+from trimtab.fabric.wire.best_versions import BestVersions, BestVersionsRequest
 from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.claim import ClaimCheck
 from trimtab.fabric.wire.column import parse_column_headers
@@ -106,10 +107,12 @@ class BatchStream:
         limits: RowLimits | None = None,
         columns_by_rows: frozenset[str] = frozenset(),
         on_set_aside: Callable[[], None] = lambda: None,
+        on_rows: Callable[[BatchLease, Mapping[int, bytes]], None] = lambda _lease, _payloads: None,
     ) -> None:
         """Rows beyond the limits, or that cannot be read, or whose columns cannot be, are set aside: nothing is trained
         on them. Without `claims` rows that were too large for a message are among these. `columns_by_rows` are the
-        stages that may say one thing of a whole row or turn."""
+        stages that may say one thing of a whole row or turn. `on_rows` is told every lease with the frames of its
+        rows by sequence, those in object storage included."""
         self._bus = bus
         self._subject = subject
         self._identity = identity
@@ -119,6 +122,7 @@ class BatchStream:
         self._limits = limits
         self._columns_by_rows = columns_by_rows
         self._on_set_aside = on_set_aside
+        self._on_rows = on_rows
 
     async def portion(
         self, portion_id: PortionId, *, trained: Trained, stopping: Callable[[], bool]
@@ -168,6 +172,13 @@ class BatchStream:
         answer = await self._patiently(claim, LedgerAnchored, LeaseRefused, stopping=stopping)
         return answer if isinstance(answer, LeaseRefused) else None
 
+    async def best_versions(self) -> BestVersions | None:
+        """Which did best on held-out prompts; None of a dataflow that does not say. Raises BusError."""
+        question = BestVersionsRequest(job=self._identity.job, policy=self._identity.policy)
+        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+        answer = decode(reply.payload, BestVersions, LeaseRefused)
+        return answer if isinstance(answer, BestVersions) else None
+
     async def _patiently(
         self, question: Message, *answers: type[Message], stopping: Callable[[], bool]
     ) -> Message | None:
@@ -216,10 +227,12 @@ class BatchStream:
             lease=lease, advantages=self._advantages, limits=self._limits, columns=await self._columns(lease)
         )
         redeemed = await self._redeemed({sequence: message.payload for sequence, message in stored.items()})
+        payloads = {at: redeemed.get(at, message.payload) for at, message in stored.items()}
+        self._on_rows(lease, {at: payload for at, payload in payloads.items() if isinstance(payload, bytes)})
         rows = []
         for sample in lease.samples:
             try:
-                payload = redeemed.get(sample.sequence, stored[sample.sequence].payload)
+                payload = payloads[sample.sequence]
                 if isinstance(payload, Exception):
                     raise payload
                 rows.append(leased.row(sample, payload))

@@ -297,16 +297,16 @@ class Learner:
         torch._foreach_mul_(gradients, clipped)
         loss = sums.loss / denominator
         skipped = not (math.isfinite(loss) and math.isfinite(norm))
+        rate = self._policy.algorithm.optimizer.learning_rate * rate_factor(self._policy.algorithm.schedule, self.step)
         if not skipped:
-            factor = rate_factor(self._policy.algorithm.schedule, self.step)
             for group in self.optimizer.param_groups:
-                group["lr"] = self._policy.algorithm.optimizer.learning_rate * factor
+                group["lr"] = rate
             self.before_change()
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         with_entropy = self._policy.algorithm.entropy_coefficient > 0
         measures = StepMeasures.of(sums, with_entropy=with_entropy, with_values=self._objective.recipe.value_head)
-        return StepOutcome(loss=loss, grad_norm=norm, skipped=skipped, measures=measures)
+        return StepOutcome(loss=loss, grad_norm=norm, learning_rate=rate, skipped=skipped, measures=measures)
 
     def _network(self, model_path: Path, *, with_entropy: bool, lora: Lora | None = None) -> PolicyNetwork:
         placement = replace(self._placement(), lora=lora)

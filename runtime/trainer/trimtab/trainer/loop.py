@@ -18,6 +18,7 @@ from trimtab.trainer.checkpoints.saver import CheckpointSaver
 from trimtab.trainer.learner import Learner
 from trimtab.trainer.metrics import TrainerMetrics
 from trimtab.trainer.publisher import WeightOutbox
+from trimtab.trainer.step_clock import PREFIX, StepClock
 from trimtab.weights.publisher import WeightPublisher
 
 _log = structlog.get_logger(__name__)
@@ -60,6 +61,7 @@ class TrainingLoop:
         self._passed_over = False
         self._lease_id = ""
         self._refusal: StepRefused | None = None
+        self._clock = StepClock()
 
     def run(self) -> None:
         try:
@@ -83,7 +85,8 @@ class TrainingLoop:
             if totals is None:
                 break
             waited = self._waited_s
-            outcome = self._learner.update(totals)
+            with self._clock.part("update"):
+                outcome = self._learner.update(totals)
             self._moved()
             _log.info(
                 "step",
@@ -94,10 +97,19 @@ class TrainingLoop:
                 **asdict(outcome.measures),
             )
             if self._learner.step % self._policy.trainer.publish.every_steps == 0:
-                self._publish()
-            self._checkpoint_when_due()
+                with self._clock.part("publish"):
+                    self._publish()
+            with self._clock.part("checkpoint"):
+                self._checkpoint_when_due()
             timing = StepTiming(wait_seconds=waited, step_seconds=time.monotonic() - started)
-            self._metrics.step_done(self._learner.step, outcome, timing)
+            self._clock.add("wait", waited)
+            self._clock.step_over(seconds=timing.step_seconds)
+            self._metrics.step_done(self._learner.step, outcome, timing, parts=self._parts())
+
+    def _parts(self) -> dict[str, float]:
+        """Of the last steps; the upload of weights is beside them."""
+        upload_s = None if self._weights is None else self._weights.last_publish_s
+        return self._clock.means | ({} if upload_s is None else {f"{PREFIX}upload": upload_s})
 
     def _gather(self, trained: Trained) -> StepTotals | None:
         """Compute on this rank's rows as they come; the step's totals with the last, None when any rank stops."""
@@ -114,7 +126,8 @@ class TrainingLoop:
                 portion_id = PortionId(step=portion_id.step + 1)
             self._rows.fetch(portion_id, trained=trained)
             self._moved()
-            self._learner.accumulate(portion.rows)
+            with self._clock.part("compute"):
+                self._learner.accumulate(portion.rows)
             self._moved()
             if portion.totals is not None:
                 return portion.totals

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
+from types import MappingProxyType
 
 import torch
 
@@ -116,6 +117,8 @@ class StepOutcome:
 
     loss: float
     grad_norm: float
+    learning_rate: float
+    """That of the update, as the schedule has it."""
     skipped: bool
     measures: StepMeasures
 
@@ -127,6 +130,7 @@ class TrainerMetrics:
         self._step = metrics.gauge("trainer_step", "Steps made: the version of the weights")
         self._loss = metrics.gauge("trainer_loss", "Loss of the last step")
         self._grad_norm = metrics.gauge("trainer_grad_norm", "Gradient norm of the last step, before clipping")
+        self._learning_rate = metrics.gauge("trainer_learning_rate", "Learning rate of the last step")
         self._measures = {name: metrics.gauge(f"trainer_{name}", text) for name, text in _MEASURES.items()}
         self._tokens = metrics.counter("trainer_tokens", "Tokens trained on, over all ranks")
         self._skipped = metrics.counter("trainer_skipped_steps", "Steps whose loss or gradient was not finite")
@@ -139,16 +143,21 @@ class TrainerMetrics:
         self.newest: Mapping[str, float] = {}
         """What the last step looked like, for heartbeats, without what it does not have and what is no number."""
 
-    def step_done(self, step: int, outcome: StepOutcome, timing: StepTiming) -> None:
-        """`step` counts those made. A measure that the step does not have keeps its last value."""
+    def step_done(
+        self, step: int, outcome: StepOutcome, timing: StepTiming, *, parts: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """`step` counts those made. A measure that the step does not have keeps its last value. `parts` say where the
+        time of the last steps went."""
         self._step.set(step)
         self._loss.set(outcome.loss)
         self._grad_norm.set(outcome.grad_norm)
+        self._learning_rate.set(outcome.learning_rate)
         measures = asdict(outcome.measures)
         for name, gauge in self._measures.items():
             if measures[name] is not None:
                 gauge.set(measures[name])
-        told = {"loss": outcome.loss, "grad_norm": outcome.grad_norm, **measures}
+        of_update = {"loss": outcome.loss, "grad_norm": outcome.grad_norm, "learning_rate": outcome.learning_rate}
+        told = {**of_update, **measures, **parts}
         self.newest = {name: float(value) for name, value in told.items() if value is not None and isfinite(value)}
         self._tokens.inc(outcome.measures.tokens)
         self._skipped.inc(outcome.skipped)

@@ -25,10 +25,14 @@ from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.publisher import WeightPublisher
 from trimtab.weights.publishing_group import PublishingGroup
 from trimtab.weights.store.collection import CollectionRules
-from trimtab.weights.upkeep import UpkeepRules
+from trimtab.weights.upkeep import AskBest, UpkeepRules
 
 _LEASE_TTL_S = 900.0
 _COLLECTION_GRACE_S = 600.0
+# In fine-tuning a delta is a hundredth of a copy, and neither is ever reached. Where every weight moves in every step,
+# they bound what the store has and what a joiner fetches.
+_ANCHOR_AFTER_COPIES = 4
+_KEPT_COPIES = 8
 _OPEN_DEADLINE_S = 60.0
 # The first version of a large model is uploaded whole, and only the pools wait for it.
 _PUBLISH_DEADLINE_S = 1800.0
@@ -41,12 +45,14 @@ async def open_publisher(
     settings: Settings,
     *,
     pools: Sequence[JobPool],
+    attempt: int,
     scratch: Path,
     stack: AsyncExitStack,
     group: PublishingGroup | None = None,
+    ask_best: AskBest | None = None,
 ) -> WeightPublisher:
     """The process that opens it becomes the policy's trainer: an earlier one can publish nothing any more. Of a trainer
-    with several ranks all open it, with the group in which they publish.
+    with several ranks all open it, with the group in which they publish. With `ask_best` the best versions are kept.
     """
     if group is None or group.signs:
         # A store that ignores conditional writes would let two trainers interleave unnoticed.
@@ -62,9 +68,13 @@ async def open_publisher(
         signer=Signer(settings.weights.signing_seed.get_secret_value()),
         rules=UpkeepRules(
             anchor_every=publish.anchor_every_versions,
+            anchor_after_copies=_ANCHOR_AFTER_COPIES,
             fold_every=publish.fold_every_versions,
             collection=CollectionRules(
-                keep_versions=publish.keep_versions, lease_ttl_s=_LEASE_TTL_S, grace_s=_COLLECTION_GRACE_S
+                keep_versions=publish.keep_versions,
+                lease_ttl_s=_LEASE_TTL_S,
+                grace_s=_COLLECTION_GRACE_S,
+                copies=_KEPT_COPIES,
             ),
         ),
         folder=scratch,
@@ -72,6 +82,9 @@ async def open_publisher(
         clock=time.time,
         deadline_s=_OPEN_DEADLINE_S,
         group=group,
+        # An attempt's number is never used again, whatever becomes of the store.
+        epoch_at_least=attempt + 1,
+        ask_best=ask_best,
     )
     stack.push_async_callback(publisher.close)
     return publisher
@@ -97,6 +110,8 @@ class WeightOutbox:
         self._background = background
         self._versions = Outbox(background)
         self._reading: Future[Captured] | None = None
+        self.last_publish_s: float | None = None
+        """From the last version's capture to its announcement."""
 
     @property
     def busy(self) -> bool:
@@ -121,9 +136,11 @@ class WeightOutbox:
         self._versions.flush()
 
     async def _publish(self, version: int, reading: Future[Captured]) -> None:
+        began = time.monotonic()
         captured = await asyncio.wrap_future(reading)
         await persistently(
             lambda: self._publisher.publish(version, captured, deadline_s=_PUBLISH_DEADLINE_S),
             what=f"weights of version {version}",
             deadline_s=_PUBLISH_DEADLINE_S,
         )
+        self.last_publish_s = time.monotonic() - began

@@ -37,7 +37,7 @@ from trimtab.weights.store.manifests import ManifestReader
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.route import NoRoute, cheapest_route, joinable
 from trimtab.weights.stored_blocks import StoredBlocks, joined
-from trimtab.weights.upkeep import Orders, Upkeep, UpkeepPart, UpkeepRules
+from trimtab.weights.upkeep import AskBest, Orders, Upkeep, UpkeepPart, UpkeepRules
 from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, encoded_change, encoded_whole, in_order
 
 _log = structlog.get_logger(__name__)
@@ -81,11 +81,12 @@ class _UnderWay:
         self._claims.close()
 
 
-def _hops_for_joiners(latest: Latest) -> int:
+def _way_in(latest: Latest) -> tuple[Entry, ...]:
+    """What a joiner fetches; empty where there is nothing yet."""
     try:
-        return len(cheapest_route(latest, None).entries)
+        return cheapest_route(latest, None).entries
     except NoRoute:
-        return 0
+        return ()
 
 
 class WeightPublisher:
@@ -93,7 +94,7 @@ class WeightPublisher:
 
     def __init__(
         self, writer: VersionWriter, pointers: KeyValue, claimed: Latest, rules: UpkeepRules, *, group: PublishingGroup,
-        job: str, folder: Path, codec: Codec, threads: int,
+        job: str, folder: Path, codec: Codec, threads: int, ask_best: AskBest | None = None,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pointers = pointers
@@ -112,7 +113,7 @@ class WeightPublisher:
         )
         self._upkeep = Upkeep(
             writer, manifests, rules, group=group, folder=folder, codec=codec, executor=self._executor, threads=threads,
-            since_anchor=_hops_for_joiners(claimed), clock=writer.clock,
+            way_in=_way_in(claimed), clock=writer.clock, ask_best=ask_best,
         )  # fmt: skip
         self._baseline: Baseline | None = None
         self._under_way: _UnderWay | None = None
@@ -124,13 +125,15 @@ class WeightPublisher:
         cls, store: ObjectStore, pointers: KeyValue, *, job: str, policy: str, signer: Signer, rules: UpkeepRules,
         folder: Path, codec: Codec = Codec.AUTO, threads: int | None = None, clock: Callable[[], float],
         deadline_s: float, chunk_bytes: int = CHUNK_BYTES, group: PublishingGroup | None = None,
+        epoch_at_least: int = 1,
+        ask_best: AskBest | None = None,
     ) -> WeightPublisher:  # fmt: skip
         """`folder` is scratch space on disk: for anchors before they are uploaded, and for the state folds begin at.
-        The ranks of a group open it together.
+        The ranks of a group open it together. With `ask_best` the best versions are never collected.
         """
         group = group or Alone()
         pointer = LatestPointer(store, policy)
-        claimed = await pointer.claim_epoch(deadline_s=deadline_s) if group.signs else None
+        claimed = await pointer.claim_epoch(at_least=epoch_at_least, deadline_s=deadline_s) if group.signs else None
         epoch = await told_by_signer(group, None if claimed is None else claimed.epoch, int)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         await asyncio.to_thread(folder.mkdir, parents=True)
@@ -140,7 +143,10 @@ class WeightPublisher:
         )  # fmt: skip
         threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
         claimed = claimed or Latest(epoch=epoch)
-        return cls(writer, pointers, claimed, rules, group=group, job=job, folder=folder, codec=codec, threads=threads)
+        return cls(
+            writer, pointers, claimed, rules, group=group, job=job, folder=folder, codec=codec, threads=threads,
+            ask_best=ask_best,
+        )  # fmt: skip
 
     @property
     def epoch(self) -> int:
@@ -182,6 +188,11 @@ class WeightPublisher:
             await self._upkeep.carry_out(orders, baseline, target)
         return pointer
 
+    async def finish(self) -> None:
+        """The policy has had its last version."""
+        if self._group.signs:
+            await self._upkeep.finish()
+
     async def flush(self) -> None:
         """Wait for anchors and folds that are still on their way."""
         await self._upkeep.flush()
@@ -216,7 +227,7 @@ class WeightPublisher:
                 target, stored, begin=begin, root=root_digest(baseline.layout, digests), layout=baseline.layout,
                 publication=under_way.publication, deadline_s=deadline_s,
             )  # fmt: skip
-            signed = _Signed(entry=entry, orders=self._upkeep.orders(was_anchor=entry.base is None))
+            signed = _Signed(entry=entry, orders=self._upkeep.orders(entry))
         signed = await told_by_signer(self._group, signed, _Signed)
         # From here on the version is public; what follows is only about the next one.
         self._published, self._orders = signed.entry, signed.orders

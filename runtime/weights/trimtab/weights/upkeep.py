@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +19,18 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.objects.errors import ObjectStoreError
+from trimtab.fabric.wire.best_versions import BestVersions
+from trimtab.fabric.wire.errors import WireError
 from trimtab.weights.baseline import Baseline
 from trimtab.weights.codec.blocks import Codec
 from trimtab.weights.layout import StateLayout
 from trimtab.weights.publishing_group import PublishingGroup
 from trimtab.weights.spool import FoldBase, SpooledBlocks
 from trimtab.weights.store.collection import CollectionRules, collect
+from trimtab.weights.store.entry import Entry
+from trimtab.weights.store.kept import InvalidKept, KeptVersions, kept_after, position_of
 from trimtab.weights.store.latest import CatalogueTooLarge, PointerRolledBack, SupersededTrainer
 from trimtab.weights.store.leases import InvalidLease
 from trimtab.weights.store.manifest import InvalidManifest
@@ -37,9 +42,13 @@ from trimtab.weights.version_writer import Begin, EncodedBlock, VersionWriter, e
 _log = structlog.get_logger(__name__)
 _UPLOAD_DEADLINE_S = 3600.0
 _COLLECT_DEADLINE_S = 300.0
+_KEEP_DEADLINE_S = 30.0
 _FAILURES = (
     ObjectStoreError,
+    BusError,
+    WireError,
     OSError,
+    InvalidKept,
     InvalidLease,
     InvalidManifest,
     PointerRolledBack,
@@ -54,11 +63,15 @@ class UpkeepRules:
     """In versions published. `fold_every` of 1 would repeat the single deltas, so 2 is the least; None folds never."""
 
     anchor_every: int
+    anchor_after_copies: int | None = None
+    """An anchor is due too when the versions since the last one have taken as many bytes as so many of it."""
     fold_every: int | None
     collection: CollectionRules
     collect_every_s: float = 60.0
 
 
+AskBest = Callable[[], Awaitable[BestVersions | None]]
+"""Which versions did best; None where nobody says. Raises BusError: nothing is collected before it is known."""
 What = Literal["anchor", "fold"]
 
 
@@ -101,10 +114,11 @@ class Upkeep:
 
     def __init__(
         self, writer: VersionWriter, manifests: ManifestReader, rules: UpkeepRules, *, group: PublishingGroup,
-        folder: Path, codec: Codec, executor: ThreadPoolExecutor, threads: int, since_anchor: int,
-        clock: Callable[[], float],
+        folder: Path, codec: Codec, executor: ThreadPoolExecutor, threads: int, way_in: Sequence[Entry],
+        clock: Callable[[], float], ask_best: AskBest | None = None,
     ) -> None:  # fmt: skip
-        """`since_anchor` counts the versions that trainers before this one have published since the last anchor."""
+        """`way_in` is what a joiner fetches of the versions that trainers before this one have published."""
+        self._ask_best = ask_best
         self._writer = writer
         self._manifests = manifests
         self._rules = rules
@@ -114,7 +128,9 @@ class Upkeep:
         self._executor = executor
         self._threads = threads
         self._clock = clock
-        self._since_anchor = since_anchor
+        self._since_anchor = len(way_in)
+        self._anchor_bytes = way_in[0].bytes if way_in else 0
+        self._bytes_since_anchor = sum(entry.bytes for entry in way_in[1:])
         self._since_fold = 0
         self._fold_base: FoldBase | None = None
         self._due: dict[What, _Due] = {}
@@ -122,23 +138,32 @@ class Upkeep:
         self._collected_at = clock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def orders(self, *, was_anchor: bool) -> Orders:
-        """What is due while its like is under way waits its turn."""
-        self._since_anchor = 0 if was_anchor else self._since_anchor + 1
+    def orders(self, entry: Entry) -> Orders:
+        """With a new version. What is due while its like is under way waits its turn."""
+        if entry.base is None:
+            self._since_anchor, self._bytes_since_anchor, self._anchor_bytes = 0, 0, entry.bytes
+        else:
+            self._since_anchor += 1
+            self._bytes_since_anchor += entry.bytes
         self._since_fold += 1
         every = self._rules.fold_every
         return Orders(
-            anchor=self._since_anchor >= self._rules.anchor_every and self._idle("anchor"),
+            anchor=(self._since_anchor >= self._rules.anchor_every or self._is_long()) and self._idle("anchor"),
             fold=every is not None and self._fold_base is not None and self._since_fold >= every and self._idle("fold"),
             fold_base=every is not None and self._fold_base is None and self._idle("fold"),
         )
+
+    def _is_long(self) -> bool:
+        """Whether joiners fetch, and the store keeps for them, many times what the weights are."""
+        copies = self._rules.anchor_after_copies
+        return copies is not None and 0 < copies * self._anchor_bytes <= self._bytes_since_anchor
 
     async def carry_out(self, orders: Orders, baseline: Baseline, position: Position) -> None:
         """Returns when the baseline is no longer needed."""
         if orders.anchor:
             jobs = [partial(encoded_whole, baseline, block) for block in baseline.own]
             if await self._spool("anchor", position, None, baseline, jobs):
-                self._since_anchor = 0
+                self._since_anchor = self._bytes_since_anchor = 0
         if orders.fold_base:
             try:
                 self._fold_base = await asyncio.to_thread(FoldBase, baseline, position, self._folder)
@@ -247,7 +272,34 @@ class Upkeep:
             self._collected_at = self._clock()
             self._begin("collection", self._collect())
 
+    async def finish(self) -> None:
+        """At the policy's end: what was evaluated since the last collection may be the best."""
+        try:
+            await self._keep_best()
+        except _FAILURES as error:
+            self._report("best versions", error)
+
+    async def _keep_best(self) -> tuple[Position, ...]:
+        """Write down which versions stay for what they scored. Those that are being evaluated are given back: until
+        their score is known they must not go either.
+        """
+        told = None if self._ask_best is None else await self._ask_best()
+        if told is None:
+            return ()
+        latest = await self._writer.pointer.read(deadline_s=_KEEP_DEADLINE_S)
+        if latest is None:
+            return ()
+        stored = KeptVersions(self._writer.store, self._writer.policy)
+        known = await stored.read(deadline_s=_KEEP_DEADLINE_S)
+        kept = kept_after(known, told.best, latest)
+        if kept != known:
+            await stored.write(kept, deadline_s=_KEEP_DEADLINE_S)
+            _log.info("best_versions_kept", versions={one.benchmark: str(one.position) for one in kept.versions})
+        position = None if told.evaluating is None else position_of(latest, told.evaluating)
+        return () if position is None else (position,)
+
     async def _collect(self) -> None:
+        evaluating = await self._keep_best()
         collected = await collect(
             self._writer.store,
             self._writer.policy,
@@ -256,6 +308,7 @@ class Upkeep:
             pointer=self._writer.pointer,
             manifests=self._manifests,
             in_flight=self._writer.in_flight,
+            evaluating=evaluating,
             deadline_s=_COLLECT_DEADLINE_S,
         )
         if collected.deleted:

@@ -19,7 +19,7 @@ from tests.support.dataflow.storm.site import (
     Stored,
 )
 from trimtab.dataflow.audit.streams import Streams
-from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, StepGranted
+from trimtab.dataflow.ledger.records import GroupsDropped, GroupsFiltered, LedgerAnchoredAnew, StepGranted
 from trimtab.fabric.wire.header import TrajectoryHeader
 
 RowKey = tuple[str, int, int]
@@ -42,7 +42,15 @@ def faults(notes: Sequence[Note], streams: Streams) -> list[str]:
         *_not_as_recorded(served, streams, episodes),
         *_lost([note for note in notes if isinstance(note, Stored)], streams),
         *ends.unjustified(),
+        *_anchored(streams),
     ]
+
+
+def _anchored(streams: Streams) -> Iterable[str]:
+    """A kill loses nothing that was acknowledged, of which the ledger would have to say so."""
+    for record in streams.records:
+        if isinstance(record, LedgerAnchoredAnew):
+            yield f"{record.policy}: anchored anew at step {record.step}, {record.given_up} groups given up"
 
 
 def _served(leased: Iterable[Leased]) -> dict[tuple[str, int], dict[int, tuple[Row, ...]]]:

@@ -9,6 +9,7 @@ import pytest
 
 from trimtab.api.conditions import Condition, LastError
 from trimtab.api.job import RLJobStatus
+from trimtab.api.live_settings import LiveSettings
 from trimtab.api.trainer import TrainerStatus
 from trimtab.operator.reconcile.transitions import transitions
 
@@ -40,6 +41,13 @@ def _said(kind: str, status: Any, reason: str = "Why", message: str = "m") -> RL
         (_said("Accepted", "False"), _said("Accepted", "False", message="other"), ["NotAccepted"]),
         (RLJobStatus(), RLJobStatus(last_error=_ERROR), ["PodFailed"]),
         (RLJobStatus(last_error=_ERROR), RLJobStatus(last_error=_ERROR), []),
+        (RLJobStatus(), RLJobStatus(settings=LiveSettings(max_staleness=8)), []),
+        (RLJobStatus(settings=LiveSettings(max_staleness=8)), RLJobStatus(settings=LiveSettings(max_staleness=8)), []),
+        (
+            RLJobStatus(settings=LiveSettings(max_staleness=8)),
+            RLJobStatus(settings=LiveSettings(max_staleness=4)),
+            ["SettingsChanged"],
+        ),
         (TrainerStatus(), TrainerStatus(restarts=1, attempt=2), ["TrainerRestarted"]),
         (TrainerStatus(restarts=1), TrainerStatus(restarts=1), []),
     ],

@@ -12,7 +12,7 @@ from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.latest import Latest
 from trimtab.weights.store.position import Position
 from trimtab.weights.store.retention import retained
-from trimtab.weights.store.route import NoRoute, Route, cheapest_route
+from trimtab.weights.store.route import NoRoute, Route, as_of, cheapest_route
 
 V = [Position(1, version) for version in range(20)]
 
@@ -70,3 +70,31 @@ def test_a_dead_lineage_goes() -> None:
 def test_something_must_be_kept() -> None:
     with pytest.raises(ValueError, match="keep_versions is 0"):
         retained(catalogue(chain(2)), (), keep_versions=0)
+
+
+def test_the_way_to_a_version_that_is_kept_stays_whatever_is_newer() -> None:
+    anchor = entry(V[9], size=10 * MIB)
+    latest = catalogue([*chain(12), anchor])
+    recent = retained(latest, (), keep_versions=2)
+    assert {e.target for e in recent} == {V[9], V[10], V[11]}
+    kept = retained(latest, (), keep_versions=2, kept={V[3]})
+    assert {e.target for e in kept} == {V[0], V[1], V[2], V[3], V[9], V[10], V[11]}
+    assert cheapest_route(as_of(latest.keeping(kept), V[3]), None).entries == latest.catalogue[:4]
+
+
+def test_a_version_that_is_kept_may_be_of_a_dead_lineage_and_one_that_is_gone_keeps_nothing() -> None:
+    dead = [entry(V[n], V[n - 1]) for n in (6, 7)]
+    latest = catalogue([*chain(6), *dead, entry(Position(2, 6), V[5])])
+    assert retained(latest, (), keep_versions=1, kept={V[7]}) == latest.catalogue
+    assert retained(latest, (), keep_versions=1, kept={V[15]}) == retained(latest, (), keep_versions=1)
+
+
+def test_versions_as_large_as_copies_are_kept_as_far_as_there_is_room() -> None:
+    large = [entry(V[0], size=10 * MIB), *(entry(V[n], V[n - 1], size=10 * MIB) for n in range(1, 12))]
+    latest = catalogue([*large, entry(V[9], size=10 * MIB)])
+    assert {e.target for e in retained(latest, (), keep_versions=200)} == set(V[:12])
+    kept = retained(latest, (), keep_versions=200, copies=6)
+    assert {e.target for e in kept} == {V[n] for n in range(7, 12)}, "version 9 has its anchor too"
+    small = catalogue(chain(12))
+    assert retained(small, (), keep_versions=200, copies=6) == small.catalogue
+    assert {e.target for e in retained(latest, (), keep_versions=200, copies=1)} >= {V[9], V[10], V[11]}, "the way in"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Protocol
+
+from trimtab.fabric.durable_files import replace_file
 
 _PARTIAL = ".partial"
 MOST_BYTES = 256 << 20
@@ -37,7 +38,7 @@ class TranscriptFolder:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at))}-{decision_id}.json"
         with self._keeping:
-            _write(path, document)
+            replace_file(path, document, mode=0o600)
             self._prune(folder, keep=path)
             self._make_room(keep=path)
         return path.relative_to(self._folder).as_posix()
@@ -64,12 +65,3 @@ class TranscriptFolder:
             oldest_first.remove(path)
             held[path.parents[1].name] -= files[path].st_size
             path.unlink(missing_ok=True)
-
-
-def _write(path: Path, document: bytes) -> None:
-    partial = path.with_suffix(_PARTIAL)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(document)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import zstandard
 
-from trimtab.dataflow.ledger.ledger import LedgerError
+from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, SnapshotPart, StepGranted
 from trimtab.dataflow.ledger.snapshot import LedgerSnapshot, unpacked
 from trimtab.fabric.bus.connection import Bus
@@ -30,6 +30,8 @@ class GrantedSteps:
     """Told the messages of a ledger in their order."""
 
     steps: dict[tuple[str, str], int] = field(default_factory=dict)
+    granted_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Unix time, of those that no snapshot has taken the place of."""
     _parts: list[bytes] = field(default_factory=list)
 
     def add(self, message: Message) -> None:
@@ -42,6 +44,7 @@ class GrantedSteps:
             case StepGranted():
                 for group in message.groups:
                     self.steps.setdefault((message.policy, group), message.step)
+                    self.granted_at.setdefault((message.policy, group), message.granted_at)
             case LedgerAnchoredAnew():
                 # What was granted from that step on counts as never granted.
                 undone = [key for key, step in self.steps.items() if key[0] == message.policy and step >= message.step]
@@ -57,6 +60,10 @@ class GrantedSteps:
 
 
 async def granted_steps(bus: Bus, topology: JobTopology) -> Steps:
+    return (await grants(bus, topology)).steps
+
+
+async def grants(bus: Bus, topology: JobTopology) -> GrantedSteps:
     """A record that cannot be read says nothing here: the dataflow judges those."""
     found = GrantedSteps()
     async with StreamReader(bus, stream=topology.ledger.name) as reader:
@@ -66,4 +73,4 @@ async def granted_steps(bus: Bus, topology: JobTopology) -> Steps:
                     found.add(decode(delivery.payload, *RECORDS, SnapshotPart))
                 except (WireError, LedgerError, zstandard.ZstdError, msgspec.DecodeError):
                     continue
-    return found.steps
+    return found

@@ -15,6 +15,7 @@ from trimtab.dataflow.ledger.records import (
     PolicyContinued,
     PolicyFinished,
     Record,
+    SettingsTaken,
     StepDurable,
     StepGranted,
     StepTimed,
@@ -149,7 +150,7 @@ Lines = dict[str, Line]
 
 def follow(lines: Lines, record: Record) -> None:
     """What the record makes of the line it speaks of."""
-    if isinstance(record, TasksIssued | StreamsRouted | EvaluationStarted | EvaluationEnded):
+    if isinstance(record, TasksIssued | StreamsRouted | SettingsTaken | EvaluationStarted | EvaluationEnded):
         return
     line = lines[record.policy]
     match record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,6 +25,7 @@ from trimtab.dataflow.ledger.records import (
     GroupsFiltered,
     LedgerAnchoredAnew,
     Record,
+    SettingsTaken,
     StepDurable,
     StepGranted,
     StepTimed,
@@ -88,7 +90,16 @@ def _wrong_steps(
     lines: Lines = defaultdict(Line)
     # Where nothing says what was promised, all steps of a policy are as large as its first.
     firsts: dict[str, int] = {}
-    for record in records:
+    void = _without_rows(records)
+    resized: set[str] = set()
+    for number, record in enumerate(records):
+        if number in void:
+            follow(lines, record)
+            continue
+        if isinstance(record, SettingsTaken):
+            data, batch_sizes = _with(record, data), record.batch_sizes
+            firsts.clear()
+            resized |= {policy for policy, line in lines.items() if line.step_groups}
         if isinstance(record, GroupsFiltered):
             yield from _wrong_verdicts(lines, record)
         if isinstance(record, GroupsDropped | StepGranted):
@@ -99,9 +110,28 @@ def _wrong_steps(
             wanted = firsts.setdefault(record.policy, size) if record.last else size
             if data is not None:
                 wanted = batch_sizes.get(record.policy, data.batch_size) // data.group_size
-            if record.last and size != wanted:
+            # A step that was granted in part before its size was changed may have had more than it has now.
+            if record.last and size != wanted and record.policy not in resized:
                 yield f"{record.policy}: step {record.step} has {size} groups, not {wanted}"
+            if record.last:
+                resized.discard(record.policy)
         follow(lines, record)
+
+
+def _without_rows(records: Sequence[Record]) -> frozenset[int]:
+    """Places of those that were taken back because rows of theirs were lost."""
+    first: dict[str, int] = {}
+    found = set()
+    for number, record in reversed(list(enumerate(records))):
+        if isinstance(record, LedgerAnchoredAnew):
+            first = {**first, record.policy: record.step} if record.lost_rows else {}
+        elif isinstance(record, StepGranted | GroupsDropped) and first.get(record.policy, math.inf) <= record.step:
+            found.add(number)
+    return frozenset(found)
+
+
+def _with(record: SettingsTaken, data: Data | None) -> Data | None:
+    return None if data is None else data.model_copy(update={"max_staleness": record.max_staleness})
 
 
 def _wrong_verdicts(lines: Lines, record: GroupsFiltered) -> Iterable[str]:
@@ -202,7 +232,7 @@ def _admitted_too_much(
     """At most (maxStaleness + version + 1) batches asked for and not given up, for the policy that is furthest. Where
     filters leave groups out, as many more are asked for as are expected to be, and a mix asks for what the neediest
     stream of a trainer needs. Where ledger and checkpoints once did not meet it is not judged: part of what was asked
-    for is not known.
+    for is not known. Nor is it from where the size of steps or the bound was changed: it counts from the beginning.
     """
     if data.filter.zero_advantage == "Drop" or data.mix or data.selection is not None or _first_task(records):
         return
@@ -210,6 +240,10 @@ def _admitted_too_much(
     ended.update(groups[group_id].policy for group_id, one in histories.items() if one.over and one.done_at is None)
     lines: Lines = {policy: Line() for policy in lines_of(records)} or {"": Line()}
     for record in records:
+        if isinstance(record, SettingsTaken):
+            if any(line.steps for line in lines.values()):
+                return
+            data, batch_sizes = data.model_copy(update={"max_staleness": record.max_staleness}), record.batch_sizes
         if isinstance(record, TasksIssued):
             asked = (record.first + record.count) * data.group_size
             for policy, line in lines.items():

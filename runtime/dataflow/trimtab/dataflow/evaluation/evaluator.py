@@ -216,7 +216,9 @@ class Evaluator:
 
     async def _announce(self, ended: EvaluationEnded) -> None:
         """Also after a restart: the last one may have died between the record and this."""
+        bests = self._books.ledger.evaluation.best
         for score in ended.scores:
+            best = bests.get((score.policy, score.benchmark))
             result = EvaluationResult(
                 job=self._job.metadata.name,
                 policy=score.policy,
@@ -226,6 +228,8 @@ class Evaluator:
                 score=score.score,
                 episodes=score.episodes,
                 failed=score.failed,
+                best_version=None if best is None else best.version,
+                best_score=None if best is None else best.score,
                 at=ended.at,
             )
             self._gauges.show(result)

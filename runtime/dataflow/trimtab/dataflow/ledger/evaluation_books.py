@@ -16,6 +16,7 @@ from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationScore, Ev
 from trimtab.dataflow.ledger.stage_books import Answered, StageBooks
 from trimtab.dataflow.ledger.stage_graph import StageGraph, deciding_rewards
 from trimtab.dataflow.ledger.staged_group import ColumnArrival
+from trimtab.fabric.wire.best_versions import BestVersion
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -121,6 +122,8 @@ class EvaluationBooks:
         """The newest version of any policy when the latest round began."""
         self.latest: EvaluationEnded | None = None
         """The latest round that ended with scores."""
+        self.best: dict[tuple[str, str], BestVersion] = {}
+        """By policy and benchmark, of all rounds."""
         self._tallies: dict[tuple[int, str, str], _Tally] = {}
         self._first_sequence: dict[int, int] = {}
         self._first_column: dict[int, int] = {}
@@ -192,6 +195,8 @@ class EvaluationBooks:
         self.ended = record.number + 1
         if record.scores:
             self.latest = record
+        for score in record.scores:
+            self._note_best(score)
         self._tallies = {key: tally for key, tally in self._tallies.items() if key[0] >= self.ended}
         self._first_sequence = self._still(self._first_sequence)
         self._first_column = self._still(self._first_column)
@@ -200,6 +205,13 @@ class EvaluationBooks:
                 place = parse_evaluation_group(group_id)
                 if place is not None and place.number < self.ended:
                     self.stages.take(policy, group_id)
+
+    def _note_best(self, score: EvaluationScore) -> None:
+        if score.score is None:
+            return
+        key = (score.policy, score.benchmark)
+        if key not in self.best or score.score >= self.best[key].score:
+            self.best[key] = BestVersion(benchmark=score.benchmark, version=score.version, score=score.score)
 
     def is_done(self, benchmark: str, prompt: int) -> bool:
         """Whether all samples of a prompt of the running round are here."""

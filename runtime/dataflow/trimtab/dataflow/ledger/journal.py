@@ -9,6 +9,7 @@ What others have put into the stream is passed over, at recovery and while recor
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,7 +21,8 @@ import zstandard
 from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
+from trimtab.dataflow.ledger.lost_rows import given_up, queued_tasks, replay
+from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, unpacked
 from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.fabric.backoff import FullJitter
@@ -62,10 +64,11 @@ class ForeignFlood(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """How far recovery has read the streams."""
+    """How far recovery has read the streams, and what it had to give up."""
 
     trajectories: int
     columns: int = 0
+    anchored: tuple[LedgerAnchoredAnew, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,29 +160,36 @@ class Journal:
         curator_state: CuratorState | None = None,
         *,
         settle: Callable[[Ledger], Sequence[Record]] = lambda _: (),
+        clock: Callable[[], float] = time.time,
     ) -> Seen:
-        """Bring the ledger to where it was, and the curator. What `settle` says of it is recorded before groups that no
-        record names count as waiting: whoever recovers later finds it there, and the same groups.
+        """Bring the ledger to where it was, and the curator. What lost rows make of it, and what `settle` says of it,
+        is recorded before groups that no record names count as waiting: whoever recovers later finds it there, and the
+        same groups.
         """
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S, may_change=False)
-        # Headers are read last: whatever a record speaks of has arrived by then. Columns are read before the rows that
-        # they speak of, for the same reason.
+        # Headers are read last: whatever a record speaks of has arrived by then, and all rows of a task that has left
+        # the queue. Columns are read before the rows that they speak of, for the same reason.
         history = await self._history()
+        queued = await queued_tasks(self._bus, self._topology.tasks.name)
         columns, last_column = await self._columns(history.snapshot)
         known = 0 if history.snapshot is None else history.snapshot.stages.last_sequence
-        seen = await self._replay_headers(ledger, history.snapshot, [one for one in columns if one[0] <= known])
+        seen, gone = await self._replay_headers(ledger, history.snapshot, [one for one in columns if one[0] <= known])
         for sequence, header in columns:
             if sequence > known:
                 ledger.column_arrived(sequence, header)
         if curator_state is not None and history.snapshot is not None:
             curator_state.restore(history.snapshot.learnt)
-        for record in history.records:
-            ledger.apply(record)
-        for record in settle(ledger):
+        gone = replay(ledger, history.records, gone=gone)
+        anchored = given_up(ledger, queued=queued, gone=gone, now=clock())
+        await self._write_and_apply(anchored, ledger)
+        await self._write_and_apply(settle(ledger), ledger)
+        ledger.end_replay()
+        return Seen(trajectories=seen, columns=max(known, last_column), anchored=tuple(anchored))
+
+    async def _write_and_apply(self, records: Sequence[Record], ledger: Ledger) -> None:
+        for record in records:
             await self.write(record)
             ledger.apply(record)
-        ledger.end_replay()
-        return Seen(trajectories=seen, columns=max(known, last_column))
 
     async def _history(self) -> _History:
         history = _History()
@@ -215,10 +225,11 @@ class Journal:
 
     async def _replay_headers(
         self, ledger: Ledger, snapshot: LedgerSnapshot | None, columns: Sequence[tuple[int, ColumnHeader]]
-    ) -> int:
-        """`columns` are those that the snapshot knows."""
+    ) -> tuple[int, str | None]:
+        """The number of the last, and what of the snapshot's groups is gone. `columns` are those that it knows."""
         ledger.begin_replay()
         restoration = None if snapshot is None else Restoration(ledger, snapshot, columns)
+        restored = restoration
         known, after = (0, 0) if snapshot is None else (snapshot.last_sequence, snapshot.floor - 1)
         async with StreamReader(
             self._bus, stream=self._topology.trajectories.name, after_sequence=after, headers_only=True
@@ -239,7 +250,7 @@ class Journal:
                 restoration.finish()
             # A snapshot may know of more than the stream still has: what comes next has those numbers again.
             ledger.last_sequence = headers.last_sequence
-            return headers.last_sequence
+            return headers.last_sequence, None if restored is None else restored.gone
 
     async def write(self, record: Record) -> None:
         self._record_bytes += await self._append(record)

@@ -16,6 +16,7 @@ from trimtab.api.stage import Stage
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.arrivals import Arrival
 from trimtab.dataflow.ledger.episode_rows import CLOSED, WAITING, Added
+from trimtab.dataflow.ledger.errors import LedgerError, RowsGone
 from trimtab.dataflow.ledger.evaluation_books import EvaluationBooks, parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Group, PartialGroup, Sample
 from trimtab.dataflow.ledger.offer import StepOffer
@@ -28,6 +29,7 @@ from trimtab.dataflow.ledger.records import (
     PolicyContinued,
     PolicyFinished,
     Record,
+    SettingsTaken,
     StepDurable,
     StepGranted,
     StepTimed,
@@ -46,10 +48,6 @@ from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
-
-
-class LedgerError(RuntimeError):
-    """The streams contradict each other: going on would train something twice or lose it."""
 
 
 class Witness(Protocol):
@@ -100,6 +98,8 @@ class Ledger:
         """Those of the newest record: all earlier ones were on the queue before it was written."""
         self.last_sequence = 0
         """Of the trajectories that have arrived."""
+        self.settings: SettingsTaken | None = None
+        """What the manifest said last; None for a ledger of a version that did not write it down."""
         self.anchored_anew = 0
         """How often this ledger and the checkpoints of a policy did not meet."""
         self.given_up_groups = 0
@@ -228,6 +228,8 @@ class Ledger:
                 self._issue(record)
             case StreamsRouted():
                 self._route(record.routes, record.labels)
+            case SettingsTaken():
+                self.settings = record
             case GroupsFiltered():
                 self._filter(self._stream(record.policy), record)
             case LedgerAnchoredAnew():
@@ -292,7 +294,7 @@ class Ledger:
         for group_id in named:
             self._release(stream, group_id)
             if group_id not in stream.unfiltered:
-                raise LedgerError(f"{stream.policy}: group {group_id} was filtered and is not there")
+                raise RowsGone(f"{stream.policy}: group {group_id} was filtered and is not there")
         # All at once and whole: a curator that learnt only of those left out would take them for the rule.
         for group_id in named:
             self._observe(stream.unfiltered[group_id])
@@ -463,7 +465,7 @@ class Ledger:
                     if group_id in self.streams[name].unfiltered:
                         self._surface(self.streams[name], group_id)
             if trainer.waiting_group(group_id) is None:
-                raise LedgerError(f"{trainer.policy}: step {step} takes group {group_id}, which is not in the buffer")
+                raise RowsGone(f"{trainer.policy}: step {step} takes group {group_id}, which is not in the buffer")
 
     def _tell(self, trainer: TrainerBooks, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:

@@ -182,6 +182,23 @@ class BenchmarkPlan(msgspec.Struct, frozen=True, array_like=True):
     samples: Annotated[int, Meta(ge=1, le=65536)]
 
 
+class SettingsTaken(Message, frozen=True, kw_only=True):
+    """The manifest says otherwise than it did, or for the first time, how large steps are, how old samples may be, and
+    how fast is learnt. What is decided from here on goes by it.
+    """
+
+    KIND: ClassVar[int] = 47
+
+    max_staleness: Count
+    batch_sizes: Annotated[dict[Name, Count], Meta(max_length=256)]
+    """By policy, in episodes."""
+    learning_rates: Annotated[dict[Name, Finite], Meta(max_length=256)]
+    at: UnixSeconds
+
+    def says_as(self, other: SettingsTaken | None) -> bool:
+        return other is not None and msgspec.structs.replace(self, at=other.at) == other
+
+
 class EvaluationStarted(Message, frozen=True, kw_only=True):
     """A round of evaluation on these weights or newer ones."""
 
@@ -236,6 +253,8 @@ class LedgerAnchoredAnew(Message, frozen=True, kw_only=True):
     given_up: Count
     """Groups known to be, over all policies."""
     at: UnixSeconds
+    lost_rows: bool = False
+    """Whether it is the stream of trajectories that had lost something; the trainer has proven nothing then."""
 
     @property
     def is_forward(self) -> bool:
@@ -266,6 +285,7 @@ Record = (
     | StepTrained
     | GroupsFiltered
     | StreamsRouted
+    | SettingsTaken
     | EvaluationStarted
     | EvaluationEnded
     | LedgerAnchoredAnew
@@ -282,6 +302,7 @@ RECORDS: tuple[type[Message], ...] = (
     StepTrained,
     GroupsFiltered,
     StreamsRouted,
+    SettingsTaken,
     EvaluationStarted,
     EvaluationEnded,
     LedgerAnchoredAnew,

@@ -33,6 +33,11 @@ class SettledGroups:
             or any(number in above for above in self._above.values())
         )
 
+    def has_all(self, number: int, *, roles: int) -> bool:
+        """Whether the groups of so many roles of this task are settled."""
+        settled = (number < self._floor.get(role, self.below) or number in above for role, above in self._above.items())
+        return number < self.below or sum(settled) >= roles
+
     def add(self, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:
             place = parse_group_id(group_id)

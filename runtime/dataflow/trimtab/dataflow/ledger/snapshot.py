@@ -5,22 +5,24 @@ in it, because those of every group that still matters are in the streams of tra
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
 import zstandard
 
+from trimtab.dataflow.ledger.errors import LedgerError, RowsGone
 from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_group
 from trimtab.dataflow.ledger.groups import Allotment, Group, Kept, PartialGroup, Sample
-from trimtab.dataflow.ledger.ledger import Ledger, LedgerError
-from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, StreamsRouted
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted, SettingsTaken, StreamsRouted
 from trimtab.dataflow.ledger.replay_pool import UsedGroup
 from trimtab.dataflow.ledger.staged_group import StagedGroup
 from trimtab.dataflow.ledger.step_times import StepTime
 from trimtab.dataflow.ledger.stream_books import StreamBooks
 from trimtab.dataflow.ledger.trainer_books import TrainerBooks
+from trimtab.fabric.wire.best_versions import BestVersion
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -75,6 +77,8 @@ class EvaluationState(msgspec.Struct, kw_only=True):
     ended: int
     last_lead: int | None
     latest: EvaluationEnded | None
+    best: list[tuple[str, BestVersion]] = []
+    """With the policy."""
 
 
 class StageState(msgspec.Struct, kw_only=True):
@@ -106,6 +110,7 @@ class LedgerSnapshot(msgspec.Struct, kw_only=True):
     stages: StageState = msgspec.field(default_factory=StageState)
     anchored_anew: int = 0
     given_up_groups: int = 0
+    settings: SettingsTaken | None = None
     learnt: dict[str, Any]
     """What the curator knows."""
 
@@ -165,6 +170,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
             ended=ledger.evaluation.ended,
             last_lead=ledger.evaluation.last_lead,
             latest=ledger.evaluation.latest,
+            best=[(policy, best) for (policy, _), best in ledger.evaluation.best.items()],
         ),
         stages=StageState(
             last_sequence=ledger.stages.last_sequence,
@@ -175,6 +181,7 @@ def take_snapshot(ledger: Ledger, *, learnt: dict[str, Any]) -> LedgerSnapshot:
         ),
         anchored_anew=ledger.anchored_anew,
         given_up_groups=ledger.given_up_groups,
+        settings=ledger.settings,
         learnt=learnt,
     )
 
@@ -194,6 +201,8 @@ class Restoration:
         self._partials: dict[str, PartialGroup] = {}
         self._policy: dict[str, str] = {}
         self._needed = _group_ids(snapshot)
+        self.gone: str | None = None
+        """What of the groups that the snapshot speaks of has been lost; the others are restored."""
         ledger.issued = snapshot.issued
         ledger.next_position = snapshot.next_position
         ledger.newest_tasks = range(snapshot.newest_first, snapshot.issued)
@@ -204,12 +213,14 @@ class Restoration:
                 labels={name: one.labels for name, one in snapshot.trainers.items() if one.labels},
             )
         )
+        ledger.settings = snapshot.settings
         for name, state in snapshot.streams.items():
             _stream_of(ledger, name).ended.restore(state.ended, below=state.settled_below)
         ledger.evaluation.running = snapshot.evaluation.running
         ledger.evaluation.ended = snapshot.evaluation.ended
         ledger.evaluation.last_lead = snapshot.evaluation.last_lead
         ledger.evaluation.latest = snapshot.evaluation.latest
+        ledger.evaluation.best = {(policy, best.benchmark): best for policy, best in snapshot.evaluation.best}
 
     def arrived(self, sequence: int, trajectory_id: str, header: TrajectoryHeader) -> None:
         """A header up to where the snapshot knows them."""
@@ -228,9 +239,9 @@ class Restoration:
         ledger, snapshot = self._ledger, self._snapshot
         for name, stream_state in snapshot.streams.items():
             stream = _stream_of(ledger, name)
-            stream.unfiltered = {group_id: self._group(group_id) for group_id in stream_state.unfiltered}
-            for group_id in stream_state.staged:
-                self._restage(stream, group_id)
+            stream.unfiltered = {group.group_id: group for group in self._there(stream_state.unfiltered)}
+            for group in self._there(stream_state.staged, self._arrived):
+                self._restage(stream, group)
             stream.finished_groups = stream_state.finished_groups
             stream.produced_tokens = stream_state.produced_tokens
             stream.filtered_groups = stream_state.filtered_groups
@@ -253,25 +264,26 @@ class Restoration:
             counts.clear()
             counts.update(known)
 
-    def _restage(self, stream: StreamBooks, group_id: str) -> None:
+    def _restage(self, stream: StreamBooks, group: Group) -> None:
         """A group that waited for stages."""
-        group = self._arrived(group_id)
         if not self._ledger.stages.takes(group):
-            stream.unfiltered[group_id] = group  # the manifest has no such stages any more
+            stream.unfiltered[group.group_id] = group  # the manifest has no such stages any more
             return
         self._ledger.stages.begin(group)
-        for sequence, header in self._columns[stream.policy, group_id]:
+        for sequence, header in self._columns[stream.policy, group.group_id]:
             self._ledger.column_arrived(sequence, header)
 
     def _restore_trainer(self, trainer: TrainerBooks, state: TrainerState) -> None:
         for group_ids in state.buffers.values():
-            for group_id in group_ids:
-                trainer.add(self._group(group_id))
+            for group in self._there(group_ids):
+                trainer.add(group)
         for group_id, uses, last_step in state.pool:
-            trainer.pool.put(UsedGroup(self._group(group_id), uses, last_step))
+            for group in self._there([group_id]):
+                trainer.pool.put(UsedGroup(group, uses, last_step))
         trainer.granted = {
             step: tuple(
-                tuple(Allotment(self._group(group_id), uses) for group_id, uses in portion) for portion in portions
+                tuple(Allotment(group, uses) for group_id, uses in portion for group in self._there([group_id]))
+                for portion in portions
             )
             for step, portions in state.granted.items()
         }
@@ -286,6 +298,14 @@ class Restoration:
         trainer.finished = state.finished
         for name in _COUNTS:
             setattr(trainer, name, state.counts[name])
+
+    def _there(self, group_ids: Iterable[str], find: Callable[[str], Group] | None = None) -> Iterator[Group]:
+        """Those that have not been lost."""
+        for group_id in group_ids:
+            try:
+                yield (find or self._group)(group_id)
+            except RowsGone as error:
+                self.gone = str(error)
 
     def _group(self, group_id: str) -> Group:
         """A group that had all that it waited for."""
@@ -305,7 +325,7 @@ class Restoration:
         if partial is not None and len(partial.closed) == self._ledger.group_size:
             group = Group.of(group_id, partial, policy=self._policy[group_id])
         if not isinstance(group, Group):
-            raise LedgerError(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
+            raise RowsGone(f"group {group_id} is in the ledger's snapshot and not whole in the trajectory stream")
         return group
 
 

@@ -43,6 +43,10 @@ class BusNotFound(BusError):
         self.sequences = tuple(sequences)
 
 
+class StreamRewound(BusError):
+    """A stream has lost messages that were read before, as by a loss of power: others will get their numbers."""
+
+
 class BusConflict(BusError):
     """A compare-and-swap lost. `revision` is the one present now, 0 when the key does not exist."""
 

@@ -62,6 +62,7 @@ def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
             *map(topology.stage_subject, topology.stages),
             topology.ledger_subject,
             f"$JS.API.STREAM.MSG.GET.{ledger}",
+            f"$JS.API.STREAM.MSG.GET.{topology.tasks.name}",
             f"$JS.API.STREAM.PURGE.{ledger}",
             f"$JS.API.STREAM.PURGE.{trajectories}",
             *(f"$JS.API.STREAM.PURGE.{stream}" for stream in columns),

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable
+from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, StreamRewound
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.retry import RETRY_BACKOFF
@@ -35,13 +35,16 @@ class StreamReader:
         after_sequence: int = 0,
         newest_per_subject: bool = False,
         headers_only: bool = False,
+        never_rewound: bool = False,
     ) -> None:
-        """`newest_per_subject` begins with the present state: each subject's newest message, then all that follow."""
+        """`newest_per_subject` begins with the present state: each subject's newest message, then all that follow. With
+        `never_rewound` a stream that ends before what was read of it is an error, StreamRewound."""
         self._bus = bus
         self._stream = stream
         self._subject = subject
         self._newest_per_subject = newest_per_subject
         self._headers_only = headers_only
+        self._never_rewound = never_rewound
         self._puller: Puller | None = None
         self._consumer = ""
         self._epoch = -1
@@ -109,6 +112,8 @@ class StreamReader:
             config["deliver_policy"] = "last_per_subject"
         else:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.last_sequence + 1}
+        if self._never_rewound:
+            await self._check_not_rewound(deadline_s=deadline_s)
         operation = f"CONSUMER.CREATE.{self._stream}.{name}"
         if self._subject is not None:
             config["filter_subject"] = self._subject
@@ -120,6 +125,13 @@ class StreamReader:
         self._consumer_sequence = 0
         self._epoch = epoch
         self.caught_up = info.get("num_pending", 0) == 0
+
+    async def _check_not_rewound(self, *, deadline_s: float) -> None:
+        """The server itself would wait until the numbers have been used again, and leave out what has them."""
+        info = await api_call(self._bus, f"STREAM.INFO.{self._stream}", deadline_s=deadline_s)
+        last = int(info["state"]["last_seq"])
+        if last < self.last_sequence:
+            raise StreamRewound(f"{self._stream!r} ends with message {last}, and {self.last_sequence} was read before")
 
     async def _drop_consumer(self) -> None:
         puller, self._puller = self._puller, None

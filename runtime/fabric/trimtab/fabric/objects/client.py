@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.handlers import add_expect_header
 
 from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.durable_files import sync_file_system
 from trimtab.fabric.objects.aws import aws_client
 from trimtab.fabric.objects.checksums import crc32_header, digest_of, verify
 from trimtab.fabric.objects.credentials import StoreCredentials, read_credentials
@@ -186,6 +187,17 @@ class ObjectStore:
             doing=f"delete {self.where(key)}",
             deadline_s=deadline_s,
         )
+
+    @property
+    def syncs_later(self) -> bool:
+        """Whether what is acknowledged may be lost with the power, unless `sync` was called."""
+        return self._settings.unsynced_folder is not None
+
+    async def sync(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        """What was put so far outlives a loss of power: a store elsewhere sees to that before it answers."""
+        folder = self._settings.unsynced_folder
+        if folder is not None:
+            await self.call(lambda: sync_file_system(folder), doing=f"sync {folder}", deadline_s=deadline_s)
 
     async def scan(
         self, prefix: str = "", *, page: int = 1000, deadline_s: float = DEFAULT_DEADLINE_S

@@ -12,6 +12,7 @@ class EvaluationResult(Message, frozen=True, kw_only=True):
     """Of the held-out prompts of one benchmark. Its samples never reach a training batch."""
 
     KIND: ClassVar[int] = 15
+    MINOR: ClassVar[int] = 1
     MAX_BYTES: ClassVar[int] = 1 << 14
 
     job: Name
@@ -25,4 +26,7 @@ class EvaluationResult(Message, frozen=True, kw_only=True):
     """Mean reward of the episodes that did not fail; None when all did."""
     episodes: Count
     failed: Count = 0
+    best_version: Version | None = None
+    """Which did best on the benchmark up to and with this one."""
+    best_score: Finite | None = None
     at: UnixSeconds

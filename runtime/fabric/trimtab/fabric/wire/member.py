@@ -14,6 +14,8 @@ from trimtab.fabric.wire.values import Count, Finite, Name, Rate, Slug, Tally, T
 
 SKIPPED_STEPS = "skipped_steps"
 """The kind of failure under which a trainer counts steps whose loss or gradient was not finite."""
+UNARCHIVED_STEPS = "unarchived_steps"
+"""Under which it counts steps whose rows are not in the archive, because the store took them too slowly."""
 
 ANCHORED_ANEW = "ledger_anchored_anew"
 """Under which a dataflow counts how often its ledger and a policy's checkpoints did not meet."""
@@ -80,7 +82,8 @@ class MemberHeartbeat(Message, frozen=True, kw_only=True):
     checkpoint_step: Count | None = None
     """Of a trainer: the step of its newest durable checkpoint, told by the rank that commits them."""
     measures: Annotated[dict[Slug, Finite], Meta(max_length=32)] = msgspec.field(default_factory=dict)
-    """Of a trainer: what its newest step looked like, by name."""
+    """Of a trainer: what its newest step looked like, by name, and where the time of the last ones went (`seconds_…`).
+    Of a rollout pod: how long its last weights took."""
     sandbox: SandboxLayers | None = None
     """Of a rollout pod that has one, as soon as it says so itself."""
     started_at: UnixSeconds

@@ -27,7 +27,19 @@ from trimtab.fabric.wire.spans import (
     model_versions,
     total_length,
 )
-from trimtab.fabric.wire.values import Finite, Identifier, Index, Label, Name, RunId, Slug, Text, Token, UnixSeconds
+from trimtab.fabric.wire.values import (
+    Finite,
+    Identifier,
+    Index,
+    Label,
+    Name,
+    RunId,
+    Seconds,
+    Slug,
+    Text,
+    Token,
+    UnixSeconds,
+)
 
 # Not numpy's NDArray, which from Python 3.12 on is an alias that msgspec takes apart: hooks would not know it again.
 TokenIds = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
@@ -36,6 +48,7 @@ Logprobs = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
 MAX_PARTS = 1024
 MAX_TURNS = 1024
 MAX_REWARD_PARTS = 16
+MAX_PHASES = 64
 RewardParts = Annotated[dict[Slug, Finite], Meta(max_length=MAX_REWARD_PARTS)]
 
 _INT32 = np.dtype("<i4")
@@ -81,6 +94,15 @@ class TurnReward(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     reward: Finite
 
 
+class Phase(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Something that an episode did or waited for."""
+
+    name: Slug
+    after: Seconds
+    """From the episode's beginning."""
+    seconds: Seconds
+
+
 class Trajectory(Message, frozen=True, kw_only=True, eq=False):
     """One row. Decoded arrays are read-only; logprobs has one entry per model token, since others have none."""
 
@@ -120,6 +142,10 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
     """Of each trained turn in order, where the policy learns by turns; else empty."""
     reward_parts: RewardParts = msgspec.field(default_factory=dict)
     """What the reward is made of, by name: for people, filters and selections."""
+    phases: Annotated[tuple[Phase, ...], Meta(max_length=MAX_PHASES)] = ()
+    """What the episode did and waited for, also for its other rows: for people."""
+    queued_at: UnixSeconds | None = None
+    """When its task was given out."""
     worker: Name
     pool: Name
     engine: Name

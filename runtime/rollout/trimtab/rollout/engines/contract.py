@@ -72,6 +72,8 @@ class Generated:
     """The engine's own word on its weights when it answered."""
     weight_runs: tuple[WeightRun, ...] | None
     """Its word on each token, from first to last; None from an engine that does not keep account of it."""
+    first_token_s: float | None = None
+    """How long it took until the first token, where the engine says so."""
 
 
 @dataclass(frozen=True, kw_only=True)

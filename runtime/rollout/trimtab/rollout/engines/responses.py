@@ -164,7 +164,13 @@ def _generated(answer: Mapping[str, Any]) -> Generated:
         finish=meta["finish_reason"]["type"],
         weight_version=str(meta["weight_version"]),
         weight_runs=weight_runs(meta.get("weight_versions"), tokens=len(pairs)),
+        first_token_s=_seconds(meta.get("first_token_seconds")),
     )
+
+
+def _seconds(told: Any) -> float | None:
+    """Of an engine that says so, as the built-in one does."""
+    return float(told) if isinstance(told, int | float) and math.isfinite(told) and told >= 0 else None
 
 
 def _renormalized(part: Generated, settings: SamplingSettings, answer: Mapping[str, Any]) -> Generated:

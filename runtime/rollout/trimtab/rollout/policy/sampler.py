@@ -27,6 +27,7 @@ from trimtab.rollout.engines.contract import (
     SamplingEngine,
     SamplingSettings,
 )
+from trimtab.rollout.phases import ENGINE, phase
 from trimtab.rollout.policy.spread import PrefixHomes, chosen
 from trimtab.rollout.policy.trust import TrustedSoFar, token_versions
 from trimtab.rollout.policy.version_gate import VersionGate, label_of
@@ -225,13 +226,15 @@ class PolicySampler(Completing):
             async with self.gate.request() as crossing:
                 newest = label_of(crossing.possible[-1])
                 so_far = None if grown is None else TrustedSoFar(crossing, grown)
-                part = await self.engine.generate(
-                    input_ids,
-                    settings,
-                    request_id=request_id,
-                    weight_version=newest,
-                    progress=None if so_far is None else so_far.take,
-                )
+                with phase(ENGINE) as answer:
+                    part = await self.engine.generate(
+                        input_ids,
+                        settings,
+                        request_id=request_id,
+                        weight_version=newest,
+                        progress=None if so_far is None else so_far.take,
+                    )
+                    answer.first_token_s = part.first_token_s
         except EngineOverloaded as error:
             self.overloads += 1
             _log.info("generation_repeated", request=request_id, error=str(error), delay_s=delay_s)

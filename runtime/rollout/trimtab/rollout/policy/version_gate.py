@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from trimtab.rollout.engines.contract import BASE_WEIGHTS
+from trimtab.rollout.phases import WEIGHTS, phase
 from trimtab.weights.store.position import Position
 
 BASE = Position(epoch=0, version=0)
@@ -78,8 +79,10 @@ class VersionGate:
     async def request(self) -> AsyncIterator[Crossing]:
         """Wait until the gate is open. What is possible may grow until the request is over."""
         # No await between the check and the count: on one event loop nothing can close the gate in between.
-        while not self._open.is_set():
-            await self._open.wait()
+        if not self._open.is_set():
+            with phase(WEIGHTS):
+                while not self._open.is_set():
+                    await self._open.wait()
         crossing = Crossing(self._position, *([self._incoming] if self._incoming is not None else []))
         self._under_way.add(crossing)
         self._empty.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
 from trimtab.fabric.metrics import Metrics
@@ -39,9 +39,13 @@ class SwapMetrics:
             "weight_swap_pause_seconds", "Of that, the time for which the engine was paused.", labels, buckets=_BUCKETS
         )
 
+        self.newest: Mapping[str, float] = {}
+        """Of the last swap, of whichever policy, for heartbeats."""
+
     def swapped(self, *, policy: str, kind: SwapKind, refresh_s: float, pause_s: float) -> None:
         self._refresh.labels(policy, kind.value).observe(refresh_s)
         self._pause.labels(policy, kind.value).observe(pause_s)
+        self.newest = {"seconds_refresh": refresh_s, "seconds_pause": pause_s}
 
 
 class WeightSwap:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from trimtab.rollout.phases import PROGRAMS, phase
 from trimtab.rollout.workflows.errors import WorkflowError
 
 _MIB = 1 << 20
@@ -86,3 +87,14 @@ class Sandbox(Protocol):
 
     async def run(self, program: Program, /) -> Ended:
         """Raises SandboxFailed. When it is cancelled, the program and all that it started end."""
+
+
+class TimedSandbox:
+    """An episode's: it says how long its programs took."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def run(self, program: Program, /) -> Ended:
+        with phase(PROGRAMS):
+            return await self._sandbox.run(program)

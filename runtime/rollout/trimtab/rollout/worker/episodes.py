@@ -13,8 +13,9 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from trimtab.fabric.wire.task import Task
-from trimtab.fabric.wire.trajectory import Empty, Failed, Scored, Trajectory
+from trimtab.fabric.wire.trajectory import Empty, Failed, Phase, Scored, Trajectory
 from trimtab.rollout.engines.contract import SamplingSettings
+from trimtab.rollout.phases import EpisodePhases
 from trimtab.rollout.policy.sampler import derived_seed
 from trimtab.rollout.sandbox.contract import Sandbox
 from trimtab.rollout.worker.failures import EpisodeFailed, TaskRefused, failure_of
@@ -114,19 +115,24 @@ class GroupRunner:
             request_id=f"{task.task_id}.{index}",
             deadline_s=self._episode_timeout_s,
         )
+        phases = EpisodePhases()
         try:
-            episode = await self._containment.run(
-                self._workflow.run(assignment, Team(roles, assignment, gateway=self._gateway, sandbox=self._sandbox)),
-                name=f"episode {assignment.request_id}",
-                timeout_s=self._episode_timeout_s,
-            )
+            with phases.recorded():
+                team = Team(roles, assignment, gateway=self._gateway, sandbox=self._sandbox)
+                episode = await self._containment.run(
+                    self._workflow.run(assignment, team),
+                    name=f"episode {assignment.request_id}",
+                    timeout_s=self._episode_timeout_s,
+                )
             finished = self._clock()
             # What the workflow brought may still be no row: a reward that is NaN, a role that never spoke.
             forests = _forests(episode, roles)
             brought = [
                 trajectory
                 for name, forest in forests.items()
-                for trajectory in self._rows(task, roles[name], index, run, forest, started=started, finished=finished)
+                for trajectory in self._rows(
+                    task, roles[name], index, run, forest, started=started, finished=finished, phases=phases.found
+                )
             ]
         except Exception as error:  # a workflow is user code: whatever it raises is a failed episode, not a dead worker
             self._metrics.episode(seconds=self._clock() - started, failed=True)
@@ -137,8 +143,9 @@ class GroupRunner:
         return brought
 
     def _rows(
-        self, task: Task, role: Role, index: int, run: str, forest: Forest, *, started: float, finished: float
-    ) -> list[Trajectory]:
+        self, task: Task, role: Role, index: int, run: str, forest: Forest, *, started: float, finished: float,
+        phases: tuple[Phase, ...],
+    ) -> list[Trajectory]:  # fmt: skip
         """A group is complete when every episode is closed, by its rows or without any."""
         if not forest.rows:
             return [self._without_tokens(task, role, index, run, outcome=Empty(), started=started, finished=finished)]
@@ -152,6 +159,8 @@ class GroupRunner:
                 turns=len(row.turns),
                 turn_rewards=row.turns if role.credits_turns else (),
                 reward_parts=dict(row.reward_parts),
+                phases=phases,
+                queued_at=task.created_at,
                 started_at=started,
                 finished_at=finished,
             )

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from trimtab.rollout.code.check import CodeTests
+from trimtab.rollout.phases import SCORING, phase
 from trimtab.rollout.workflows.mathematics import Mathematics, VerificationTimeout
 from trimtab.rollout.workflows.on_timeout import CHECK_TIMEOUT, OnTimeout
 from trimtab.rollout.workflows.score import Check, Score
@@ -39,7 +40,8 @@ class AnswerKey:
     async def score(self, said: str, task: Assignment, team: Team) -> Score:
         expected = task.column(self._column)
         answer = said if self._pattern is None else _last_match(self._pattern, said)
-        return await self._check.score(answer, expected, team)
+        with phase(SCORING):
+            return await self._check.score(answer, expected, team)
 
 
 class Comparison:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.rollout.phases import TOOLS, phase
 from trimtab.rollout.tools.opening import needs_folder, open_tools
 from trimtab.rollout.tools.tool import Tool
 from trimtab.rollout.workflows.answer_checks import AnswerKey
@@ -128,7 +129,8 @@ class Planner:
                 if self._executor:
                     executor, given = await self._executed(problem, name, step, memory, tools[name], team)
                     others.append(executor)
-                result = await tools[name].use(given, team)
+                with phase(TOOLS):
+                    result = await tools[name].use(given, team)
                 memory.keep(tool=name, given=given, result=result)
                 planner.hear(filled(self._result_text, result=result))
                 continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trimtab.rollout.gateway.budget import BudgetLimits
-from trimtab.rollout.sandbox.contract import Sandbox
+from trimtab.rollout.sandbox.contract import Sandbox, TimedSandbox
 from trimtab.rollout.tokenizer import Message, Tokenizer
 from trimtab.rollout.workflows.chat_settings import PLAIN, ChatSettings
 from trimtab.rollout.workflows.conversation import Conversation, Limits, Role, Turn
@@ -125,7 +125,7 @@ class Team:
         self._roles = roles
         self._assignment = assignment
         self._gateway = gateway
-        self._sandbox = sandbox
+        self._sandbox = None if sandbox is None else TimedSandbox(sandbox)
         self._clock = clock
         self._began = clock()
         # Conversations of one role are numbered, so that no two draw the same random numbers.

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from trimtab.fabric.durable_files import sync_folder
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.objects.upload import PartSource, all_or_first_error
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
@@ -102,8 +103,8 @@ class FolderStorage:
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(target)
-        _sync_folder(target.parent)
-        _sync_folder(target.parent.parent)
+        sync_folder(target.parent)
+        sync_folder(target.parent.parent)
 
     async def get(self, name: str, *, max_bytes: int) -> bytes:
         body = await self._call(lambda: _beginning(self._root / name, count=max_bytes + 1))
@@ -179,7 +180,7 @@ class FolderStorage:
                     raise PointerMoved(str(target)) from None
         finally:
             prepared.unlink(missing_ok=True)
-        _sync_folder(self._pointers)
+        sync_folder(self._pointers)
         # Spent numbers are deleted, so a trainer that slept through a hundred moves finds its number free. It is not
         # the highest then, and it is never read. A listing after one's own link is never older than the link.
         if self._generation() != generation:
@@ -245,12 +246,3 @@ def _write_durably(path: Path, body: bytes) -> None:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """A name is durable when the folder that has it is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

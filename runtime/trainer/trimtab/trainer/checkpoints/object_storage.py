@@ -5,13 +5,13 @@ from __future__ import annotations
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.conditional import compare_and_swap, put_if_absent
 from trimtab.fabric.objects.errors import ChecksumMismatch, ObjectNotFound, ObjectTooLarge, PreconditionFailed
+from trimtab.fabric.objects.pointers import POINTER, announce_pointer
 from trimtab.fabric.objects.ranges import read_range
 from trimtab.fabric.objects.upload import PartSource, upload_parts
 from trimtab.trainer.checkpoints.index import HOW_TO_GO_ON, MAX_POINTER_BYTES, CheckpointDamaged
 from trimtab.trainer.checkpoints.parts import AT_ONCE
 from trimtab.trainer.checkpoints.storage import CHECKPOINTS, FileMissing, PointerMoved, SeenPointer, epoch_of
 
-POINTER = "latest.json"
 _CALL_DEADLINE_S = 60.0
 _TRANSFER_DEADLINE_S = 3600.0
 
@@ -83,7 +83,9 @@ class ObjectStorage:
         return SeenPointer(body=stored.body, tag=stored.info.etag)
 
     async def swap_pointer(self, body: bytes, *, seen: SeenPointer | None) -> None:
+        """What it leads to is on the disk before it does, and it is there itself before anyone is told."""
         key = self._key(POINTER)
+        await announce_pointer(self._store, key, body, deadline_s=_TRANSFER_DEADLINE_S)
         try:
             if seen is None:
                 await put_if_absent(self._store, key, body, deadline_s=_CALL_DEADLINE_S)
@@ -91,6 +93,7 @@ class ObjectStorage:
                 await compare_and_swap(self._store, key, body, etag=seen.tag, deadline_s=_CALL_DEADLINE_S)
         except PreconditionFailed:
             raise PointerMoved(self.pointer) from None
+        await self._store.sync(deadline_s=_TRANSFER_DEADLINE_S)
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"

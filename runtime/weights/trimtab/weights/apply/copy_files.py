@@ -16,7 +16,8 @@ from typing import Literal
 
 import msgspec
 
-from trimtab.weights.apply.durable import remove, rename, sync_folder
+from trimtab.fabric.durable_files import sync_folder
+from trimtab.weights.apply.durable import remove, rename
 from trimtab.weights.digests import root_digest
 from trimtab.weights.layout import StateLayout
 

@@ -7,14 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames in the folder outlive the machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+from trimtab.fabric.durable_files import sync_folder
 
 
 def rename(source: Path, target: Path) -> None:

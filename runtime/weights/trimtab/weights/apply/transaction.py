@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.fabric.durable_files import sync_folder
 from trimtab.weights.apply.copy_files import Held, InvalidUpdate
-from trimtab.weights.apply.durable import remove, rename, sync_folder
+from trimtab.weights.apply.durable import remove, rename
 from trimtab.weights.apply.journal import Journal, JournalWriter, Kind
 from trimtab.weights.layout import Block
 

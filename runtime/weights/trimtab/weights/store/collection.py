@@ -8,7 +8,7 @@ collects, and it leaves the folders of later epochs alone, so one that was super
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -19,10 +19,12 @@ from trimtab.fabric.objects.upload import all_or_first_error
 from trimtab.weights.store.condemned import CondemnedList
 from trimtab.weights.store.entry import Entry
 from trimtab.weights.store.in_flight import InFlight
+from trimtab.weights.store.kept import KeptVersions
 from trimtab.weights.store.keys import ChunkName, LeaseName, ManifestName, Name, parse_key, policy_prefix
 from trimtab.weights.store.latest import Latest, LatestPointer, SupersededTrainer
 from trimtab.weights.store.leases import Lease, is_expired, read_leases
 from trimtab.weights.store.manifests import ManifestReader
+from trimtab.weights.store.position import Position
 from trimtab.weights.store.retention import retained
 from trimtab.weights.store.store_clock import modified_at, store_now
 
@@ -51,6 +53,8 @@ class CollectionRules:
     keep_versions: int
     lease_ttl_s: float
     grace_s: float
+    copies: int | None = None
+    """Fewer versions are kept where they would take more bytes than so many whole copies."""
 
 
 async def collect(
@@ -62,12 +66,14 @@ async def collect(
     pointer: LatestPointer,
     manifests: ManifestReader,
     in_flight: InFlight,
+    evaluating: Collection[Position] = (),
     deadline_s: float,
 ) -> Collected:
     """One run. Raises SupersededTrainer when a newer epoch was claimed; a manifest or lease that cannot be read stops
-    it before anything is deleted. It can be repeated after any error.
+    it before anything is deleted. It can be repeated after any error. What is `evaluating` may turn out the best, so it
+    is kept as that is.
     """
-    run = _Run(store, policy, epoch, rules, pointer, manifests, deadline_s)
+    run = _Run(store, policy, epoch, rules, pointer, manifests, frozenset(evaluating), deadline_s)
     try:
         # Watched from before the catalogue is read: what a publication adds to it later was claimed in this time.
         with in_flight.watched() as claimed:
@@ -111,15 +117,18 @@ class _Run:
     rules: CollectionRules
     pointer: LatestPointer
     manifests: ManifestReader
+    evaluating: frozenset[Position]
     deadline_s: float
 
     async def drop_entries(self) -> tuple[Entry, ...]:
         held = {lease.held for lease in await self._leases() if lease.held is not None}
+        best = (await KeptVersions(self.store, self.policy).read(deadline_s=self.deadline_s)).positions
         dropped: tuple[Entry, ...] = ()
 
         def keep_needed(latest: Latest) -> Latest:
             nonlocal dropped
-            kept = set(retained(latest, held, keep_versions=self.rules.keep_versions))
+            rules, needed = self.rules, best | self.evaluating
+            kept = set(retained(latest, held, keep_versions=rules.keep_versions, kept=needed, copies=rules.copies))
             dropped = tuple(entry for entry in latest.catalogue if entry not in kept)
             return latest.keeping(kept)
 

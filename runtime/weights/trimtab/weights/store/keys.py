@@ -15,7 +15,7 @@ _WEIGHTS = re.compile(
     rf"({_NUMBER})/(?:(obj/)|full/{_NUMBER}-|man/{_NUMBER}-|fold/{_NUMBER}-{_NUMBER}-)([0-9a-f]{{64}})", re.ASCII
 )
 _LEASE = re.compile(r"lease/([^/]+)")
-_SINGLES = frozenset({"latest.json", "condemned.json", "clock"})
+_SINGLES = frozenset({"latest.json", "condemned.json", "kept.json", "clock"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ def latest_key(policy: str) -> str:
 
 def condemned_key(policy: str) -> str:
     return f"{policy_prefix(policy)}condemned.json"
+
+
+def kept_key(policy: str) -> str:
+    return f"{policy_prefix(policy)}kept.json"
 
 
 def clock_key(policy: str) -> str:

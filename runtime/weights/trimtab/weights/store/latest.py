@@ -99,13 +99,18 @@ class LatestPointer:
         """None before the first trainer has claimed an epoch."""
         return (await self._load(deadline_s=deadline_s))[0]
 
-    async def claim_epoch(self, *, deadline_s: float) -> Latest:
-        """Become the writer by raising the epoch; of two that try at once, the second raises the first's."""
+    async def claim_epoch(self, *, at_least: int = 1, deadline_s: float) -> Latest:
+        """Become the writer by raising the epoch; of two that try at once, the second raises the first's. A store that
+        lost its newest writes may show an older epoch: `at_least` is one that no trainer before has claimed.
+        """
 
         def raised(present: Latest | None) -> Latest:
-            return Latest(epoch=1) if present is None else msgspec.structs.replace(present, epoch=present.epoch + 1)
+            present = present or Latest(epoch=0)
+            return msgspec.structs.replace(present, epoch=max(present.epoch + 1, at_least))
 
-        return await self._swap(raised, deadline_s=deadline_s)
+        claimed = await self._swap(raised, deadline_s=deadline_s)
+        await self._store.sync(deadline_s=deadline_s)
+        return claimed
 
     async def update(self, change: Callable[[Latest], Latest], *, epoch: int, deadline_s: float) -> Latest:
         """Apply `change` to what is there. It is called again with what others wrote in between, so it must only add to

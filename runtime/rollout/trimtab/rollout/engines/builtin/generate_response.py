@@ -38,6 +38,7 @@ def meta_info(generation: Generation, *, latency_s: float) -> dict[str, Any]:
         "weight_version": generation.weight_version,
         "weight_versions": [asdict(span) for span in generation.spans],
         "e2e_latency": latency_s,
+        "first_token_seconds": generation.first_token_s,
     }
 
 

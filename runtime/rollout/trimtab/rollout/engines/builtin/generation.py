@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -121,6 +122,13 @@ class Generation:
     weight_version: str = ""
     """Of the weights that were served when it ended."""
     done: Future[None] = field(default_factory=Future)
+    began: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+
+    @property
+    def first_token_s(self) -> float | None:
+        """How long it took until the first token; None before it."""
+        return None if self.first_token_at is None else self.first_token_at - self.began
 
     @property
     def tokens(self) -> list[int]:
@@ -131,6 +139,8 @@ class Generation:
         return len(self.input_ids) + len(self.output_ids)
 
     def append(self, token: int, logprob: float, *, version: str, eos_ids: frozenset[int]) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = time.monotonic()
         self.output_ids.append(token)
         self.logprobs.append(logprob)
         end = len(self.output_ids)

@@ -1,0 +1,1 @@
+"""`trimtab why-slow`: where the time of a job's samples and steps goes."""

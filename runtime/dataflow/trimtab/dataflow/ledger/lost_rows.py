@@ -1,0 +1,139 @@
+"""How the books go on when the stream of trajectories has lost rows that were acknowledged, as by a loss of power.
+
+Two things show it at recovery. A record speaks of groups that are not there: it and what follows it is void, up to the
+record by which the books went on. Or a task has left the queue, which it does when all its rows are stored, and they
+are not: nobody would ever bring them. Either way all that is under way is given up, and every policy goes on behind its
+last durable step; one whose trainer has a later checkpoint proves that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain
+
+import structlog
+
+from trimtab.dataflow.ledger.errors import RowsGone
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.records import (
+    GroupsDropped,
+    GroupsFiltered,
+    LedgerAnchoredAnew,
+    PolicyFinished,
+    Record,
+    StepDurable,
+    StepGranted,
+    StepTimed,
+    StepTrained,
+    TasksIssued,
+)
+from trimtab.dataflow.ledger.task_ids import task_id
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.wire.envelope import decode
+from trimtab.fabric.wire.errors import WireError
+from trimtab.fabric.wire.task import Task
+
+_log = structlog.get_logger(__name__)
+_DEADLINE_S = 30.0
+_AT_ONCE = 16
+_TASKS_PER_SECOND = 1 << 20
+"""More than are issued, however short the time."""
+_OF_GROUPS = (
+    TasksIssued | StepGranted | StepTimed | StepTrained | StepDurable | GroupsDropped | GroupsFiltered | PolicyFinished
+)
+"""Records that follow from groups. The others stand by themselves."""
+
+
+def replay(ledger: Ledger, records: Iterable[Record], *, gone: str | None) -> str | None:
+    """Apply all that still count. `gone` is what the snapshot before them has lost; gives what is lost after them."""
+    for record in records:
+        if isinstance(record, LedgerAnchoredAnew):
+            gone = None
+        if gone is not None and isinstance(record, _OF_GROUPS):
+            continue
+        try:
+            ledger.apply(record)
+        except RowsGone as error:
+            gone = str(error)
+    return gone
+
+
+def lost_tasks(ledger: Ledger, queued: Container[str]) -> list[int]:
+    """Tasks that are neither queued nor at their end, and are not sent again either."""
+    streams = [stream for stream in ledger.streams.values() if stream.groups_per_task]
+    first = min((stream.settled_tasks for stream in streams), default=ledger.issued)
+    again = frozenset(ledger.unseen(ledger.newest_tasks))
+    return [
+        number
+        for number in range(first, ledger.issued)
+        if number not in again
+        and task_id(number) not in queued
+        and not all(stream.ended.has_all(number, roles=stream.groups_per_task) for stream in streams)
+    ]
+
+
+def given_up(ledger: Ledger, *, queued: Container[str], gone: str | None, now: float) -> list[LedgerAnchoredAnew]:
+    """The records by which the books go on; none where nothing was lost."""
+    tasks = lost_tasks(ledger, queued)
+    if gone is None and not tasks:
+        return []
+    _log.error("rows_lost", lost=gone or f"the rows of {len(tasks)} tasks, the first of them {task_id(tasks[0])}")
+    issued, unused = never_issued(ledger, now=now), ledger.unused_groups()
+    books = [one for one in ledger.trainers.values() if one.finished is None or one.granted]
+    return [
+        LedgerAnchoredAnew(
+            policy=one.policy,
+            step=one.durable_steps,
+            was_at=one.next_step,
+            issued=issued,
+            given_up=unused if one is books[0] else 0,
+            at=now,
+            lost_rows=True,
+        )
+        for one in books
+    ]
+
+
+def never_issued(ledger: Ledger, *, now: float) -> int:
+    """The number of a task that comes after all that were ever issued.
+
+    What was lost may have held such a record itself, and steps after it, so it cannot be told from the books: numbers
+    follow the clock. Where that is behind the books, somebody has put it back, and what can be done is to leave room.
+    """
+    by_clock = int(now * _TASKS_PER_SECOND)
+    return by_clock if by_clock >= ledger.issued else ledger.issued + _TASKS_PER_SECOND
+
+
+async def queued_tasks(bus: Bus, stream: str) -> frozenset[str]:
+    """Ids of the tasks that wait, or that a worker has. One by one, since a work queue has no second consumer; what is
+    on it is bounded by admission."""
+    state = (await api_call(bus, f"STREAM.INFO.{stream}", deadline_s=_DEADLINE_S))["state"]
+    first, end = int(state["first_seq"]), int(state["last_seq"]) + 1
+    if not int(state["messages"]):
+        return frozenset()
+    size = -(-(end - first) // _AT_ONCE)
+    starts = range(first, end, size)
+    found = await asyncio.gather(*(_queued_between(bus, stream, start, start + size) for start in starts))
+    return frozenset(chain.from_iterable(found))
+
+
+async def _queued_between(bus: Bus, stream: str, sequence: int, end: int) -> Sequence[str]:
+    found: list[str] = []
+    while sequence < end:
+        try:
+            answer = await api_call(
+                bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"}, deadline_s=_DEADLINE_S
+            )
+        except BusNotFound:
+            break
+        message = answer["message"]
+        sequence = int(message["seq"]) + 1
+        try:
+            found.append(decode(base64.b64decode(message["data"]), Task).task_id)
+        except WireError:
+            continue
+    return found
