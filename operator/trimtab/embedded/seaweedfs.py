@@ -18,6 +18,7 @@ from trimtab.embedded.child import Command
 from trimtab.embedded.dead_sockets import remove_dead_sockets
 from trimtab.embedded.ports import LOOPBACK
 from trimtab.embedded.server import EmbeddedServer
+from trimtab.embedded.weed_volumes import mend_volumes
 from trimtab.fabric.settings import ObjectStoreSettings
 
 _BUCKET = "trimtab"
@@ -56,6 +57,7 @@ class EmbeddedSeaweed(EmbeddedServer):
     def command(self) -> Command:
         data = self.data_folder / "data"
         data.mkdir(exist_ok=True)
+        mend_volumes(data)
         ports = [
             f"-{service}.port{'.grpc' if grpc else ''}={port}"
             for name, port in self.ports.items()

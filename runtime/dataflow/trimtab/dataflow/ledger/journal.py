@@ -162,8 +162,8 @@ class Journal:
         settle: Callable[[Ledger, Remains], Iterable[Record]] = lambda *_: (),
     ) -> Seen:
         """Bring the ledger to where it was, and the curator. What `settle` says of it is recorded before groups that no
-        record names count as waiting: whoever recovers later finds it there, and the same groups. Each record is applied
-        before it says the next. Raises RowsGone where it has nothing to say to rows that are gone.
+        record names count as waiting: whoever recovers later finds it there, and the same groups. Each record is
+        applied before it says the next. Raises RowsGone where it has nothing to say to rows that are gone.
         """
         await declare_stream(self._bus, self._topology.ledger, deadline_s=_DEADLINE_S, may_change=False)
         # Headers are read last: whatever a record speaks of has arrived by then, and all rows of a task that has left

@@ -92,9 +92,7 @@ def given_up(ledger: Ledger, remains: Remains, *, now: float) -> list[LedgerAnch
     tasks = lost_tasks(ledger, remains.queued)
     if remains.gone is None and not tasks:
         return []
-    _log.error(
-        "rows_lost", lost=remains.gone or f"the rows of {len(tasks)} tasks, the first of them {task_id(tasks[0])}"
-    )
+    _log.error("rows_lost", lost=remains.gone or f"rows of {len(tasks)} tasks, of {task_id(tasks[0])} first")
     issued, unused = never_issued(ledger, now=now), ledger.unused_groups()
     books = [one for one in ledger.trainers.values() if one.finished is None or one.granted]
     return [
