@@ -334,3 +334,17 @@ def test_pods_are_replaced_when_their_stages_have_changed() -> None:
     assert revisions[0][0] != revisions[1][0], "home runs it"
     assert revisions[0][1] == revisions[1][1], "spot does not"
     assert dataflow_pods(staged)[0].revision != dataflow_pods(other)[0].revision
+
+
+def test_pods_that_go_by_the_staleness_bound_or_the_archive_start_again_when_it_changes() -> None:
+    def revisions(**data: Any) -> tuple[str, str]:
+        asked = job("sums", data=data)
+        (pool, *_), (policy, *_) = asked.spec.pools, asked.spec.policies
+        group = trainer_of(asked, policy)
+        return trainer_pods(asked, group, attempt=1)[0].revision, pool_pods(asked, pool, replicas=1)[0].revision
+
+    trainer, rollout = revisions()
+    assert revisions(maxStaleness=5)[0] != trainer
+    assert revisions(maxStaleness=5)[1] != rollout, "it would run episodes that come too late"
+    assert revisions(archive={})[0] != trainer, "its ranks write it"
+    assert revisions(archive={})[1] == rollout
