@@ -35,7 +35,7 @@ async def _audit(file: Path, state: Path) -> AuditReport:
 @pytest.mark.slow
 async def test_a_job_on_a_disk_that_fills_goes_on_when_there_is_room(tmp_path: Path) -> None:
     file = make_quickstart(tmp_path, name="small", max_steps=_STEPS)
-    # An auditor reads all that ever was: with a checkpoint in between, the dataflow would make room by what is before it.
+    # An auditor reads all that ever was: by a checkpoint in between, the dataflow would make room.
     job = yaml.safe_load(file.read_text())
     job["spec"]["policies"][0]["trainer"]["checkpoint"] = {"everySteps": 10 * _STEPS}
     file.write_text(yaml.safe_dump(job))
