@@ -14,6 +14,9 @@ from click.testing import CliRunner, Result
 from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
 from tests.support.cli.stored import fill, nats_environment
 from trimtab.cli.samples import samples
+from trimtab.cli.samples.choice import Wanted
+from trimtab.cli.ui.lookup import Lookup
+from trimtab.cli.ui.run import Place
 from trimtab.dataflow.ledger.records import StepGranted
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.jetstream_api import api_call
@@ -128,6 +131,7 @@ def test_what_the_stream_has_let_go_of_comes_from_the_archive(
     object_store_settings: ObjectStoreSettings,
     samples_of: Samples,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = object_store_settings.model_copy(update={"prefix": filled.job})
 
@@ -158,6 +162,13 @@ def test_what_the_stream_has_let_go_of_comes_from_the_archive(
     assert "has 4 rows" in said.output, "what is in both is there once"
     assert "there are those of steps 1 to 8" in shown("--step", "40").output
     assert "prompt-0" not in samples_of(filled).output, "without a store the stream is all there is"
+
+    for name, value in (nats_environment(nats_settings) | environment_of(settings)).items():
+        monkeypatch.setenv(name, value)
+    page = Lookup(Place(topology=filled, state_folder=None), tokenizer=tmp_path / "tokenizer")
+    (sample,) = page.samples(Wanted(step=1), limit=10).samples
+    assert (sample.prompt, sample.step) == ("prompt-0", 1)
+    assert "".join(text for text, _ in page.spoken(sample.sequence).texts[1].marks) == " four<|end|>"
 
 
 def test_a_row_that_no_message_could_carry_is_fetched_from_object_storage(

@@ -5,13 +5,15 @@ are read from a broker that is started for the question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from trimtab.cli.job_bucket import bus_settings, entries_on, on_bus, readable_values
+from trimtab.cli.samples.archive import SampleArchive, is_needed
 from trimtab.cli.samples.choice import NothingChosen, StoredRow, Wanted, chosen
 from trimtab.cli.samples.pieces import Piece, pieces
 from trimtab.cli.samples.reading import JobStore, stored_rows, trajectories
@@ -19,7 +21,7 @@ from trimtab.cli.samples.tokenizers import Tokenizers
 from trimtab.cli.ui.following import given_up, newest_of
 from trimtab.cli.ui.run import Place
 from trimtab.cli.ui.shown import GivenUpTask
-from trimtab.cli.weights.local_store import first_tokenizers
+from trimtab.cli.weights.local_store import first_tokenizers, has_archive
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import Entry
 from trimtab.fabric.wire.quarantine import QuarantinedTask
@@ -93,6 +95,7 @@ class Lookup:
         self._place = place
         known = {} if place.state_folder is None else first_tokenizers(place.state_folder)
         self._tokenizers = Tokenizers(named=tokenizer, known=known)
+        self._may_be_archived = place.state_folder is None or has_archive(place.state_folder)
         self._rows: dict[int, StoredRow] = {}
         """As they were read the last time, by their places in the stream."""
 
@@ -100,12 +103,20 @@ class Lookup:
         """Raises NothingChosen."""
         unreadable: list[str] = []
 
-        async def read(bus: Bus) -> list[StoredRow]:
-            return await stored_rows(bus, self._place.topology, complain=unreadable.append)
+        bounded = replace(wanted, limit=limit)
 
-        rows = self._on_bus(read)
+        async def read(bus: Bus) -> tuple[list[StoredRow], Collection[int]]:
+            rows = await stored_rows(bus, self._place.topology, complain=unreadable.append)
+            steps: Collection[int] = ()
+            async with JobStore(self._place.state_folder) as store:
+                if self._may_be_archived and store.is_known and is_needed(bounded, rows):
+                    archived, steps = await SampleArchive(await store.open(), unreadable.append).rows(bounded, rows)
+                    rows += archived
+            return rows, steps
+
+        rows, archived_steps = self._on_bus(read)
         self._rows = {row.sequence: row for row in rows}
-        found = chosen(rows, wanted)
+        found = chosen(rows, wanted, archived=archived_steps)
         return Samples(
             samples=[_sample(row) for row in found[:limit]], of=len(found), unreadable=unreadable[:_COMPLAINTS]
         )
@@ -118,7 +129,8 @@ class Lookup:
 
         async def read(bus: Bus) -> list[Spoken]:
             async with JobStore(self._place.state_folder) as store:
-                stored = trajectories(bus, self._place.topology, [row], store, None, complain=complaints.append)
+                archive = None if row.archived_in is None else SampleArchive(await store.open(), complaints.append)
+                stored = trajectories(bus, self._place.topology, [row], store, archive, complain=complaints.append)
                 return [self._spoken(row, trajectory) async for _, trajectory in stored]
 
         found = self._on_bus(read)

@@ -4,7 +4,7 @@ import { html } from "/static/dom.js";
 import { clock, percent } from "/static/words.js";
 
 const HAPPENED = {
-  began: (event, first) => ["run", first ? "began" : "went on", ""],
+  began: (event, first) => ["run", first ? "began" : "went on", (event.changed ?? []).join("\n")],
   died: (event) => ["trainer", `${event.pod} died and went back to its checkpoint`, event.why],
   ended: (event) => ["run", event.outcome, event.why],
 };
