@@ -185,6 +185,7 @@ async def test_samples_have_their_rewards_and_their_words_with_probabilities(
         await asyncio.to_thread(lookup.spoken, 999)
 
 
+@pytest.mark.slow
 async def test_in_a_pod_it_answers_the_kubelet_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
     """As the chart calls it; the API server is not there."""
     page, probes = free_ports(2)

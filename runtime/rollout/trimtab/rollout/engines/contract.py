@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -72,8 +72,8 @@ class Generated:
     """The engine's own word on its weights when it answered."""
     weight_runs: tuple[WeightRun, ...] | None
     """Its word on each token, from first to last; None from an engine that does not keep account of it."""
-    first_token_s: float | None = None
-    """How long it took until the first token, where the engine says so."""
+    first_token_s: float | None = field(default=None, compare=False)
+    """How long it took until the first token, where the engine says so. Two that say the same are the same answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
