@@ -60,6 +60,7 @@ async def _events(address: str) -> AsyncIterator[tuple[str, Any]]:
                 yield name, json.loads(line[6:])
 
 
+@pytest.mark.slow
 async def test_a_job_of_the_cluster_is_on_the_page_as_its_status_changes(
     control_plane: ControlPlane, namespace: str, access: ClusterAccess
 ) -> None:
