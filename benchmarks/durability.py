@@ -6,7 +6,6 @@ keep three replicas; on each, rows go from publish to the batch in the rank, aga
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import statistics
@@ -22,7 +21,7 @@ from benchmarks.trajectories.pod import NAMESPACE, dataflow_pod
 from benchmarks.trajectories.rounds import ROUNDS, Scene, Size, opened_job, our_rounds, raw_rounds
 from benchmarks.trajectories.spawned import spawned
 from tests.support.fabric.nats_cluster import ClusteredNats, nats_cluster
-from trimtab.embedded.child import Command
+from tests.support.fabric.synced_nats import SyncedNats
 from trimtab.embedded.nats_server import SYNC_INTERVAL_S
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.streams import declare_job
@@ -37,16 +36,8 @@ _DEADLINE_S = 120.0
 _SERVERS = 3
 
 
-class AlwaysSyncedNats(MonitoredNats):
-    """It acknowledges what the disk has."""
-
-    def command(self) -> Command:
-        command = super().command()
-        file = self.data_folder / "nats.conf"
-        config = json.loads(file.read_text())
-        config["jetstream"]["sync_interval"] = "always"
-        file.write_text(json.dumps(config))
-        return command
+class AlwaysSyncedNats(SyncedNats, MonitoredNats):
+    """Both."""
 
 
 class MonitoredClusteredNats(MonitoredNats, ClusteredNats):

@@ -5,15 +5,14 @@ always`, and is of the last seconds where the server syncs later.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.fabric.synced_nats import SyncedNats
 from tests.support.power_disk import PowerDisk, power_disk
-from trimtab.embedded.child import Command
 from trimtab.embedded.nats_server import SYNC_INTERVAL_S, EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
@@ -28,18 +27,6 @@ _TOPOLOGY = JobTopology("default", "power")
 _LOSSES = 6
 _LIVES_S = (3.0, 9.0)
 _A_MOMENT_S = 1.0
-
-
-class SyncingNats(EmbeddedNats):
-    """As the chart installs it."""
-
-    def command(self) -> Command:
-        command = super().command()
-        file = self.data_folder / "nats.conf"
-        config = json.loads(file.read_text())
-        config["jetstream"]["sync_interval"] = "always"
-        file.write_text(json.dumps(config))
-        return command
 
 
 @pytest.fixture
@@ -76,7 +63,7 @@ async def _stored(server: EmbeddedNats) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "may_lose_s"),
     [
-        pytest.param(SyncingNats, 0.0, id="always"),
+        pytest.param(SyncedNats, 0.0, id="always"),
         pytest.param(EmbeddedNats, SYNC_INTERVAL_S + _A_MOMENT_S, id="later"),
     ],
 )

@@ -5,6 +5,7 @@ the weights twice, and says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
 from functools import partial
@@ -23,7 +24,7 @@ from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import LedgerAnchoredAnew
 from trimtab.dataflow.ledger.snapshot import UnknownLedgerFormat
 from trimtab.embedded.nats_server import EmbeddedNats
-from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.errors import BusError, BusNotFound
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import delete_message
@@ -203,12 +204,19 @@ async def test_a_store_that_was_put_back_to_an_earlier_moment(tmp_path: Path) ->
             assert report.violations == []
 
 
+async def _works_on(sim: Simulation) -> None:
+    """A worker that is started again when its server was away for too long."""
+    while True:
+        with contextlib.suppress(BusError):
+            await sim.work()
+
+
 async def test_a_service_that_lives_on_when_its_server_lost_power_recovers(tmp_path: Path) -> None:
     store, earlier = tmp_path / "nats", tmp_path / "earlier"
     with EmbeddedNats(store) as server:
         async with simulation(server.settings, tmp_path) as sim:
             trainer = LineageTrainer(sim)
-            async with running(sim.work()), running(sim.restarting_service(lambda: 1000.0)), patiently(120.0):
+            async with running(_works_on(sim)), running(sim.restarting_service(lambda: 1000.0)), patiently(120.0):
                 await trainer.train(3)
                 await asyncio.to_thread(server.stop)
                 await asyncio.to_thread(shutil.copytree, store, earlier)

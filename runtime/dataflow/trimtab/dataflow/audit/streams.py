@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
+from trimtab.dataflow.work_queue import queued as queued_messages
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusNotFound
-from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.column import ColumnHeader, parse_column_headers
@@ -71,12 +69,12 @@ async def read_streams(
             continue
         if isinstance(record, Record):
             records.append(record)
-    queued = frozenset(task.task_id for task in await _queued(bus, topology.tasks.name, Task))
+    queued = frozenset(task.task_id for task in await queued_messages(bus, topology.tasks.name, Task))
     said: list[tuple[int, ColumnHeader]] = []
     asked: frozenset[str] = frozenset()
     if topology.stages:
         # What is answered leaves the queue after the answer is there.
-        asked = frozenset(task.task_id for task in await _queued(bus, topology.stage_tasks.name, StageTask))
+        asked = frozenset(task.task_id for task in await queued_messages(bus, topology.stage_tasks.name, StageTask))
         for delivery in await _everything(bus, columns or topology.columns.name, headers_only=True):
             try:
                 said.append((delivery.sequence, parse_column_headers(delivery.headers)))
@@ -111,19 +109,3 @@ async def _everything(bus: Bus, stream: str, *, headers_only: bool) -> list[Deli
     if found and found[0].sequence != 1:
         raise StreamTrimmed(f"{stream} begins with message {found[0].sequence}; mirror it before the job starts")
     return found
-
-
-async def _queued(bus: Bus, stream: str, kind: type[M]) -> list[M]:
-    """One by one: a work queue has no second consumer, and what is on it is bounded by admission."""
-    found: list[M] = []
-    sequence = 1
-    while True:
-        try:
-            answer = await api_call(
-                bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"}, deadline_s=_DEADLINE_S
-            )
-        except BusNotFound:
-            return found
-        message = answer["message"]
-        found.append(decode(base64.b64decode(message["data"]), kind))
-        sequence = int(message["seq"]) + 1

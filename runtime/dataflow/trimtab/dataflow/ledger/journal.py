@@ -21,10 +21,11 @@ from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
-from trimtab.dataflow.ledger.lost_rows import Remains, queued_tasks, replay
+from trimtab.dataflow.ledger.lost_rows import Remains, replay
 from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, unpacked
 from trimtab.dataflow.outcomes import column_header_of, header_of
+from trimtab.dataflow.work_queue import queued
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
@@ -37,6 +38,7 @@ from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.task import Task
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
@@ -169,7 +171,7 @@ class Journal:
         # Headers are read last: whatever a record speaks of has arrived by then, and all rows of a task that has left
         # the queue. Columns are read before the rows that they speak of, for the same reason.
         history = await self._history()
-        queued = await queued_tasks(self._bus, self._topology.tasks.name)
+        tasks = await queued(self._bus, self._topology.tasks.name, Task)
         columns, last_column = await self._columns(history.snapshot)
         known = 0 if history.snapshot is None else history.snapshot.stages.last_sequence
         seen, gone = await self._replay_headers(ledger, history.snapshot, [one for one in columns if one[0] <= known])
@@ -180,7 +182,7 @@ class Journal:
             curator_state.restore(history.snapshot.learnt)
         gone = replay(ledger, history.records, gone=gone)
         anchored = []
-        for record in settle(ledger, Remains(queued=queued, gone=gone)):
+        for record in settle(ledger, Remains(queued=frozenset(task.task_id for task in tasks), gone=gone)):
             await self.write(record)
             ledger.apply(record)
             anchored += [record] if isinstance(record, LedgerAnchoredAnew) else []

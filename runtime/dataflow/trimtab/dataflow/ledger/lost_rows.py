@@ -8,11 +8,8 @@ last durable step; one whose trainer has a later checkpoint proves that.
 
 from __future__ import annotations
 
-import asyncio
-import base64
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import structlog
 
@@ -31,16 +28,8 @@ from trimtab.dataflow.ledger.records import (
     TasksIssued,
 )
 from trimtab.dataflow.ledger.task_ids import task_id
-from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusNotFound
-from trimtab.fabric.bus.jetstream_api import api_call
-from trimtab.fabric.wire.envelope import decode
-from trimtab.fabric.wire.errors import WireError
-from trimtab.fabric.wire.task import Task
 
 _log = structlog.get_logger(__name__)
-_DEADLINE_S = 30.0
-_AT_ONCE = 16
 _TASKS_PER_SECOND = 1 << 20
 """More than are issued, however short the time."""
 _OF_GROUPS = (
@@ -117,34 +106,3 @@ def never_issued(ledger: Ledger, *, now: float) -> int:
     """
     by_clock = int(now * _TASKS_PER_SECOND)
     return by_clock if by_clock >= ledger.issued else ledger.issued + _TASKS_PER_SECOND
-
-
-async def queued_tasks(bus: Bus, stream: str) -> frozenset[str]:
-    """Ids of the tasks that wait, or that a worker has. One by one, since a work queue has no second consumer; what is
-    on it is bounded by admission."""
-    state = (await api_call(bus, f"STREAM.INFO.{stream}", deadline_s=_DEADLINE_S))["state"]
-    first, end = int(state["first_seq"]), int(state["last_seq"]) + 1
-    if not int(state["messages"]):
-        return frozenset()
-    size = -(-(end - first) // _AT_ONCE)
-    starts = range(first, end, size)
-    found = await asyncio.gather(*(_queued_between(bus, stream, start, start + size) for start in starts))
-    return frozenset(chain.from_iterable(found))
-
-
-async def _queued_between(bus: Bus, stream: str, sequence: int, end: int) -> Sequence[str]:
-    found: list[str] = []
-    while sequence < end:
-        try:
-            answer = await api_call(
-                bus, f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"}, deadline_s=_DEADLINE_S
-            )
-        except BusNotFound:
-            break
-        message = answer["message"]
-        sequence = int(message["seq"]) + 1
-        try:
-            found.append(decode(base64.b64decode(message["data"]), Task).task_id)
-        except WireError:
-            continue
-    return found
