@@ -128,9 +128,11 @@ async def test_rows_that_are_gone_are_given_up_and_the_job_goes_on(
 ) -> None:
     """The ledger has its end: it speaks of rows that were acknowledged, and that a loss of power took."""
     async with simulation(nats_settings, tmp_path, make_journal=journal) as sim:
-        trainer = LineageTrainer(sim)
-        async with running(sim.work()), sim.service():
+        trainer, stop = LineageTrainer(sim), asyncio.Event()
+        async with running(sim.work(stop=stop)) as (worker,), sim.service():
             await trainer.train(6)
+            stop.set()
+            await asyncio.wait_for(worker, 60.0)
         assert await cut(sim, rows, of=sim.topology.trajectories.name) > 0
         async with running(sim.work()), sim.service(), patiently(60.0):
             await trainer.restart()

@@ -243,8 +243,17 @@ class Simulation:
                 assert isinstance(await self.acknowledge(step, policy=policy, attempt=attempt), LeaseAcked)
         return steps[-1] + 1
 
-    async def work(self, *, chance: random.Random | None = None, policies: tuple[str, ...] = ("solver",)) -> None:
-        """A worker. With `chance` an unreliable one: it dies in the middle, repeats itself, and fails groups."""
+    async def work(
+        self,
+        *,
+        chance: random.Random | None = None,
+        policies: tuple[str, ...] = ("solver",),
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """A worker. With `chance` an unreliable one: it dies in the middle, repeats itself, and fails groups.
+
+        At `stop` it ends between two tasks, so that what it has written is of tasks that have left the queue.
+        """
         async with await Bus.connect(self.settings, name="worker") as bus:
             await declare_job(bus, self.topology, deadline_s=60.0)
             spec = ConsumerSpec(
@@ -253,8 +262,12 @@ class Simulation:
             await declare_consumer(bus, spec, deadline_s=60.0)
             async with await Puller.open(bus, stream=spec.stream, consumer=spec.name) as puller:
                 for turn in itertools.count():
+                    if stop is not None and stop.is_set():
+                        return
                     with contextlib.suppress(BusTimeout):  # on a busy machine; as a worker does, it asks again
                         for delivery in await puller.fetch(batch=8, wait_s=0.5):
+                            if stop is not None and stop.is_set():
+                                return
                             with contextlib.suppress(BusError):
                                 await self._serve(bus, delivery, turn, policies, chance)
 
