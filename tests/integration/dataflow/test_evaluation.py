@@ -120,8 +120,13 @@ async def test_a_round_survives_the_service_and_unreliable_workers(nats_settings
         assert sim.incarnations > begun
 
 
-async def test_a_job_ends_after_the_evaluation_of_what_it_learnt(nats_settings: NatsSettings, tmp_path: Path) -> None:
-    async with simulation(nats_settings, tmp_path, evaluation=evaluation(tmp_path, atStart=False), maxSteps=2) as sim:
+@pytest.mark.parametrize(
+    "goal", [{"maxSteps": 2}, {"targetReward": 0.01, "autoscaling": {"windowSteps": 2}}], ids=["steps", "reward"]
+)
+async def test_a_job_ends_after_the_evaluation_of_what_it_learnt(
+    nats_settings: NatsSettings, tmp_path: Path, goal: dict[str, Any]
+) -> None:
+    async with simulation(nats_settings, tmp_path, evaluation=evaluation(tmp_path, atStart=False), **goal) as sim:
         sim.reward = graded([])
         async with sim.service(), running(sim.work()):
             assert await sim.train(steps=range(2), seen={}) == 2

@@ -298,6 +298,21 @@ def test_a_policy_ends_after_the_evaluation_of_its_last_version_and_not_for_ever
     assert finish(feed.ledger, "solver") is not None, "with no pool alive the job would never end"
 
 
+def test_a_policy_waits_for_its_own_last_evaluation_however_long_ago_another_waited() -> None:
+    desired = spec(maxSteps=2, evaluation={"everySteps": 1, "benchmarks": [HELD_OUT]})
+    books, now = ledger(policies={"solver": 1, "judge": 1}), [0.0]
+    finish = Finisher(desired, total_prompts=None, clock=lambda: now[0])
+    for policy in ("solver", "judge"):
+        books.apply(started(books.evaluation.ended, version=2))
+        books.trainers[policy].next_step = books.trainers[policy].trained_steps = 2
+        assert finish(books, policy) is None, "a round is under way"
+        books.apply(EvaluationEnded(number=books.evaluation.ended, at=2.0))
+        ended = finish(books, policy)
+        assert ended is not None
+        books.apply(ended)
+        now[0] += 3600.0
+
+
 def test_the_last_round_comes_when_all_policies_have_had_enough() -> None:
     """Of two the first that is through ends without one: the other goes on, and what it learns is not known yet."""
     desired = spec(maxSteps=7, evaluation={"everySteps": 50, "benchmarks": [HELD_OUT]})

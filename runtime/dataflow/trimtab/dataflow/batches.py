@@ -53,11 +53,11 @@ class BatchServer:
         clock: Callable[[], float],
         max_steps: int | None,
         finish: Callable[[Ledger, str], PolicyFinished | None],
-        held: Callable[[Ledger], bool] = lambda _: False,
+        held: Callable[[Ledger, str], bool] = lambda *_: False,
         on_grant: Callable[[StepGranted], None],
         anchoring: Anchoring | None = None,
     ) -> None:
-        """Without `anchoring` no proof is believed."""
+        """`held` says whether a policy is to be granted nothing for now. Without `anchoring` no proof is believed."""
         self._books = books
         self._anchoring = anchoring
         self._clock = clock
@@ -164,7 +164,7 @@ class BatchServer:
 
     def _propose(self, ledger: Ledger, request: BatchRequest) -> StepGranted | GroupsDropped | None:
         beyond = self._max_steps is not None and request.step >= self._max_steps
-        if beyond or not _is_due(ledger.trainers[request.policy], request) or self._held(ledger):
+        if beyond or not _is_due(ledger.trainers[request.policy], request) or self._held(ledger, request.policy):
             return None
         return ledger.propose(request.policy, now=self._clock(), portions=request.portions)
 

@@ -26,17 +26,17 @@ class Finisher:
         self._spec = spec
         self._total_prompts = total_prompts
         self._clock = clock
-        self._held_since: float | None = None
+        self._held_since: dict[str, float] = {}
 
     def __call__(self, ledger: Ledger, policy: str) -> PolicyFinished | None:
         record = finish(ledger, policy, spec=self._spec, total_prompts=self._total_prompts)
         if record is None or not is_owed(ledger, self._spec, is_last=self.is_last(ledger)):
             return record
         now = self._clock()
-        if self._held_since is None:
-            self._held_since = now
+        if policy not in self._held_since:
+            self._held_since[policy] = now
             _log.info("last_evaluation_awaited", policy=policy)
-        if now - self._held_since < _LAST_EVALUATION_S:
+        if now - self._held_since[policy] < _LAST_EVALUATION_S:
             return None
         _log.warning("last_evaluation_given_up", policy=policy, after_s=_LAST_EVALUATION_S)
         return record
@@ -44,10 +44,12 @@ class Finisher:
     def is_last(self, ledger: Ledger) -> bool:
         """Whether every policy has finished, or would now but for an evaluation."""
         return all(
-            books.finished is not None
-            or finish(ledger, name, spec=self._spec, total_prompts=self._total_prompts) is not None
-            for name, books in ledger.trainers.items()
+            books.finished is not None or self.has_had_enough(ledger, name) for name, books in ledger.trainers.items()
         )
+
+    def has_had_enough(self, ledger: Ledger, policy: str) -> bool:
+        """Whether only an evaluation keeps it. Each step that it were granted now would owe another one."""
+        return finish(ledger, policy, spec=self._spec, total_prompts=self._total_prompts) is not None
 
 
 def finish(ledger: Ledger, policy: str, *, spec: RLJobSpec, total_prompts: int | None) -> PolicyFinished | None:

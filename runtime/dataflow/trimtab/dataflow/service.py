@@ -135,6 +135,7 @@ async def run_dataflow(
     anchor_metrics.watch(policies)
     for record in seen.anchored:
         anchor_metrics.note(record)
+    baseline = Baseline(job.spec, clock=time.monotonic)
     finisher = Finisher(job.spec, total_prompts=prompts.total, clock=time.monotonic)
     batches = BatchServer(
         books,
@@ -143,7 +144,7 @@ async def run_dataflow(
         clock=clock,
         max_steps=job.spec.max_steps,
         finish=finisher,
-        held=Baseline(job.spec, clock=time.monotonic),
+        held=lambda ledger, policy: baseline(ledger) or finisher.has_had_enough(ledger, policy),
         on_grant=reporter.granted,
         anchoring=Anchoring(
             books,
