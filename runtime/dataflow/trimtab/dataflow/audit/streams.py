@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from trimtab.dataflow.ledger.records import RECORDS, Record, SnapshotPart
+from trimtab.dataflow.ledger.newer_records import UnknownRecord, read_record
+from trimtab.dataflow.ledger.records import Record
 from trimtab.dataflow.work_queue import queued as queued_messages
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.column import ColumnHeader, parse_column_headers
-from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.header import TrajectoryHeader, parse_headers
 from trimtab.fabric.wire.message import Message
@@ -63,8 +63,8 @@ async def read_streams(
     unreadable: list[str] = []
     for delivery in await _everything(bus, ledger or topology.ledger.name, headers_only=False):
         try:
-            record = decode(delivery.payload, *RECORDS, SnapshotPart)
-        except WireError as error:
+            record = read_record(delivery)
+        except (WireError, UnknownRecord) as error:
             unreadable.append(f"record {delivery.sequence} is unreadable: {error}")
             continue
         if isinstance(record, Record):

@@ -19,7 +19,7 @@ from trimtab.fabric.wire.header import TrajectoryHeader
 Outcome = TypeVar("Outcome")
 _TOKENS_PER_SNAPSHOT = 1 << 24
 """Of granted steps: a hundred megabytes or so of rows that lie in the stream until a snapshot lets them go."""
-_EPISODES_PER_SNAPSHOT = 1 << 15
+EPISODES_PER_SNAPSHOT = 1 << 15
 """Of granted steps: their headers are read again by whoever recovers, a few thousand in a second."""
 _SNAPSHOT_BYTES_PER_EPISODE = 256
 """A large snapshot, as of a curator that remembers every prompt, is not written for a few headers."""
@@ -104,7 +104,7 @@ class Bookkeeper:
             return True
 
     def _snapshot_is_due(self) -> bool:
-        few = max(_EPISODES_PER_SNAPSHOT, self._journal.snapshot_bytes // _SNAPSHOT_BYTES_PER_EPISODE)
+        few = max(EPISODES_PER_SNAPSHOT, self._journal.snapshot_bytes // _SNAPSHOT_BYTES_PER_EPISODE)
         return (
             self._journal.grown
             or _consumed_tokens(self.ledger) - self._tokens_at_snapshot >= _TOKENS_PER_SNAPSHOT

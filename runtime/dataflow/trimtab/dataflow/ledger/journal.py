@@ -9,7 +9,7 @@ What others have put into the stream is passed over, at recovery and while recor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +22,8 @@ from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
 from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.lost_rows import Remains, replay
-from trimtab.dataflow.ledger.records import RECORDS, LedgerAnchoredAnew, Record, SnapshotPart
+from trimtab.dataflow.ledger.newer_records import passable_headers, read_record
+from trimtab.dataflow.ledger.records import LedgerAnchoredAnew, Record, SnapshotPart
 from trimtab.dataflow.ledger.snapshot import FORMAT, LedgerSnapshot, Restoration, check_format, unpacked
 from trimtab.dataflow.outcomes import column_header_of, header_of
 from trimtab.dataflow.work_queue import queued
@@ -36,7 +37,7 @@ from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.streams import declare_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.wire.column import ColumnHeader
-from trimtab.fabric.wire.envelope import decode, encode
+from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.task import Task
 
@@ -199,8 +200,9 @@ class Journal:
                     if self._is_own(delivery):
                         # Before a record that this version may not know, or would misread.
                         check_format(_format_of(delivery))
-                        message = decode(delivery.payload, *RECORDS, SnapshotPart)
-                        history.add(message, sequence=delivery.sequence, size=len(delivery.payload))
+                        message = read_record(delivery)
+                        if message is not None:
+                            history.add(message, sequence=delivery.sequence, size=len(delivery.payload))
             self._sequence = records.last_sequence
         self._record_bytes, self._snapshot_bytes = history.record_bytes, history.snapshot_bytes
         if history.snapshot is not None:
@@ -316,7 +318,7 @@ class Journal:
         began = clock()
         while True:
             try:
-                if await self._tried(payload):
+                if await self._tried(payload, passable_headers(message)):
                     if self.stalled_since is not None:
                         _log.info("ledger_writes_again", stream=stream, after_s=round(clock() - began, 1))
                         self.stalled_since = None
@@ -338,7 +340,7 @@ class Journal:
                 await asyncio.sleep(_APPEND_BACKOFF.delay_s(conflicts))
                 conflicts += 1
 
-    async def _tried(self, payload: bytes) -> bool:
+    async def _tried(self, payload: bytes, more: Mapping[str, str]) -> bool:
         """One attempt at the next record: False where messages of others were in its place."""
         sequence = self._sequence + 1
         message_id = f"{self._incarnation}-{sequence}"
@@ -353,6 +355,7 @@ class Journal:
                     "Nats-Expected-Last-Sequence": str(self._sequence),
                     HEADER: code,
                     _FORMAT_HEADER: str(self.format),
+                    **more,
                 },
                 deadline_s=_APPEND_S,
             )
