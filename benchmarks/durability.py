@@ -1,10 +1,12 @@
 """What durability costs on a job's row path, and how long a job is without its dataflow: `python -m
 benchmarks.durability` starts nats-servers of its own. One syncs now and then, one before it acknowledges, and three
 keep three replicas; on each, rows go from publish to the batch in the rank, against raw JetStream likewise set up.
+It also recovers jobs of `--sizes` trajectories, as `benchmarks.recovery` does.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -13,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import recovery
 from benchmarks.report import Bar, interleaved, logs_to_stderr, note, paired_share, report
 from benchmarks.trajectories import ranks, workers
 from benchmarks.trajectories.broker import MonitoredNats
@@ -101,6 +104,9 @@ def _failover_s(server: MonitoredNats, folder: Path) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=(10_000, 100_000), help="of jobs to recover")
+    sizes = parser.parse_args().sizes
     logs_to_stderr()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -111,6 +117,7 @@ def main() -> None:
         with AlwaysSyncedNats(folder / "synced") as server:
             measured["sync_always"] = _rates(server, folder, replicas=1, name="sync-always")
         measured["three_replicas"] = asyncio.run(_replicated_rates(folder))
+    recovered = asyncio.run(recovery.measured(sizes))
     report(
         "durability",
         {
@@ -120,6 +127,7 @@ def main() -> None:
                 setting: {who: round(statistics.median(values)) for who, values in rates.items()}
                 for setting, rates in measured.items()
             },
+            "recovery_by_trajectories": recovered,
         },
         {
             **{
@@ -127,6 +135,7 @@ def main() -> None:
                 for setting, rates in measured.items()
             },
             "failover_s": Bar(failover_s, _FAILOVER_S, at_most=True),
+            "recovery_s": Bar(max(one["recovery_s"] for one in recovered.values()), recovery.LONGEST_S, at_most=True),
         },
     )
 
