@@ -22,7 +22,10 @@ class NothingTrained(ValueError):
 
 def policy_curves(headers: Sequence[TrajectoryHeader], records: Sequence[Record]) -> dict[str, PolicyCurve]:
     """By policy. Raises NothingTrained."""
-    grants = [record for record in records if isinstance(record, StepGranted)]
+    granted = [record for record in records if isinstance(record, StepGranted)]
+    whole = {(record.policy, record.step) for record in granted if record.last}
+    # A job may end with a step that has a part of its batch.
+    grants = [record for record in granted if (record.policy, record.step) in whole]
     trained = [header for header in headers if header.purpose is Purpose.TRAIN]
     if not grants or not trained:
         raise NothingTrained("the job ended before its first step")

@@ -20,9 +20,7 @@ CHARACTERS = "0123456789,=>+*|&^?! "
 OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "*": operator.mul,
-    "|": operator.or_,
     "&": operator.and_,
-    "^": operator.xor,
 }
 SHOWN = ((2, 3), (3, 2), (2, 6), (6, 2), (3, 5), (5, 3), (3, 6), (6, 3))
 HIDDEN = ((7, 5), (5, 6))

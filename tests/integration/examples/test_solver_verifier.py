@@ -11,7 +11,7 @@ from tests.support.examples import Learn
 
 pytestmark = pytest.mark.slow
 
-_STEPS = 45
+_STEPS = 55
 _TARGET = 0.7
 _WINDOW = 10
 

@@ -46,7 +46,7 @@ def test_an_action_of_its_tokenizer_is_one_of_the_house(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_gets_further_the_longer_it_learns(learn: Learn) -> None:
-    """Houses differ, and so do steps: means over many of them tell. With this seed it gains 0.05 in its first steps."""
-    run = learn("text_world", steps=30, evaluation={"everySteps": 1000})
+    """Houses differ, and so do steps: means over many of them tell. With this seed it gains 0.15 in its first steps."""
+    run = learn("text_world", steps=20, evaluation={"everySteps": 1000})
     rewards = [point.reward for point in run.policies["player"].steps]
-    assert fmean(rewards[-15:]) > fmean(rewards[:5]) + 0.02
+    assert fmean(rewards[-8:]) > fmean(rewards[:5]) + 0.05

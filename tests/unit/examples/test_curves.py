@@ -45,6 +45,7 @@ def test_a_step_has_the_mean_of_its_batch_and_what_was_generated_by_then() -> No
         _grant(0, "t0.solver", at=10.5, last=False),
         _grant(0, "t1.solver", at=11.5),
         _grant(1, "t2.solver", at=12.5, replayed=("t0.solver",)),
+        _grant(2, "t2.solver", at=12.6, last=False),
     ]
     curve = policy_curves(headers, records)["solver"]
     assert curve.steps == (StepPoint(0, 10.5, 4, 0.5), StepPoint(1, 11.5, 6, 1.0))
