@@ -4,6 +4,7 @@ from __future__ import annotations
 
 POD_STARTED = "PodStarted"
 POD_STOPPED = "PodStopped"
+POD_REPLACED = "PodReplaced"
 POD_FAILED = "PodFailed"
 POD_WAITS = "PodWaits"
 POD_REFUSED = "PodRefused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections import deque
@@ -17,7 +18,8 @@ from trimtab.api.evaluation import EvaluationResult as Score
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.admission_hold import HOLD_S, hold_admission
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError, BusRefused, StreamFull, TopologyMismatch
+from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, StreamFull, TopologyMismatch
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import Entry, KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.streams import declare_consumer, declare_job
@@ -32,15 +34,18 @@ from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, SKIPPED_S
 from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
+from trimtab.operator.dataflow_pulse import DataflowPulse
 from trimtab.operator.plan.durability import Durability, SyncInterval
 from trimtab.operator.plan.lifecycle import GivenUp
-from trimtab.operator.plan.progress import JobReport, PolicyReport
+from trimtab.operator.plan.progress import JobReport, PolicyReport, Silences
 from trimtab.operator.plan.room import Room, judged
 from trimtab.operator.stream_usage import usage_of
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
 _LOOK_AT_ROOM_S = 5.0
+_LOOK_FOR_SILENCE_S = 0.5
+_ANSWER_S = 1.0
 _RESTARTS = RestartPolicy(backoff=FullJitter(base_s=2.0, cap_s=30.0), stable_s=60.0)
 _HISTORY = 10_000
 _REPORTS = 10
@@ -109,15 +114,20 @@ class JobWatch:
         history: int = _HISTORY,
         sync: SyncInterval | None = None,
         listener: Callable[[JobMessage], None] | None = None,
+        on_silence: Callable[[], None] = lambda: None,
     ) -> None:
         """With `task_lease_s` it makes the consumers of tasks and stages too, for workers that may not. `history` is
-        how many steps of a policy are kept, `sync` how the server is set up, where that is known."""
+        how many steps of a policy are kept, `sync` how the server is set up, where that is known. `on_silence` is
+        called when a dataflow has fallen silent, or speaks again."""
         self.task_lease_s = task_lease_s
         self._bus = bus
         self._listener = listener if listener is not None else lambda _: None
         self._topology = topology
         self.policies = {policy: PolicyView(steps=deque(maxlen=history)) for policy in policies}
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
+        self.pulse = DataflowPulse(clock=time.monotonic, look_every_s=_LOOK_FOR_SILENCE_S)
+        self._on_silence = on_silence
+        self._silences = Silences()
         self._quarantined: set[str] = set()
         self._ever_present: set[str] = set()
         self._given_up: deque[GivenUp] = deque(maxlen=_GIVEN_UP)
@@ -151,6 +161,7 @@ class JobWatch:
             anchored_anew=max((one.get(ANCHORED_ANEW, 0) for one in counted), default=0),
             given_up_groups=max((one.get(GIVEN_UP_GROUPS, 0) for one in counted), default=0),
             silent=frozenset(self._ever_present - present),
+            silences=self._silences,
             # Before any worker was heard, it is not known what was completed: the watch may have begun a moment ago.
             given_up=() if self._has_completed() or not workers else tuple(self._given_up),
             any_completed=self._has_completed(),
@@ -218,8 +229,35 @@ class JobWatch:
             loops.create_task(self._follow_quarantine(quarantine))
             loops.create_task(self._follow_balance(balance))
             loops.create_task(self._follow_weights(weights))
-            loops.create_task(self.members.follow(members))
+            loops.create_task(self._follow_members(members))
+            loops.create_task(self._follow_pulse(members))
             loops.create_task(self._follow_room())
+
+    async def _follow_members(self, members: KeyValue) -> None:
+        async with KvWatch(members) as watch:
+            async for change in watch:
+                self.members.note(change)
+                if isinstance(change, Entry):
+                    self.pulse.hear(change.key, change.revision)
+
+    async def _follow_pulse(self, members: KeyValue) -> None:
+        """Nobody is silent while the bucket takes no heartbeats, or nobody can read them."""
+        self.pulse.excuse()
+        while True:
+            try:
+                if doubtful := self.pulse.doubtful:
+                    # Whoever leads the bucket answers this, and while nobody does nothing is stored in it.
+                    await api_call(self._bus, f"STREAM.INFO.{members.spec.stream}", deadline_s=_ANSWER_S)
+                for name in doubtful:
+                    with contextlib.suppress(BusNotFound):
+                        self.pulse.hear(name, (await members.get(name, deadline_s=_ANSWER_S)).revision)
+            except BusError:
+                self.pulse.excuse()
+            silences = self.pulse.look()
+            if silences != self._silences:
+                self._silences = silences
+                self._on_silence()
+            await asyncio.sleep(_LOOK_FOR_SILENCE_S)
 
     async def _follow_room(self) -> None:
         """And has no tasks admitted while there is none. On a full disk this cannot be said; nothing is admitted there

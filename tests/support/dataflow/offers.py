@@ -13,7 +13,7 @@ from tests.support.dataflow.finished_groups import finished
 from trimtab.dataflow.ledger.records import StepGranted, StepTrained
 from trimtab.dataflow.outcomes import GroupOutcome
 from trimtab.dataflow.selection.contract import Selection, Used
-from trimtab.dataflow.service import reroute
+from trimtab.dataflow.service import begun
 
 POLICIES = {"solver": 1, "judge": 1}
 
@@ -82,9 +82,7 @@ def books(selection: Selection, *, places: int, policies: dict[str, int] | None 
     made = ledger(
         policies=policies or POLICIES, selection=selection, batch_size=places * GROUP, max_staleness=max_staleness
     )
-    routes = reroute(selection, {}, made)
-    if routes is not None:
-        made.apply(routes)
+    made.apply(begun(selection, {}, made))
     return Feed(made)
 
 

@@ -16,6 +16,7 @@ from trimtab.operator.plan.actions import (
     PutTrainer,
     ReleasePod,
     RemovePod,
+    ReplacePod,
     StartPod,
     StopPod,
 )
@@ -78,6 +79,8 @@ def _said(action: Action) -> str:
             return f"stop {_short(name)}"
         case RemovePod(name=name):
             return f"remove {_short(name)}"
+        case ReplacePod(name=name, avoided_node=node):
+            return f"replace {_short(name)} of {node}"
         case PutPool(pool=pool):
             return f"put {pool.metadata.name}"
         case PutTrainer(trainer=trainer):

@@ -13,7 +13,7 @@ from trimtab.dataflow.ledger.records import StreamsRouted
 from trimtab.dataflow.ledger.snapshot import Restoration, take_snapshot
 from trimtab.dataflow.prompts.prompt import Prompt, label_of
 from trimtab.dataflow.selection.fresh import Fresh
-from trimtab.dataflow.service import Labels, reroute, taken_labels
+from trimtab.dataflow.service import Labels, begun, taken_labels
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.wire.envelope import decode, encode
 
@@ -37,10 +37,8 @@ def test_groups_are_routed_by_the_label_of_their_prompt() -> None:
     told = Witnessed()
     selection = Fresh({"solver": {"solver": 1.0}, "judge": {"solver": 1.0, "judge": 1.0}}, seed=0)
     feed = Feed(ledger(policies=POLICIES, selection=selection, witness=told))
-    routed = reroute(selection, LABELS, feed.ledger)
-    assert routed is not None
+    routed = begun(selection, LABELS, feed.ledger)
     feed.ledger.apply(decode(encode(routed), StreamsRouted))
-    assert reroute(selection, LABELS, feed.ledger) is None
     feed.issue(5)
     for task, label in enumerate(("math", "code", "proofs", "", "poems")):
         labelled(feed, task, label)
@@ -58,7 +56,8 @@ def test_groups_are_routed_by_the_label_of_their_prompt() -> None:
                 restoration.arrived(number, f"{one.group_id}.{index}.0", one)
     restoration.finish()
     assert picture(again) == picture(feed.ledger)
-    assert reroute(selection, LABELS, again) is None
+    again.apply(begun(selection, LABELS, again))
+    assert picture(again) == picture(feed.ledger), "each process begins so, and changes nothing by it"
 
 
 def test_what_waits_and_is_no_longer_taken_is_given_up() -> None:
@@ -67,8 +66,7 @@ def test_what_waits_and_is_no_longer_taken_is_given_up() -> None:
     feed.issue(2)
     labelled(feed, 0, "math")
     labelled(feed, 1, "code")
-    routed = reroute(selection, {"solver": {"solver": ("code",)}}, feed.ledger)
-    assert routed is not None
+    routed = begun(selection, {"solver": {"solver": ("code",)}}, feed.ledger)
     feed.ledger.apply(routed)
     assert waiting(feed)["solver"] == {"t1.solver"}
 
@@ -77,8 +75,7 @@ def test_a_trainer_that_takes_a_part_of_its_stream_is_rolled_out_for_until_it_ha
     """Every second prompt is of the wrong kind, and more are asked for in their place."""
     selection = Fresh({"solver": {"solver": 1.0}}, seed=0)
     feed = Feed(ledger(selection=selection))
-    routed = reroute(selection, {"solver": {"solver": ("math",)}}, feed.ledger)
-    assert routed is not None
+    routed = begun(selection, {"solver": {"solver": ("math",)}}, feed.ledger)
     feed.ledger.apply(routed)
     issued = 0
     while not feed.ledger.can_grant("solver"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.dataflow.books import GROUP, Feed
 from tests.support.dataflow.jobs import spec
+from tests.support.dataflow.ledger_pictures import picture
 from tests.support.dataflow.offers import POLICIES, Shown, books, grant, offers, stream_of, supply, train, used
 from trimtab.api.data import Data
 from trimtab.api.data import Replay as ReplaySettings
@@ -23,7 +24,7 @@ from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.fresh import Fresh
 from trimtab.dataflow.selection.registry import make_selection
 from trimtab.dataflow.selection.replay import Replay
-from trimtab.dataflow.service import reroute
+from trimtab.dataflow.service import begun
 
 OWN = {"solver": {"solver": 1.0}, "judge": {"judge": 1.0}}
 weights = st.dictionaries(st.sampled_from("abcde"), st.floats(0.01, 100.0), min_size=1)
@@ -121,15 +122,16 @@ def test_the_neediest_stream_decides_how_many_tasks_go_out() -> None:
     assert feed.ledger.capacity_tasks() == 0, "they are under way"
 
 
-def test_books_are_routed_anew_only_where_the_manifest_says_other_than_they_do() -> None:
+def test_books_are_routed_as_the_manifest_says_whatever_they_say() -> None:
     feed = books(Fresh(OWN, seed=0), places=2)
-    assert reroute(Fresh(OWN, seed=0), {}, feed.ledger) is None
+    assert begun(Fresh(OWN, seed=0), {}, feed.ledger).routes == {"solver": ("solver",), "judge": ("judge",)}
     both = Fresh(mixed({"solver": 1, "judge": 1}), seed=0)
-    routed = reroute(both, {}, feed.ledger)
-    assert routed is not None
+    routed = begun(both, {}, feed.ledger)
     assert routed.routes == {"solver": ("solver", "judge"), "judge": ("judge",)}
     feed.ledger.apply(routed)
-    assert reroute(both, {}, feed.ledger) is None
+    before = picture(feed.ledger)
+    feed.ledger.apply(begun(both, {}, feed.ledger))
+    assert picture(feed.ledger) == before
 
 
 def some_selection(replay: bool, ratio: float, max_uses: int) -> Selection:

@@ -39,6 +39,18 @@ class RemovePod:
 
 
 @dataclass(frozen=True)
+class ReplacePod:
+    """Give a pod up of which nothing is heard, without waiting for its node, and make another one of its name, on
+    another node if there is one. It may still run: only for pods that cannot do harm beside their successor.
+    """
+
+    name: str
+    reason: str
+    pod: PodPlan
+    avoided_node: str | None = None
+
+
+@dataclass(frozen=True)
 class PutPool:
     """Make it, or bring its spec up to date."""
 
@@ -60,5 +72,5 @@ class DeleteJob:
     """Its time after the end is over."""
 
 
-PodAction = StartPod | ReleasePod | StopPod | RemovePod
+PodAction = StartPod | ReleasePod | StopPod | RemovePod | ReplacePod
 Action = PodAction | PutPool | PutTrainer | DeletePool | DeleteJob

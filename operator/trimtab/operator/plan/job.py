@@ -22,6 +22,7 @@ from trimtab.operator.plan.actions import (
     PutPool,
     PutTrainer,
     RemovePod,
+    ReplacePod,
     StartPod,
     StopPod,
 )
@@ -33,7 +34,7 @@ from trimtab.operator.plan.lifecycle import delete_at, hopeless, rest_reason, ve
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome
-from trimtab.operator.plan.troubles import told
+from trimtab.operator.plan.troubles import NODE_NOT_READY, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,16 +151,27 @@ def _same(present: RolloutPool | Trainer | None, wanted: RolloutPool | Trainer) 
 
 
 def _dataflow(job: RLJob, pods: Sequence[ObservedPod]) -> list[Action]:
-    """Its containers are restarted in place, so one that has ended was stopped or taken away."""
+    """Its containers are restarted in place, so one that has ended was stopped or taken away. One of which nothing is
+    heard is replaced, unless its kubelet says that it knows: what the old one may still write the ledger refuses."""
     wanted = {pod.name: pod for pod in dataflow_pods(job)}
     actions: list[Action] = []
     for pod in pods:
         if pod.ended:
             actions.append(RemovePod(pod.name))
+        elif pod.name in wanted and _is_lost(pod):
+            reason = "nothing is heard of it; what it may still write is refused"
+            actions.append(ReplacePod(pod.name, reason, wanted[pod.name], avoided_node=pod.node))
         elif pod.alive and (pod.name not in wanted or pod.revision != wanted[pod.name].revision):
             actions.append(StopPod(pod.name, "its part of the manifest has changed"))
     there = {pod.name for pod in pods if not pod.ended}
     return actions + [StartPod(plan) for name, plan in wanted.items() if name not in there]
+
+
+def _is_lost(pod: ObservedPod) -> bool:
+    """A kubelet that is there says of a pod whose process has ended that it is not ready, and starts it again."""
+    if pod.trouble is not None and pod.trouble.reason == NODE_NOT_READY:
+        return pod.fell_silent or pod.unheard
+    return pod.fell_silent and pod.ready
 
 
 def _wind_down(observed: Observed) -> tuple[Action, ...]:

@@ -84,6 +84,12 @@ class ObservedPod:
     ready: bool = True
     suspect: bool = False
     """Its heartbeats are late."""
+    fell_silent: bool = False
+    """It was heard every second, and is not any more, while others are."""
+    unheard: bool = False
+    """It should have been heard for long, and never was."""
+    node: str | None = None
+    """Where it runs, if that is known."""
     tokens_per_second: float = 0.0
     """What it last said of itself."""
     sandbox: SandboxLayers | None = None

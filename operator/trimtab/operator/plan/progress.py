@@ -36,6 +36,16 @@ class PolicyReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Silences:
+    """Dataflow pods that should be heard every second and are not, though others can be: their keys among members."""
+
+    ended: frozenset[str] = frozenset()
+    """They were heard."""
+    unheard: frozenset[str] = frozenset()
+    """They never were, for long."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobReport:
     """What the executor has heard of a job; empty when it has heard nothing."""
 
@@ -49,6 +59,7 @@ class JobReport:
     """Because of that."""
     silent: frozenset[str] = frozenset()
     """Pods that were heard of and are not any more."""
+    silences: Silences = field(default_factory=Silences)
     given_up: tuple[GivenUp, ...] = ()
     """The latest of them, as long as nothing was completed."""
     any_completed: bool = False

@@ -44,6 +44,7 @@ def observed_pod(pod: Object) -> ObservedPod:
         revision=own.get(labels.REVISION, ""),
         gated=is_gated(pod),
         scheduled=bool(pod["spec"].get("nodeName")),
+        node=pod["spec"].get("nodeName"),
         ready=ready,
         ready_at=_since(status, "Ready") if ready else None,
         created_at=epoch(metadata["creationTimestamp"]),

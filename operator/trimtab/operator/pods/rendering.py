@@ -38,6 +38,7 @@ _PROBES = "probes"
 _PROBE_PORT = ProbeSettings.model_fields["port"].default
 _ENGINE_PORT = 30_000
 _RENDEZVOUS_ADDRESS = "MASTER_ADDR"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,18 @@ def render_pod(plan: PodPlan, site: PodSite) -> Object:
         if not entry.sealed:
             _request(pod, entry, site.engine_requests if entry.sidecar or entry.before else site.requests)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def preferring_others(pod: Object, *, node: str) -> Object:
+    """The same for nodes other than this one, if there are such: a node that has died is ready for a while to come."""
+    others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
+    affinity = pod["spec"].get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    preferred = [*(of_nodes.get(_PREFERRED) or ()), {"weight": 100, "preference": others}]
+    return {
+        **pod,
+        "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**of_nodes, _PREFERRED: preferred}}},
+    }
 
 
 def _request(pod: dict[str, Any], entry: ContainerPlan, amounts: Mapping[str, str]) -> None:

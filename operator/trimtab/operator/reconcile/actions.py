@@ -23,12 +23,13 @@ from trimtab.operator.plan.actions import (
     PutTrainer,
     ReleasePod,
     RemovePod,
+    ReplacePod,
     StartPod,
     StopPod,
 )
 from trimtab.operator.plan.pods import PodPlan
 from trimtab.operator.pods.gang import is_gated, lifted
-from trimtab.operator.pods.rendering import PodSite, render_pod
+from trimtab.operator.pods.rendering import PodSite, preferring_others, render_pod
 from trimtab.operator.pods.sites import PodCluster, prepare_site
 from trimtab.operator.reconcile.cluster import KINDS, Cluster
 from trimtab.operator.reconcile.objections import Objection
@@ -61,7 +62,7 @@ class Executor:
         """`at_once`: all of them now, because they make sense only together."""
         settings = self.cluster.settings
         now = list(actions) if at_once else list(actions)[: settings.actions_per_turn]
-        starts = [action for action in now if isinstance(action, StartPod)]
+        starts = [action for action in now if isinstance(action, StartPod | ReplacePod)]
         gang = [action for action in starts if action.pod.gang]
         try:
             site = await self._site(starts)
@@ -86,7 +87,7 @@ class Executor:
         results += [(done, outcome) for (done, _), outcome in zip(work, outcomes, strict=True)]
         return _outcome(results, left=len(actions) > settings.actions_per_turn and not at_once)
 
-    async def _site(self, starts: Sequence[StartPod]) -> PodSite | None:
+    async def _site(self, starts: Sequence[StartPod | ReplacePod]) -> PodSite | None:
         if not starts:
             return None
         assert self.job is not None
@@ -111,6 +112,9 @@ class Executor:
                 await self._delete_pod(name, why=reason)
             case RemovePod(name=name):
                 await self._delete_pod(name, why=None)
+            case ReplacePod():
+                assert site is not None
+                await self._replace(action, site)
             case PutPool(pool=pool):
                 await self._put(ROLLOUT_POOLS.kind, pool)
             case PutTrainer(trainer=trainer):
@@ -124,10 +128,18 @@ class Executor:
         await self._make(plan, site)
         self._tell(reasons.POD_STARTED, f"started {plan.name}")
 
-    async def _make(self, plan: PodPlan, site: PodSite) -> None:
+    async def _replace(self, action: ReplacePod, site: PodSite) -> None:
+        await self._delete_pod(action.name, why=None)
+        await self._make(action.pod, site, avoided_node=action.avoided_node)
+        where = f" on {action.avoided_node}" if action.avoided_node else ""
+        message = f"replaced {action.name}{where}: {action.reason}"
+        self.cluster.events.record(self.owner, "Warning", reasons.POD_REPLACED, message)
+
+    async def _make(self, plan: PodPlan, site: PodSite, *, avoided_node: str | None = None) -> None:
         there = self.pod_cluster
         assert there.owner_uid is not None
-        body = there.own(render_pod(plan, site))
+        rendered = render_pod(plan, site)
+        body = there.own(rendered if avoided_node is None else preferring_others(rendered, node=avoided_node))
         there.pods.note(await create_own(there.client, PODS, body, owner_uid=there.owner_uid))
 
     async def _start_gang(self, ranks: Sequence[PodPlan], site: PodSite | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from trimtab.api.job import RLJob
 from trimtab.kube.resources import Key, Object, key_of
-from trimtab.operator.plan.actions import PutPool, PutTrainer, StartPod
+from trimtab.operator.plan.actions import PutPool, PutTrainer, ReplacePod, StartPod
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -51,7 +51,7 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
     )
     plan = scaled.plan
     _follow(cluster, item, job, pods)
-    if any(isinstance(action, StartPod | PutPool | PutTrainer) for action in plan.actions):
+    if any(isinstance(action, StartPod | ReplacePod | PutPool | PutTrainer) for action in plan.actions):
         item = await ensure_finalizer(cluster, item)
     if has_finalizer(item) and rest_reason(job) is None:
         await renew_credentials(cluster, item)
@@ -105,6 +105,7 @@ def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[Obser
             window=job.spec.autoscaling.window_steps,
             task_lease_s=job.spec.data.tasks.lease_seconds,
             limits=stream_limits(job.spec.streams, cluster.settings.streams, storage_bytes=cluster.account_bytes),
+            dataflow=tuple((pod.name, pod.uid) for pod in dataflow if pod.scheduled and not pod.ended),
         )
     elif not any(not pod.ended for pod in dataflow):
         cluster.watches.stop(key)

@@ -15,6 +15,7 @@ import structlog
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
+from trimtab.fabric.bus.names import escape_token
 from trimtab.fabric.bus.stream_limits import StreamLimits
 from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.users.registry import ClaimsRefused
@@ -62,6 +63,7 @@ class _Request:
     window: int
     task_lease_s: float
     limits: StreamLimits
+    dataflow: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +105,15 @@ class JobWatches:
         window: int,
         task_lease_s: float,
         limits: StreamLimits = StreamLimits(),  # noqa: B008 - frozen
+        dataflow: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for."""
+        """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for.
+        `dataflow` are the names and uids of pods whose silence is news at once."""
         if job.key not in self._requests:
             self._new.set()
-        self._requests[job.key] = _Request(job, policies, window, task_lease_s, limits)
+        self._requests[job.key] = _Request(job, policies, window, task_lease_s, limits, dataflow)
+        if (followed := self._followed.get(job.key)) is not None:
+            _expect(followed.watch, dataflow)
 
     def stop(self, key: Key) -> None:
         request = self._requests.pop(key, None)
@@ -125,7 +131,8 @@ class JobWatches:
         return JobSnapshot() if followed is None else followed.snapshot
 
     def refresh(self, key: Key) -> None:
-        """Before the interval is over, because the job ends and its last step should not go unnoticed."""
+        """Before the interval is over, because the job ends and its last step should not go unnoticed, or because its
+        dataflow has fallen silent."""
         followed = self._followed.get(key)
         if followed is not None:
             self._take(key, followed)
@@ -239,12 +246,18 @@ class JobWatches:
             task_lease_s=request.task_lease_s,
             history=request.window,
             sync=self._sync,
+            on_silence=lambda: self.refresh(key),
         )
+        _expect(watch, request.dataflow)
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
         self._followed[key] = _Followed(
             job=request.job, bus=bus, watch=watch, window=request.window, limits=request.limits, task=task
         )
+
+
+def _expect(watch: JobWatch, dataflow: tuple[tuple[str, str], ...]) -> None:
+    watch.pulse.expect((escape_token(name), uid) for name, uid in dataflow)
 
 
 def _snapshot(followed: _Followed) -> JobSnapshot:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimtab.api.job import RLJob
+from trimtab.fabric.bus.names import escape_token
 from trimtab.kube.resources import Key, Object
 from trimtab.operator.plan.pods import ObservedPod
 from trimtab.operator.pods.sites import PodCluster
@@ -55,6 +56,8 @@ def pods_of(cluster: Cluster, pod_cluster: PodCluster, job: Key) -> list[Observe
         replace(
             pod,
             suspect=pod.name in snapshot.report.silent,
+            fell_silent=escape_token(pod.name) in snapshot.report.silences.ended,
+            unheard=escape_token(pod.name) in snapshot.report.silences.unheard,
             sandbox=snapshot.sandboxes.get(pod.name),
             tokens_per_second=snapshot.tokens_per_second.get(pod.name, 0.0),
         )

@@ -34,26 +34,26 @@ from trimtab.dataflow.prompts.sources import read_prompts
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.registry import make_selection
+from trimtab.dataflow.signs_of_life import SignsOfLife
 from trimtab.dataflow.stage_intake import ColumnIntake
 from trimtab.dataflow.stage_issuer import StageIssuer
 from trimtab.dataflow.stage_metrics import StageMetrics
 from trimtab.dataflow.storage import Storage, StorageMetrics
+from trimtab.dataflow.tenure import Tenure
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.requests import serve
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
-from trimtab.fabric.members import MemberTable, beat
+from trimtab.fabric.members import MemberTable
 from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.plugins import load_class
 from trimtab.fabric.pod import JobMisconfigured
 from trimtab.fabric.set_aside import SetAsideRecords
 from trimtab.fabric.settings import ObjectStoreSettings
-from trimtab.fabric.wire.member import ANCHORED_ANEW, GIVEN_UP_GROUPS, MemberHeartbeat, Role, State
 
 _log = structlog.get_logger(__name__)
 _DECLARE_DEADLINE_S = 30.0
-_HEARTBEAT_S = 3.0
 _COMPACTION_IDLE_S = 5.0
 # Every rank that waits for rows waits in a request of its own.
 _BATCH_CONCURRENCY = 8192
@@ -79,6 +79,41 @@ async def run_dataflow(
 ) -> None:
     """Serve the job until cancelled. `folder` is what relative paths in the manifest are relative to. Prompts in object
     storage need `object_store`, and `scratch` to be kept in. `checkpoint_keys` are the public keys of its trainers."""
+    life = SignsOfLife(member_id=member_id, job=job.metadata.name, clock=clock)
+    serving = _serve_job(
+        job,
+        bus,
+        topology,
+        life=life,
+        folder=folder,
+        incarnation=incarnation,
+        journal_key=journal_key,
+        clock=clock,
+        metrics=metrics,
+        object_store=object_store,
+        scratch=scratch,
+        make_journal=make_journal,
+        checkpoint_keys=checkpoint_keys,
+    )
+    await life.during(serving, KeyValue(bus, topology.members))
+
+
+async def _serve_job(
+    job: RLJob,
+    bus: Bus,
+    topology: JobTopology,
+    *,
+    life: SignsOfLife,
+    folder: Path,
+    incarnation: str,
+    journal_key: JournalKey,
+    clock: Callable[[], float],
+    metrics: Metrics,
+    object_store: ObjectStoreSettings | None,
+    scratch: Path | None,
+    make_journal: JournalMaker,
+    checkpoint_keys: Sequence[str],
+) -> None:
     prompts = await read_prompts(job, folder=folder, object_store=object_store, scratch=scratch)
     benchmarks = await read_benchmarks(job, folder=folder, object_store=object_store, scratch=scratch)
     await declare_job(bus, topology, deadline_s=_DECLARE_DEADLINE_S, may_change=False)
@@ -123,7 +158,7 @@ async def run_dataflow(
     )
     books = Bookkeeper(ledger, journal)
     _log.info("recovered", issued=ledger.issued, steps={name: b.next_step for name, b in ledger.trainers.items()})
-    await books.record(partial(reroute, selection, taken_labels(data)))
+    await books.record(partial(begun, selection, taken_labels(data)))
     if (taken := await books.record(partial(changed_settings, job.spec, clock=clock))) is not None:
         _log.info("settings_taken", taken=str(taken))
 
@@ -154,30 +189,23 @@ async def run_dataflow(
             clock=clock,
         ),
     )
-    started = clock()
-
-    def heartbeat() -> MemberHeartbeat:
-        return MemberHeartbeat(
-            member_id=member_id,
-            job=job.metadata.name,
-            role=Role.DATAFLOW,
-            state=State.READY,
-            failures=_failures(ledger),
-            started_at=started,
-            sent_at=clock(),
-        )
+    tenure = Tenure(books)
+    life.ledger = ledger
 
     try:
         async with AsyncExitStack() as responders, asyncio.TaskGroup() as loops:
             responders.push_async_callback(books.close)
             # Before batches are served: whatever a request breaks ends the process, which then recovers.
             loops.create_task(books.broken())
+            loops.create_task(tenure.run())
             for policy in job.spec.learning:
                 responder = await serve(
                     bus,
                     topology.batch_subject(policy.name),
-                    batches.answer,
-                    queue_group="dataflow",
+                    tenure.guarded(batches.answer),
+                    # Each process hears every question: one that is dead, and that the server does not know to be,
+                    # would have its share of them.
+                    queue_group=incarnation,
                     concurrency=_BATCH_CONCURRENCY,
                     handler_deadline_s=_BATCH_DEADLINE_S,
                 )
@@ -231,7 +259,6 @@ async def run_dataflow(
                 )
                 loops.create_task(evaluator.run())
             loops.create_task(members.follow(members_bucket))
-            loops.create_task(beat(members_bucket, heartbeat, every_s=_HEARTBEAT_S))
     except ExceptionGroup as failures:
         # A plug-in or a prompt that cannot work: told apart, as starting again would not help.
         failure: Exception | None = failures.subgroup(JobMisconfigured)
@@ -240,13 +267,6 @@ async def run_dataflow(
         while isinstance(failure, ExceptionGroup):
             failure = failure.exceptions[0]
         raise failure from None
-
-
-def _failures(ledger: Ledger) -> dict[str, int]:
-    """What the heartbeat tells the operator."""
-    if not ledger.anchored_anew:
-        return {}
-    return {ANCHORED_ANEW: ledger.anchored_anew, GIVEN_UP_GROUPS: ledger.given_up_groups}
 
 
 async def _compact(books: Bookkeeper, curator_state: CuratorState, storage: Storage) -> None:
@@ -279,15 +299,12 @@ def settled(
     yield from continued(ledger, spec=spec, total_prompts=total_prompts)
 
 
-def reroute(selection: Selection, labels: Labels, ledger: Ledger) -> StreamsRouted | None:
-    """Which streams each trainer takes, and what of them, where the manifest says other than the books."""
+def begun(selection: Selection, labels: Labels, ledger: Ledger) -> StreamsRouted:
+    """Which streams each trainer takes, and what of them, by the manifest. Each process begins with this record, also
+    where nothing has changed: whatever one before it still writes is refused from there on.
+    """
     routes = {policy: tuple(selection.streams(policy)) for policy in ledger.trainers}
-    routed = StreamsRouted(routes=routes, labels={name: dict(streams) for name, streams in labels.items()})
-    for policy, books in ledger.trainers.items():
-        taken = {stream: frozenset(own) for stream, own in routed.labels.get(policy, {}).items()}
-        if tuple(books.buffers) != routes[policy] or books.labels != taken:
-            return routed
-    return None
+    return StreamsRouted(routes=routes, labels={name: dict(streams) for name, streams in labels.items()})
 
 
 def changed_settings(spec: RLJobSpec, ledger: Ledger, *, clock: Callable[[], float]) -> SettingsTaken | None:

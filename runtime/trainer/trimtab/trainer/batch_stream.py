@@ -14,7 +14,7 @@ from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import StoredMessage, get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
-from trimtab.fabric.bus.requests import request
+from trimtab.fabric.bus.requests import Reply, request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
 from trimtab.fabric.row_claims import ClaimUnusable, RowClaims
 from trimtab.fabric.wire.best_versions import BestVersions, BestVersionsRequest
@@ -42,7 +42,7 @@ from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
 _log = structlog.get_logger(__name__)
 _WAIT_HINT_S = 2.0
-_ANSWER_S = _WAIT_HINT_S + 5.0
+_ASK_AGAIN_S = _WAIT_HINT_S + 0.5
 """A dataflow that dies answers nothing, and the next one does not know who had asked: so long a rank waits in vain."""
 _REQUEST_DEADLINE_S = 15.0
 _ROWS_DEADLINE_S = 120.0
@@ -175,7 +175,7 @@ class BatchStream:
     async def best_versions(self) -> BestVersions | None:
         """Which did best on held-out prompts; None of a dataflow that does not say. Raises BusError."""
         question = BestVersionsRequest(job=self._identity.job, policy=self._identity.policy)
-        reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+        reply = await self._asked(encode(question))
         answer = decode(reply.payload, BestVersions, LeaseRefused)
         return answer if isinstance(answer, BestVersions) else None
 
@@ -186,7 +186,7 @@ class BatchStream:
         failures = 0
         while not stopping():
             try:
-                reply = await request(self._bus, self._subject, encode(question), deadline_s=_REQUEST_DEADLINE_S)
+                reply = await self._asked(encode(question))
                 return decode(reply.payload, *answers)
             except (BusTimeout, BusUnavailable, RemoteError) as error:
                 delay = _BACKOFF.delay_s(failures)
@@ -199,10 +199,16 @@ class BatchStream:
         self, portion_id: PortionId, *, trained: Trained, wait_s: float = _WAIT_HINT_S
     ) -> BatchLease | BatchNotReady | LeaseRefused:
         question = self._question(portion_id, trained=trained, wait_s=wait_s)
-        reply = await request(self._bus, self._subject, encode(question), deadline_s=_ANSWER_S)
+        reply = await self._asked(encode(question))
         answer = decode(reply.payload, BatchLease, BatchNotReady, LeaseRefused)
         assert isinstance(answer, BatchLease | BatchNotReady | LeaseRefused)
         return answer
+
+    async def _asked(self, question: bytes) -> Reply:
+        """The dataflow may hear everything that a rank says twice."""
+        return await request(
+            self._bus, self._subject, question, deadline_s=_REQUEST_DEADLINE_S, repeat_every_s=_ASK_AGAIN_S
+        )
 
     def _question(self, portion_id: PortionId, *, trained: Trained, wait_s: float) -> BatchRequest:
         identity = self._identity
@@ -300,7 +306,7 @@ class BatchStream:
             acked_at=self._clock(),
         )
         try:
-            reply = await request(self._bus, self._subject, encode(ack), deadline_s=_REQUEST_DEADLINE_S)
+            reply = await self._asked(encode(ack))
         except BusError as error:
             _log.warning("acknowledgement_not_sent", step=step, error=str(error))
             return

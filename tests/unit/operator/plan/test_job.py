@@ -23,8 +23,10 @@ from trimtab.operator.plan.pods import ObservedPod, Phase
 from trimtab.operator.plan.progress import JobReport, PolicyReport
 from trimtab.operator.plan.room import Room
 from trimtab.operator.plan.trainer import COMPLETED, FAILED
+from trimtab.operator.plan.troubles import NODE_NOT_READY, Trouble
 
 JOB = job()
+LOST_NODE = Trouble(reason=NODE_NOT_READY, message="node n1 is not ready", since=0.0)
 
 
 def dataflow(of: RLJob = JOB, **fields: Any) -> ObservedPod:
@@ -91,6 +93,18 @@ def test_a_pool_that_the_manifest_dropped_goes_and_one_made_by_hand_stays() -> N
         pytest.param({"phase": Phase.FAILED, "disrupted": True}, ["remove dataflow-0", "start dataflow-0"], id="taken"),
         pytest.param({"stopping": True}, [], id="its name is not free yet"),
         pytest.param({"revision": "old"}, ["stop dataflow-0"], id="its part of the manifest changed"),
+        pytest.param({"fell_silent": True, "node": "n1"}, ["replace dataflow-0 of n1"], id="its node has died"),
+        pytest.param(
+            {"fell_silent": True, "stopping": True, "node": "n1"}, ["replace dataflow-0 of n1"], id="and nobody ends it"
+        ),
+        pytest.param({"fell_silent": True, "ready": False}, [], id="its kubelet knows"),
+        pytest.param({"unheard": True}, [], id="it may be an older version, or take its time"),
+        pytest.param(
+            {"unheard": True, "ready": False, "node": "n1", "trouble": LOST_NODE},
+            ["replace dataflow-0 of n1"],
+            id="its node was dead before anybody listened",
+        ),
+        pytest.param({"ready": False, "trouble": LOST_NODE}, [], id="it goes on, though its node is out of reach"),
     ],
 )
 def test_the_dataflow_comes_back(pod: dict[str, Any], expected: list[str]) -> None:

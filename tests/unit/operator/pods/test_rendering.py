@@ -11,7 +11,7 @@ from tests.support.operator.objects import rollout_pod
 from trimtab.operator.plan.children import pool_of, trainer_of
 from trimtab.operator.plan.job_pods import trainer_pods
 from trimtab.operator.plan.pods import PodPlan
-from trimtab.operator.pods.rendering import PodSite, render_pod
+from trimtab.operator.pods.rendering import PodSite, preferring_others, render_pod
 from trimtab.operator.pods.template import merged
 
 
@@ -184,6 +184,28 @@ def test_a_template_speaks_of_all_engines_or_of_those_of_one_policy() -> None:
     assert [name for name, env in shown.items() if "SOLVERS" in env] == ["engine-solver", "engine-2-solver"]
     ports = [engine["ports"][0]["containerPort"] for engine in pod["spec"]["initContainers"]]
     assert len(set(ports)) == 3
+
+
+def test_a_successor_prefers_other_nodes_beside_what_its_template_prefers() -> None:
+    own = {"weight": 5, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": required,
+            "preferredDuringSchedulingIgnoredDuringExecution": [own],
+        },
+        "podAffinity": {},
+    }
+    pod = _worker({"spec": {"affinity": affinity}})
+    found = preferring_others(pod, node="n1")["spec"]["affinity"]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]
+    assert found["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [
+        own,
+        {"weight": 100, "preference": {"matchFields": fields}},
+    ]
+    assert found["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == required
+    assert pod["spec"]["affinity"] == affinity, "the pod that it was made from is as it was"
+    assert preferring_others(_worker(), node="n1")["spec"]["affinity"]["nodeAffinity"]
 
 
 def test_one_rank_meets_itself_on_loopback_and_several_by_the_name_of_the_first() -> None:

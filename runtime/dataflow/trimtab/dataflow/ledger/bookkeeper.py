@@ -13,6 +13,7 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import Record
 from trimtab.dataflow.ledger.snapshot import floors, take_snapshot
 from trimtab.dataflow.ledger.staged_group import ColumnArrival
+from trimtab.fabric.bus.errors import BusError
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
@@ -111,12 +112,20 @@ class Bookkeeper:
             or _consumed_episodes(self.ledger) - self._episodes_at_snapshot >= few
         )
 
+    @property
+    def confirmed_at(self) -> float:
+        """On the loop's clock, when these books were the newest for sure."""
+        return self._journal.confirmed_at
+
     async def confirm(self) -> None:
-        """Raise when another process has written since: what these books say is out of date."""
+        """Raise when another process has written since: what these books say is out of date. Raises BusError where that
+        cannot be known now."""
         async with self._turn:
             self._check()
             try:
                 await self._journal.confirm()
+            except BusError:
+                raise
             except BaseException:
                 self._broken.set()
                 raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -156,6 +157,8 @@ class Journal:
         """What is still to be deleted."""
         self.stalled_since: float | None = None
         """On the loop's clock, since when the server has not taken the record that is being written."""
+        self.confirmed_at = -inf
+        """On the loop's clock, when nobody else had written yet for sure."""
 
     async def recover(
         self,
@@ -342,7 +345,7 @@ class Journal:
 
     async def _tried(self, payload: bytes, more: Mapping[str, str]) -> bool:
         """One attempt at the next record: False where messages of others were in its place."""
-        sequence = self._sequence + 1
+        sequence, began = self._sequence + 1, asyncio.get_running_loop().time()
         message_id = f"{self._incarnation}-{sequence}"
         code = self._key.code(payload, stream=self._topology.ledger.name, sequence=sequence)
         try:
@@ -363,13 +366,15 @@ class Journal:
             # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and which is
             # repeated meets itself.
             return await self._pass_foreign(own_id=message_id)
-        self._sequence = sequence
+        self._sequence, self.confirmed_at = sequence, began
         return True
 
     async def confirm(self) -> None:
         """Raise AnotherWriter unless the newest record is ours."""
+        began = asyncio.get_running_loop().time()
         if await self._last_sequence() != self._sequence:
             await self._pass_foreign()
+        self.confirmed_at = began
 
     async def _pass_foreign(self, *, own_id: str | None = None) -> bool:
         """Go past messages that are not the dataflow's. Whether the one with `own_id` was among them; raises

@@ -268,9 +268,17 @@ class Bus:
             raise BusTimeout(f"could not write to {subject!r} within {deadline_s:.3g} s") from None
 
     async def ask(
-        self, subject: str, payload: bytes = b"", *, headers: Headers | None = None, deadline_s: float
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: Headers | None = None,
+        deadline_s: float,
+        repeat_every_s: float | None = None,
     ) -> Msg:
-        """Sends a question and returns the first answer, whatever it says; NoResponders when there is no responder."""
+        """Sends a question and returns the first answer, whatever it says; NoResponders when there is no responder.
+        With `repeat_every_s` it is sent again as long as there is no answer: a responder that has died does not say so,
+        and the next one does not know who had asked."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg | None] = loop.create_future()
 
@@ -280,16 +288,20 @@ class Bus:
 
         end = loop.time() + deadline_s
         await self.wait_connected(deadline_s=deadline_s)
-        reply = ""
+        replies: list[str] = []
         try:
             async with asyncio.timeout_at(end):
-                reply = self.register(CallbackSlot(settle, lambda: settle(None)))
-                await self.send(subject, payload, reply=reply, headers=headers)
-                message = await answer
+                while not answer.done():
+                    # Each time to a subject of its own: a responder may answer once wherever it is asked to.
+                    replies.append(self.register(CallbackSlot(settle, lambda: settle(None))))
+                    await self.send(subject, payload, reply=replies[-1], headers=headers)
+                    await asyncio.wait({answer}, timeout=repeat_every_s)
+                message = answer.result()
         except TimeoutError:
             raise BusTimeout(f"no answer on {subject!r} within {deadline_s:.3g} s") from None
         finally:
-            self.release(reply)
+            for reply in replies:
+                self.release(reply)
         if message is None:
             raise BusUnavailable(f"the connection was lost while waiting for an answer on {subject!r}")
         if status_of(message) == "503":

@@ -57,14 +57,25 @@ def error_in(headers: Headers) -> RemoteError | None:
 
 
 async def request(
-    bus: Bus, subject: str, payload: bytes, *, headers: Headers | None = None, deadline_s: float | None = None
+    bus: Bus,
+    subject: str,
+    payload: bytes,
+    *,
+    headers: Headers | None = None,
+    deadline_s: float | None = None,
+    repeat_every_s: float | None = None,
 ) -> Reply:
-    """One question, sent once. NoResponders, BusTimeout, BusUnavailable, or the responder's own failure as
-    RemoteError.
+    """One question, sent once; with `repeat_every_s` again and again until something answers, for those that may be
+    heard twice. NoResponders, BusTimeout, BusUnavailable, or the responder's own failure as RemoteError.
     """
     checked_subject(subject)
-    limit_s = bus.request_timeout_s if deadline_s is None else deadline_s
-    message = await bus.ask(subject, payload, headers=checked_headers(headers) if headers else None, deadline_s=limit_s)
+    message = await bus.ask(
+        subject,
+        payload,
+        headers=checked_headers(headers) if headers else None,
+        deadline_s=bus.request_timeout_s if deadline_s is None else deadline_s,
+        repeat_every_s=repeat_every_s,
+    )
     error = error_in(message.headers or {})
     if error is not None:
         raise error
