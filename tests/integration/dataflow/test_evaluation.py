@@ -13,8 +13,9 @@ import pytest
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.dataflow.stage_worker import Faults, StageWorker, reward
 from tests.support.dataflow.stages import stage
+from tests.support.dataflow.storm.copies import Copies
 from tests.support.polling import eventually
-from trimtab.dataflow.audit.report import audit
+from trimtab.dataflow.audit.report import audit, judged
 from trimtab.dataflow.audit.streams import read_streams
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
@@ -159,6 +160,8 @@ async def test_held_out_prompts_are_scored_by_the_stage_that_rewards_training_th
     held_out = evaluation(tmp_path, prompts=60, limit=60)
     async with simulation(nats_settings, tmp_path, evaluation=held_out, stages=stages, make_journal=small) as sim:
         sim.reward = graded([])
+        copies = Copies(sim.topology)
+        await copies.begin(sim.bus)
         faults = Faults(dies_before=10, dies_after=10, repeats=15, lies=10)
         grading = Grader(sim.bus, sim.topology, stages[1], chance=random.Random(4), faults=faults, told=told)
         sifting = StageWorker(sim.bus, sim.topology, stages[0], chance=random.Random(6))
@@ -189,4 +192,8 @@ async def test_held_out_prompts_are_scored_by_the_stage_that_rewards_training_th
             for name in ("easy", "hard")
             for number in range(60)
         }
-        assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data, stages=sim.stages)).violations == []
+        await copies.catch_up(sim.bus)
+        streams = await read_streams(
+            sim.bus, sim.topology, ledger=copies.ledger, trajectories=copies.trajectories, columns=copies.columns
+        )
+        assert judged(streams, data=sim.job.spec.data, stages=sim.stages).violations == []
