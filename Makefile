@@ -124,7 +124,7 @@ locks:  ## resolve anew what is installed here and in images: requirements-dev.t
 		| $(COMPILE) --output-file images/locks/build.txt -
 	@$(BIN)/python -c 'from examples.sglang.environment import VERSION; print(f"sglang=={VERSION}")' \
 		| $(COMPILE) --output-file images/locks/sglang.txt -
-	@$(foreach role,operator dataflow rollout trainer,$(COMPILE) --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
+	@$(foreach role,operator dataflow rollout trainer tracking,$(COMPILE) --extra $(role) --output-file images/locks/$(role).txt pyproject.toml;)
 
 metrics: $(INSTALLED)  ## generate docs/reference/metrics.md from the code
 	$(BIN)/python -m monitoring.metrics_table

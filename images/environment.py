@@ -75,6 +75,11 @@ IMAGES = {
         packages=("trimtab.trainer", "trimtab.weights", "trimtab.api", "trimtab.fabric"),
         without=("kopf", "kubernetes", "anthropic", "math_verify"),
     ),
+    "tracking": Image(
+        entry_point="trimtab.cli.tracking.cluster",
+        packages=("trimtab.cli.tracking", "trimtab.cli.chronicle", "trimtab.api", "trimtab.fabric"),
+        without=("torch", "transformers", "numba", "kopf", "kubernetes", "pandas"),
+    ),
 }
 
 

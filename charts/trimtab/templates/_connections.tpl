@@ -202,6 +202,7 @@ models: {{ toJson .Values.objectStore.models }}
   (include "trimtab.storeRoleSource" (list . "rollout"))
   (include "trimtab.storeRoleSource" (list . "dataflow"))
   (include "trimtab.storeRoleSource" (list . "trainer"))
+  (include "trimtab.storeRoleSource" (list . "tracking"))
   (include "trimtab.secretSource" (list "remote_nats" "remote-nats" .Values.remote.nats.secret))
   (include "trimtab.secretSource" (list "remote_object_store" "remote-object-store" .Values.remote.objectStore.secret))
 -}}

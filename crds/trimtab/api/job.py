@@ -22,7 +22,16 @@ from trimtab.api.policy import Policy
 from trimtab.api.pool import JobPool
 from trimtab.api.resume import ResumeFrom
 from trimtab.api.rules import ListMap, Rule, immutable
-from trimtab.api.scalars import LABEL_PATTERN, Count, Fraction, MemberName, NonNegative, PositiveCount, Seconds
+from trimtab.api.scalars import (
+    LABEL_PATTERN,
+    Count,
+    Fraction,
+    MemberName,
+    NonNegative,
+    PodTemplate,
+    PositiveCount,
+    Seconds,
+)
 from trimtab.api.stage import MAX_STAGES, Stage
 from trimtab.api.stage_rules import IN_ORDER, STAGE_RULES
 from trimtab.api.streams import Streams
@@ -142,7 +151,9 @@ class RLJobSpec(ApiModel):
     evaluation: Evaluation | None = None
     """Evaluation on held-out prompts; absent, there is none."""
     tracking: Annotated[tuple[Tracker, ...], ListMap("type"), Field(max_length=4)] = ()
-    """Trackers that the run's curves are written to besides Prometheus, with `trimtab run` only."""
+    """Trackers that the run's curves are written to besides Prometheus."""
+    tracking_template: PodTemplate | None = None
+    """Pod template of the pod that writes to trackers in a cluster; its container is named `tracking`."""
     max_steps: PositiveCount | None = None
     """Trainer steps after which a policy has succeeded; the job ends when all have. A job that has succeeded goes on
     from where it ended when this, targetReward or data.epochs is raised."""

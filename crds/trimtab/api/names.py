@@ -12,6 +12,7 @@ ORDINAL_DIGITS = 5
 ROLLOUT_INFIX = "-rollout-"
 TRAINER_INFIX = "-trainer-"
 DATAFLOW_SUFFIX = "-dataflow"
+TRACKING_SUFFIX = "-tracking"
 
 # Pods take their name as hostname and label value, both limited to 63 characters.
 MAX_CHILD_NAME = MAX_LABEL - max(len(ROLLOUT_INFIX), len(TRAINER_INFIX)) - ORDINAL_DIGITS
@@ -44,6 +45,11 @@ def dataflow_name(job: str) -> str:
 def dataflow_pod_name(job: str, shard: int) -> str:
     """The pod of one dataflow shard."""
     return _ordinal(f"{dataflow_name(job)}-", shard)
+
+
+def tracking_pod_name(job: str) -> str:
+    """The pod that writes to the job's trackers."""
+    return _fit(f"{job}{TRACKING_SUFFIX}", limit=MAX_LABEL)
 
 
 def rollout_pod_name(pool: str, ordinal: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,6 +12,12 @@ from trimtab.api.rules import only_with
 from trimtab.api.scalars import Location, SecretKey, Url
 
 TrackerType = Literal["tensorboard", "mlflow", "wandb", "trackio"]
+KEY_VARIABLES: Mapping[TrackerType, str] = {
+    "wandb": "WANDB_API_KEY",
+    "mlflow": "MLFLOW_TRACKING_TOKEN",
+    "trackio": "HF_TOKEN",
+}
+"""The environment variable in which each library looks for its key."""
 TrackerText = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -25,15 +32,16 @@ class Tracker(ApiModel):
     )
 
     type: TrackerType
-    """Which library it is written with; it must be installed: `pip install` its name."""
+    """Which library it is written with; for `trimtab run` it must be installed: `pip install` its name."""
     project: TrackerText | None = None
     """Project of the tracker, MLflow's experiment; absent, `trimtab`."""
     run: TrackerText | None = None
     """Name of the run there; absent, that of the job."""
     folder: Location | None = None
-    """Where files go, relative to the manifest; absent, `tracking/<type>` in the state folder. For MLflow a folder is
-    its file store, in place of a server."""
+    """Where files go, relative to the manifest; absent, `tracking/<type>` in the state folder. In a cluster a path on a
+    volume of trackingTemplate, which tensorboard needs. For MLflow a folder is its file store, in place of a server."""
     url: Url | None = None
-    """Address of a server of one's own; absent, where the tracker's usual variables lead."""
+    """Address of a server of one's own; absent, where the tracker's usual variables lead, and in a cluster Weights &
+    Biases' own."""
     key_secret: SecretKey | None = None
-    """The key, where the environment of `trimtab run` has none: WANDB_API_KEY, MLFLOW_TRACKING_TOKEN, HF_TOKEN."""
+    """The key. With `trimtab run`, where the environment has none: WANDB_API_KEY, MLFLOW_TRACKING_TOKEN, HF_TOKEN."""

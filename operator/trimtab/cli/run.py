@@ -73,7 +73,7 @@ def run(file: Path, state_folder: Path | None, fresh: bool, picture: Path | None
     folder = (state_folder or file.parent / ".trimtab" / job.metadata.name).resolve()
     _check_before_it_starts(job, file.parent, folder, console)
     _check_secrets(job)
-    if wrong := missing_trackers(job, os.environ):
+    if wrong := missing_trackers(job.spec.tracking, os.environ):
         raise click.ClickException("\n".join(wrong))
     try:
         with held(folder):

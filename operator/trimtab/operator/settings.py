@@ -115,6 +115,8 @@ class ImageSettings(BaseModel):
     dataflow: str = Field(min_length=1)
     rollout: str = Field(min_length=1)
     trainer: str = Field(min_length=1)
+    tracking: str | None = Field(default=None, min_length=1)
+    """Absent, jobs that write to trackers are refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,7 +125,9 @@ class ImageSettings(BaseModel):
 
     def of(self, role: str) -> str:
         """That of pods with the role."""
-        return {"dataflow": self.dataflow, "rollout": self.rollout, "trainer": self.trainer}[role]
+        image: str | None = getattr(self, role)
+        assert image is not None
+        return image
 
 
 class RequestSettings(BaseModel):
@@ -136,11 +140,12 @@ class RequestSettings(BaseModel):
     rollout: dict[str, str] = {}
     engine: dict[str, str] = {}
     trainer: dict[str, str] = {}
+    tracking: dict[str, str] = {}
 
     def of(self, role: str) -> dict[str, str]:
         """For the main container of pods with the role, or for each engine."""
-        roles = {"dataflow": self.dataflow, "rollout": self.rollout, "engine": self.engine, "trainer": self.trainer}
-        return roles[role]
+        amounts: dict[str, str] = getattr(self, role)
+        return amounts
 
 
 class OwnSecret(BaseModel):
@@ -230,6 +235,8 @@ class StorageRoleSettings(BaseModel):
     rollout: RoleKeySettings | None = None
     dataflow: RoleKeySettings | None = None
     trainer: RoleKeySettings | None = None
+    tracking: RoleKeySettings | None = None
+    """Beside the other three, for jobs that write to trackers."""
     datasets: tuple[str, ...] = ()
     """Buckets, or bucket/prefix, from which the dataflow of every job may read prompts; with an STS only."""
 
@@ -245,16 +252,16 @@ class StorageRoleSettings(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> StorageRoleSettings:
-        given = [role for role in ("rollout", "dataflow", "trainer") if getattr(self, role) is not None]
+        roles = ("rollout", "dataflow", "trainer")
+        given = [role for role in (*roles, "tracking") if getattr(self, role) is not None]
         if self.sts is not None and given:
             raise ValueError(f"give sts or keys by role, not both; given besides sts: {', '.join(given)}")
-        if self.sts is None and len(given) != 3:
+        if self.sts is None and not {*roles} <= {*given}:
             raise ValueError(f"give sts, or keys for each of rollout, dataflow and trainer; given: {given or 'none'}")
         return self
 
-    def of(self, role: str) -> RoleKeySettings:
-        keys = {"rollout": self.rollout, "dataflow": self.dataflow, "trainer": self.trainer}[role]
-        assert keys is not None
+    def of(self, role: str) -> RoleKeySettings | None:
+        keys: RoleKeySettings | None = getattr(self, role)
         return keys
 
 

@@ -68,6 +68,11 @@ class StorageMint:
 
     def _given(self, role: str) -> StoreCredentials:
         keys = self._settings.of(role)
+        if keys is None:
+            raise StorageRefused(
+                f"the store has no keys for {role} pods: set TRIMTAB_STORAGE_ROLES__{role.upper()}__ACCESS_KEY_ID and"
+                " …__SECRET_ACCESS_KEY (objectStore.existing.roles of the chart)"
+            )
         return StoreCredentials(
             access_key_id=keys.access_key_id.get_secret_value(),
             secret_access_key=keys.secret_access_key.get_secret_value(),

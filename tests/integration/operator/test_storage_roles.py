@@ -26,7 +26,7 @@ from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.settings import RoleKeySettings, StorageRoleSettings, StsSettings
 from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
-ROLES = ("rollout", "trainer", "dataflow")
+ROLES = ("rollout", "trainer", "dataflow", "tracking")
 OWN, OTHER = "all/team/solver-12345678", "all/team/solver-87654321"
 ORIGIN = "all/team/before-11111111/checkpoints"
 DATASETS, MODELS = "trimtab/datasets", "trimtab/models/small"
@@ -38,6 +38,7 @@ PLACES = {
     "checkpoint": f"{OWN}/checkpoints/solver/latest.json",
     "a claimed row": f"{OWN}/claims/solver/{'ab' * 32}",
     "archived samples": f"{OWN}/archive/solver/00000001/0000-000.jsonl.zst",
+    "what trackers were told": f"{OWN}/tracking/notebook",
     "another job's weights": f"{OTHER}/weights/solver/latest.json",
     "another job's lease": f"{OTHER}/weights/solver/lease/pod-0",
     "another job's checkpoint": f"{OTHER}/checkpoints/solver/latest.json",
@@ -54,13 +55,19 @@ PLACES = {
 READS, WRITES = {"get", "head"}, {"put", "delete", "delete many", "multipart", "copy to"}
 LISTS = ("list", "list old", "list uploads")
 OPERATIONS = (*sorted(READS), *sorted(WRITES), "copy from", "part from", *LISTS, "tag", "acl")
-WHOLE_JOB = {"weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row", "archived samples"}
+WHOLE_JOB = {
+    *("weights", "pointer", "lease", "another policy's lease", "checkpoint", "a claimed row", "archived samples"),
+    "what trackers were told",
+}
 ALLOWED: Mapping[str, set[tuple[str, str]]] = {
     "rollout": {(op, place) for op in READS for place in ("weights", "pointer", "lease", "another policy's lease")}
     | {(op, "lease") for op in ("put", "delete", "delete many", "multipart", "copy to")}
     | {(op, "a claimed row") for op in ("put", "multipart", "copy to")},
     "trainer": {(op, place) for op in (*READS, *WRITES, "copy from", "part from", *LISTS) for place in WHOLE_JOB},
     "dataflow": {(op, place) for op in (*READS, "list", "list old") for place in (*WHOLE_JOB, "a dataset")},
+    "tracking": {
+        (op, "what trackers were told") for op in (*READS, "put", "multipart", "copy to", "copy from", "part from")
+    },
 }
 ALLOWED["trainer"].update((op, "the checkpoint it begins at") for op in (*READS, "copy from", "part from"))
 for role, copied in {"rollout": (), "trainer": ("copy from", "part from"), "dataflow": ()}.items():
@@ -110,6 +117,7 @@ def bystander(server: EmbeddedSeaweed) -> Any:
         client.put_object(Bucket="trimtab", Key=key, Body=b"before")
     client.put_object(Bucket="trimtab", Key=f"{OWN}/weights/solver/lease/source", Body=b"source")
     client.put_object(Bucket="trimtab", Key=f"{OWN}/source", Body=b"source")
+    client.put_object(Bucket="trimtab", Key=f"{OWN}/tracking/source", Body=b"source")
     return client
 
 
@@ -213,9 +221,13 @@ def _folder(key: str) -> str:
 async def test_a_role_can_do_what_it_needs_and_nothing_else(
     role: str, server: EmbeddedSeaweed, bystander: Any, made: Mapping[str, StoreCredentials]
 ) -> None:
-    lease = f"{OWN}/weights/solver/lease/source"
-    source = lease if role == "rollout" else f"{OWN}/source"
-    target = {"rollout": f"{OWN}/weights/solver/lease/target", "trainer": f"{OWN}/target"}.get(role)
+    lease, told = f"{OWN}/weights/solver/lease/source", f"{OWN}/tracking/source"
+    source = {"rollout": lease, "tracking": told}.get(role, f"{OWN}/source")
+    target = {
+        "rollout": f"{OWN}/weights/solver/lease/target",
+        "trainer": f"{OWN}/target",
+        "tracking": f"{OWN}/tracking/target",
+    }.get(role)
     attempts = Attempts(client_of(server, made[role]), bystander, source, target)
     worked = {(op, place) for op in OPERATIONS for place, key in PLACES.items() if attempts(op, key)}
     # A pod that may read and write may copy what it reads to where it writes.
@@ -318,3 +330,12 @@ async def test_keys_that_an_administrator_gave_by_role_are_handed_on() -> None:
         role: {"access_key_id": f"{role}-id", "secret_access_key": f"{role}-secret"} for role in ROLES
     }
     assert mint.window is None
+
+
+async def test_keys_that_an_administrator_did_not_give_are_named_for_the_jobs_that_need_them() -> None:
+    keys = RoleKeySettings(access_key_id=SecretStr("id"), secret_access_key=SecretStr("secret"))
+    settings = StorageRoleSettings(rollout=keys, trainer=keys, dataflow=keys)
+    mint = StorageMint(settings, ObjectStoreSettings(bucket="b"), clock=lambda: 1e9)
+    assert set(await mint.keys(PLACE, roles=ROLES[:3], session="s")) == set(ROLES[:3])
+    with pytest.raises(StorageRefused, match="TRIMTAB_STORAGE_ROLES__TRACKING__ACCESS_KEY_ID"):
+        await mint.keys(PLACE, roles=ROLES, session="s")

@@ -8,15 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.cli.mlflow_server import mlflow_rewards, mlflow_server
 from tests.support.cli.run_story import records, score, step
 from tests.support.cli.tracker_environment import trackers_packages, trackers_python
 from tests.support.dataflow.jobs import job
@@ -91,53 +90,13 @@ def test_tensorboard_shows_the_curves_of_a_run_and_of_its_resumption(tmp_path: P
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["job", "job-2"], "a run that begins anew"
 
 
-def _mlflow_rewards(uri: str, *, project: str = "trimtab") -> dict[int, float]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(project)
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    return {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "solver/reward")}
-
-
 @pytest.mark.usefixtures("libraries")
 def test_mlflow_in_a_folder(tmp_path: Path) -> None:
     _write(tmp_path, records())
     _tell(_follower(tmp_path, type="mlflow", folder="mlruns", project="sums"))
     _write(tmp_path, [step(50)])
     _tell(_follower(tmp_path, type="mlflow", folder="mlruns", project="sums"))
-    assert _mlflow_rewards((tmp_path / "mlruns").as_uri(), project="sums") == pytest.approx(REWARDS | {50: 1.0})
-
-
-@contextmanager
-def _mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    url = f"http://127.0.0.1:{port}"
-    folder.mkdir(exist_ok=True)
-    with (folder / "server.log").open("ab") as log:
-        server = subprocess.Popen(
-            [
-                *(str(trackers_python()), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
-                *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--default-artifact-root", str(folder)),
-                *("--workers", "1"),
-            ],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            assert server.poll() is None, (folder / "server.log").read_text()
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(0.5)
-        yield url
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(60)
+    assert mlflow_rewards((tmp_path / "mlruns").as_uri(), project="sums") == pytest.approx(REWARDS | {50: 1.0})
 
 
 @pytest.mark.usefixtures("libraries")
@@ -148,15 +107,15 @@ def test_an_mlflow_server_that_was_away_has_everything_once(tmp_path: Path) -> N
     _write(tmp_path, told[:40])
     with pytest.raises(TrackerAway, match="MLflow"):
         following.tell()
-    with _mlflow_server(tmp_path / "server", port):
+    with mlflow_server(tmp_path / "server", port):
         _tell(following)
     _write(tmp_path, told[40:])
     with pytest.raises(TrackerAway, match="MLflow"):
         following.tell()
     following.close()
-    with _mlflow_server(tmp_path / "server", port) as url:
+    with mlflow_server(tmp_path / "server", port) as url:
         _tell(following)
-        assert _mlflow_rewards(url) == pytest.approx(REWARDS)
+        assert mlflow_rewards(url) == pytest.approx(REWARDS)
 
 
 @pytest.mark.usefixtures("libraries")

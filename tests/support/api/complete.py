@@ -237,6 +237,7 @@ def complete_job() -> Manifest:
                     "keySecret": {"name": "mlflow", "key": "token"},
                 }
             ],
+            "spec.trackingTemplate": _TEMPLATE,
             "spec.resumeFrom": {"job": "earlier", "step": "Best", "optimizer": True},
             "spec.streams": {
                 "replicas": 3,

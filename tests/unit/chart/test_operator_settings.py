@@ -127,7 +127,7 @@ def test_pods_of_jobs_are_pulled_with_the_release_s_secrets(tmp_path: Path) -> N
 
 def test_pods_of_jobs_request_something(tmp_path: Path) -> None:
     settings, _ = _loaded("evaluation", tmp_path)
-    for role in ("dataflow", "rollout", "engine", "trainer"):
+    for role in ("dataflow", "rollout", "engine", "trainer", "tracking"):
         assert set(settings.requests.of(role)) == {"cpu", "memory"}
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.api.manifests import changed
 from tests.support.cli.run_story import records, rescaled, score, step
 from tests.support.dataflow.jobs import job
+from tests.support.operator.scene import tiny_job
+from trimtab.api.job import RLJob
 from trimtab.api.validation import problems as invalid
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile
 from trimtab.cli.chronicle.records import Measured, Record
@@ -152,23 +154,50 @@ def _job(*trackers: dict[str, Any]) -> Any:
 
 
 def test_a_library_that_is_missing_is_named_with_what_to_install() -> None:
-    missing = problems(_job({"type": "wandb"}), {})
+    missing = problems(_job({"type": "wandb"}).spec.tracking, {})
     assert missing == ["spec.tracking[wandb]: the library is not installed here: pip install wandb"]
 
 
 def test_a_key_comes_from_the_environment_and_is_named_when_it_is_missing() -> None:
     desired = _job({"type": "wandb", "keySecret": {"name": "wb", "key": "api-key"}})
     (tracker,) = desired.spec.tracking
-    assert any("set WANDB_API_KEY, or SECRET_WB_API_KEY" in problem for problem in problems(desired, {}))
+    assert any("set WANDB_API_KEY, or SECRET_WB_API_KEY" in problem for problem in problems([tracker], {}))
     for environment in ({"SECRET_WB_API_KEY": "k"}, {"WANDB_API_KEY": "k", "SECRET_WB_API_KEY": "other"}):
-        assert not any("keySecret" in problem for problem in problems(desired, environment))
+        assert not any("keySecret" in problem for problem in problems([tracker], environment))
         assert environment_of(tracker, environment)["WANDB_API_KEY"] == "k"
 
 
-def test_a_cluster_refuses_trackers_by_name() -> None:
-    refusal = refusal_of(_job({"type": "tensorboard"}).spec)
+_VOLUME = {"spec": {"volumes": [{"name": "curves", "emptyDir": {}}]}}
+
+
+@pytest.mark.parametrize(
+    ("tracker", "template", "says"),
+    [
+        ({"type": "tensorboard"}, _VOLUME, "spec.tracking[0].folder: missing"),
+        ({"type": "tensorboard", "folder": "runs"}, _VOLUME, "spec.tracking[0].folder (runs): relative"),
+        ({"type": "tensorboard", "folder": "/curves"}, None, "spec.trackingTemplate: missing"),
+        ({"type": "mlflow"}, None, "spec.tracking[0].url: missing"),
+        ({"type": "trackio"}, None, "TRACKIO_DIR"),
+    ],
+)
+def test_a_cluster_refuses_what_nobody_could_look_at(
+    tracker: dict[str, Any], template: dict[str, Any] | None, says: str
+) -> None:
+    refusal = refusal_of(RLJob.model_validate(tiny_job(tracking=[tracker], trackingTemplate=template)).spec)
     assert refusal is not None
-    assert refusal.startswith("spec.tracking: ")
+    assert says in refusal
+
+
+def test_a_cluster_takes_trackers_that_people_can_look_at() -> None:
+    trackers = [
+        {"type": "wandb", "keySecret": {"name": "wb", "key": "api-key"}},
+        {"type": "mlflow", "url": "https://mlflow.example.org"},
+        {"type": "tensorboard", "folder": "/curves"},
+        {"type": "trackio"},
+    ]
+    desired = RLJob.model_validate(tiny_job(tracking=trackers, trackingTemplate=_VOLUME))
+    assert refusal_of(desired.spec) is None
+    assert refusal_of(RLJob.model_validate(tiny_job(tracking=trackers[:2])).spec) is None
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_all_problems_are_listed_by_their_environment_name(tmp_path: Path) -> No
     )
     expected = (
         "TRIMTAB_POD__NAMESPACE: missing; set it, or pod.namespace in the settings file",
-        "TRIMTAB_POD__ROLE: input should be 'dataflow', 'rollout' or 'trainer' (from environment); correct it",
+        "TRIMTAB_POD__ROLE: input should be 'dataflow', 'rollout', 'trainer' or 'tracking' (from environment); "
+        "correct it",
         "TRIMTAB_NATS__SERVERS: missing; set it, or nats.servers in the settings file",
         "TRIMTAB_NATS__SERVER: not a setting (from environment); did you mean TRIMTAB_NATS__SERVERS?",
         "TRIMTAB_NATS__PASSWORT: not a setting (from settings file); did you mean TRIMTAB_NATS__PASSWORD?",

@@ -5,6 +5,7 @@ nothing, and is told later what it has missed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,24 +39,31 @@ class Follower:
         self._backoff = backoff
         self._writer: TrackerWriter | None = None
 
-    def follow(self, stopping: threading.Event) -> None:
-        """Until `stopping` is set; then once more what there is."""
-        failures = 0
+    def follow(self, stopping: threading.Event, *, patience_s: float = 0.0) -> bool:
+        """Until `stopping` is set; then once more what there is, with patience for a tracker that is away then. Whether
+        it has all of it."""
+        failures, end = 0, None
         while True:
             last = stopping.is_set()
+            if last and end is None:
+                failures, end = 0, time.monotonic() + patience_s
             try:
                 while self.tell():
                     failures = 0
             except TrackerAway as away:
                 _log.warning("tracker_away", reason=str(away))
                 self.close()
-                if last:
-                    return
-                stopping.wait(self._backoff.delay_s(failures))
+                wait_s = self._backoff.delay_s(failures)
                 failures += 1
+                if end is None:
+                    stopping.wait(wait_s)
+                elif (left_s := end - time.monotonic()) > 0:
+                    time.sleep(min(wait_s, left_s))
+                else:
+                    return False
                 continue
             if last:
-                return
+                return True
             stopping.wait(_LOOK_S)
 
     def tell(self) -> bool:

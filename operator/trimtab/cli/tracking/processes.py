@@ -25,7 +25,7 @@ def tracked(job: RLJob, file: Path, state_folder: Path, *, environment: Mapping[
             command = Command(
                 arguments=[
                     *(sys.executable, "-m", "trimtab.cli.main", "track", str(file.resolve())),
-                    *("--state-folder", str(state_folder), "--follow", tracker.type),
+                    *("--state-folder", str(state_folder), "--only", tracker.type, "--follow"),
                 ],
                 environment=environment_of(tracker, environment),
                 log_file=state_folder / "logs" / f"tracker.{tracker.type}.log",

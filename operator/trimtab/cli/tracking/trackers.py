@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trimtab.api.job import RLJob
-from trimtab.api.tracking import Tracker, TrackerType
+from trimtab.api.tracking import KEY_VARIABLES, Tracker, TrackerType
 from trimtab.cli.tracking.following import Follower
 from trimtab.cli.tracking.tracker import Run, TrackerWriter
 from trimtab.cli.tracking.writers.mlflow import MlflowWriter
@@ -23,7 +23,6 @@ _WRITERS: Mapping[TrackerType, Callable[[Run], TrackerWriter]] = {
     "wandb": WandbWriter,
     "trackio": TrackioWriter,
 }
-_KEYS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_TOKEN", "trackio": "HF_TOKEN"}
 
 
 def follower(job: RLJob, tracker: Tracker, *, manifest_folder: Path, state_folder: Path) -> Follower:
@@ -36,18 +35,22 @@ def follower(job: RLJob, tracker: Tracker, *, manifest_folder: Path, state_folde
         in_folder=tracker.folder is not None,
         url=tracker.url,
     )
-    cursor = own / f"{tracker.type}.cursor.json"
+    cursor = cursor_file(state_folder, tracker.type)
     return Follower(run, _WRITERS[tracker.type], state_folder=state_folder, cursor_file=cursor)
 
 
-def problems(job: RLJob, environment: Mapping[str, str]) -> list[str]:
+def cursor_file(state_folder: Path, tracker: TrackerType) -> Path:
+    return state_folder / "tracking" / f"{tracker}.cursor.json"
+
+
+def problems(trackers: Sequence[Tracker], environment: Mapping[str, str]) -> list[str]:
     """Libraries and keys that are missing, each with its field and the fix."""
     found = []
-    for tracker in job.spec.tracking:
+    for tracker in trackers:
         field = f"spec.tracking[{tracker.type}]"
         if importlib.util.find_spec(tracker.type) is None:
             found.append(f"{field}: the library is not installed here: pip install {tracker.type}")
-        secret, variable = tracker.key_secret, _KEYS.get(tracker.type, "")
+        secret, variable = tracker.key_secret, KEY_VARIABLES.get(tracker.type, "")
         if secret is not None and not environment.get(variable) and secret_variable(secret) not in environment:
             found.append(
                 f"{field}.keySecret: set {variable}, or {secret_variable(secret)} to the value of key {secret.key} of"
@@ -59,6 +62,6 @@ def problems(job: RLJob, environment: Mapping[str, str]) -> list[str]:
 def environment_of(tracker: Tracker, environment: Mapping[str, str]) -> dict[str, str]:
     """Of the process that writes: ours, with the key where the library looks for it."""
     own = dict(environment)
-    if tracker.key_secret is not None and not own.get(_KEYS[tracker.type]):
-        own[_KEYS[tracker.type]] = environment[secret_variable(tracker.key_secret)]
+    if tracker.key_secret is not None and not own.get(KEY_VARIABLES[tracker.type]):
+        own[KEY_VARIABLES[tracker.type]] = environment[secret_variable(tracker.key_secret)]
     return own

@@ -28,10 +28,10 @@ from trimtab.operator.plan.actions import (
 )
 from trimtab.operator.plan.children import made_by, pool_of, trainer_of
 from trimtab.operator.plan.cover import planned_covers
-from trimtab.operator.plan.job_pods import dataflow_pods
+from trimtab.operator.plan.job_pods import dataflow_pods, tracking_pods
 from trimtab.operator.plan.last_error import MISCONFIGURED, error_to_tell, newest
 from trimtab.operator.plan.lifecycle import delete_at, hopeless, rest_reason, verdict
-from trimtab.operator.plan.pods import ObservedPod
+from trimtab.operator.plan.pods import ObservedPod, PodPlan
 from trimtab.operator.plan.progress import JobReport, largest, mean, policy_statuses, pool_statuses
 from trimtab.operator.plan.trainer import COMPLETED, FAILED, outcome
 from trimtab.operator.plan.troubles import NODE_NOT_READY, told
@@ -46,6 +46,8 @@ class Observed:
     trainers: Sequence[Trainer] = ()
     pods: Sequence[ObservedPod] = ()
     """Those of the dataflow."""
+    tracking: Sequence[ObservedPod] | None = None
+    """Those that write to trackers; None where the executor sees to trackers by itself."""
     report: JobReport = field(default_factory=JobReport)
     refusal: str | None = None
     """Why this executor cannot run the job as it is written, in a sentence with the fix."""
@@ -69,7 +71,9 @@ def plan_job(job: RLJob, observed: Observed, *, now: float) -> JobPlan:
     elif rest_reason(job) is not None or end is not None:
         actions = _wind_down(observed)
     else:
-        actions = (*_children(job, observed, now=now), *_dataflow(job, observed.pods))
+        actions = (*_children(job, observed, now=now), *_kept(dataflow_pods(job), observed.pods))
+        if observed.tracking is not None:
+            actions = (*actions, *_kept(tracking_pods(job), observed.tracking))
     delete = delete_at(job)
     if delete is not None and now >= delete and job.metadata.deletion_timestamp is None:
         # Besides, not instead: a job that goes before its pods have wound down still waits for them.
@@ -150,10 +154,11 @@ def _same(present: RolloutPool | Trainer | None, wanted: RolloutPool | Trainer) 
     )
 
 
-def _dataflow(job: RLJob, pods: Sequence[ObservedPod]) -> list[Action]:
-    """Its containers are restarted in place, so one that has ended was stopped or taken away. One of which nothing is
-    heard is replaced, unless its kubelet says that it knows: what the old one may still write the ledger refuses."""
-    wanted = {pod.name: pod for pod in dataflow_pods(job)}
+def _kept(plans: Sequence[PodPlan], pods: Sequence[ObservedPod]) -> list[Action]:
+    """Their containers are restarted in place, so one that has ended was stopped or taken away. A dataflow of which
+    nothing is heard is replaced, unless its kubelet says that it knows: what the old one may still write the ledger
+    refuses."""
+    wanted = {pod.name: pod for pod in plans}
     actions: list[Action] = []
     for pod in pods:
         if pod.ended:
@@ -175,14 +180,18 @@ def _is_lost(pod: ObservedPod) -> bool:
 
 
 def _wind_down(observed: Observed) -> tuple[Action, ...]:
-    """The dataflow goes last: workers hand tasks back to it, and trainers acknowledge their last steps."""
+    """The dataflow goes after the others: workers hand tasks back to it, and trainers acknowledge their last steps.
+    Then nothing more is said, and what writes to trackers has its time to tell the rest."""
     others = any(pool.status is not None and pool.status.replicas for pool in observed.pools) or any(
         trainer.status is not None and trainer.status.replicas for trainer in observed.trainers
     )
     if others:
         return ()
-    stops: list[Action] = [StopPod(pod.name, "the job is at rest") for pod in observed.pods if pod.alive]
-    return (*stops, *(RemovePod(pod.name) for pod in observed.pods if pod.ended))
+    pods = [*observed.pods]
+    if all(pod.ended for pod in observed.pods):
+        pods += observed.tracking or ()
+    stops: list[Action] = [StopPod(pod.name, "the job is at rest") for pod in pods if pod.alive]
+    return (*stops, *(RemovePod(pod.name) for pod in pods if pod.ended))
 
 
 def _statements(job: RLJob, observed: Observed, *, refused: str | None, end: Statement | None) -> list[Statement]:
@@ -275,7 +284,7 @@ def _status(job: RLJob, observed: Observed, statements: Sequence[Statement], *, 
     pools = pool_statuses(observed.pools)
     errors = [trainer.status.last_error for trainer in observed.trainers if trainer.status is not None]
     errors += [pool.status.last_error for pool in observed.pools if pool.status is not None]
-    errors.append(error_to_tell(observed.pods, None, now=now))
+    errors.append(error_to_tell([*observed.pods, *(observed.tracking or ())], None, now=now))
     trainers = [trainer.status for trainer in observed.trainers if trainer.status is not None]
     begun = bool(observed.pods) or any(trainer.attempt for trainer in trainers)
     return before.model_copy(

@@ -1,4 +1,5 @@
-"""The pods of an RLJob: one dataflow, the ranks of each policy's trainer, the replicas of each pool with their engines.
+"""The pods of an RLJob: one dataflow, one that writes to trackers, the ranks of each policy's trainer, the replicas of
+each pool with their engines.
 
 Each has a revision, a short digest of what it is made from: a pod with another one has to be replaced.
 """
@@ -16,6 +17,7 @@ from trimtab.api.placement import policies_of, stages_of
 from trimtab.api.pod_template import template_command
 from trimtab.api.policy import Policy
 from trimtab.api.pool import RolloutPool
+from trimtab.api.tracking import KEY_VARIABLES
 from trimtab.api.trainer import Trainer
 from trimtab.fabric.sources.wants import Want, dataflow_wants, rollout_wants, trainer_wants
 from trimtab.operator.plan.engines import engine_containers, engine_secrets, engine_urls
@@ -23,6 +25,8 @@ from trimtab.operator.plan.pods import ContainerPlan, PodPlan, Restart
 from trimtab.operator.plan.sandbox import sandbox_containers, sandbox_environment
 
 _DATAFLOW_GRACE_S = 10.0
+TRACKING_GRACE_S = 120.0
+"""In which what writes to trackers may tell, after the job's end, what they have not been told."""
 _HEX_DIGITS = 10
 _OF_A_POD = frozenset(
     ("TRIMTAB_JOB_FILE", *(f"TRIMTAB_POD__{name}" for name in ("NAMESPACE", "JOB", "ROLE", "NAME", "POLICY", "POOL")))
@@ -58,6 +62,34 @@ def dataflow_pods(job: RLJob) -> list[PodPlan]:
             "stages": True,
         },
     )
+    return [replace(pod, revision=_revision_of(pod, reads=reads))]
+
+
+def tracking_pods(job: RLJob) -> list[PodPlan]:
+    """One for all trackers of the job; none where it has none."""
+    if not job.spec.tracking:
+        return []
+    name = names.tracking_pod_name(job.metadata.name)
+    container = ContainerPlan(
+        name="tracking",
+        command=("python", "-m", "trimtab.cli.tracking.cluster"),
+        environment=_identity(job, role="tracking", pod=name) | {"TRIMTAB_SCRATCH": "$(SCRATCH)/tracking"},
+        secrets={
+            KEY_VARIABLES[tracker.type]: tracker.key_secret
+            for tracker in job.spec.tracking
+            if tracker.key_secret is not None
+        },
+    )
+    pod = PodPlan(
+        name=name,
+        role="tracking",
+        owner=job.metadata.name,
+        containers=(container,),
+        restart=Restart.ALWAYS,
+        grace_s=TRACKING_GRACE_S,
+        template=job.spec.tracking_template or {},
+    )
+    reads = [tracker.model_dump(mode="json") for tracker in job.spec.tracking]
     return [replace(pod, revision=_revision_of(pod, reads=reads))]
 
 

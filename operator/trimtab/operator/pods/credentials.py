@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -76,9 +76,11 @@ class JobCredentials:
     files: str = ""
     """What `files_digest` said of the files in it."""
 
-    def is_current(self, *sections: BaseModel, window: object) -> bool:
-        """Whether the settings' files are those in it. One that cannot be read just now counts as unchanged: what the
-        pods have of it serves them still."""
+    def is_current(self, *sections: BaseModel, window: object, roles: Collection[str]) -> bool:
+        """Whether it has all roles, and the settings' files are those in it. One that cannot be read just now counts as
+        unchanged: what the pods have of it serves them still."""
+        if self.own_environments and not {*roles} <= self.own_environments.keys():
+            return False
         try:
             files = files_digest(*sections)
         except OSError as error:

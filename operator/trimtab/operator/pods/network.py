@@ -1,5 +1,6 @@
 """The network policies of a job. Its pods dial NATS, object storage, DNS, and the hub and engine servers that its
-manifest names. Prometheus dials them, and the ranks of one trainer dial one another. Everything else is closed.
+manifest names; what writes to trackers dials those too. Prometheus dials all of them, and the ranks of one trainer dial
+one another. Everything else is closed.
 
 Policies add up: an administrator opens more for all jobs in the chart, and an author for one job by a policy of their
 own that selects the job's label. Where a server has a name outside the cluster its addresses are not known here, so its
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from trimtab.api import labels
+from trimtab.api import labels, names
 from trimtab.api.job import RLJob
 from trimtab.api.source_uri import HubSource
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings, ProbeSettings
@@ -26,6 +27,7 @@ _NATS_PORT = 4222
 _PORTS = {"http": 80, "https": 443, "tls": _NATS_PORT, "nats": _NATS_PORT, "ws": 80, "wss": 443}
 _METRICS_PORT = int(ProbeSettings.model_fields["port"].default)
 _HUB = "https://huggingface.co"
+_TRACKERS = {"wandb": "https://api.wandb.ai", "trackio": _HUB}
 _SERVICE_LABELS = 3
 # Metadata services of clouds are there, and hand out the node's own credentials.
 _LINK_LOCAL = {"0.0.0.0/0": "169.254.0.0/16", "::/0": "fe80::/10"}
@@ -57,6 +59,21 @@ def job_policy(
         ingress=[{"from": [settings.scrapers], "ports": [{"port": _METRICS_PORT, "protocol": "TCP"}]}],
         egress=[{"ports": dns}, *dialled, *settings.egress],
         own={labels.JOB: metadata["name"]},
+    )
+
+
+def tracking_policy(job: Object, typed: RLJob, *, settings: JobNetworkSettings) -> Object:
+    """For the pod that writes to trackers, which dials those besides."""
+    metadata = job["metadata"]
+    servers = [tracker.url or _TRACKERS.get(tracker.type) for tracker in typed.spec.tracking if tracker.folder is None]
+    labelled = {labels.JOB: metadata["name"], labels.ROLE: "tracking"}
+    return _policy(
+        job,
+        name=names.tracking_pod_name(metadata["name"]),
+        selector=labelled,
+        ingress=[],
+        egress=[_dialled(server, settings) for server in dict.fromkeys(servers) if server is not None],
+        own=labelled,
     )
 
 

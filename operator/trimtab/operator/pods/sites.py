@@ -25,6 +25,13 @@ from trimtab.operator.settings import OperatorSettings
 
 ROLES = {"RLJob": "dataflow", "RolloutPool": "rollout", "Trainer": "trainer"}
 """Of the pods that an object of a kind has."""
+TRACKING = "tracking"
+"""Of the pod that writes to trackers, which is the RLJob's too."""
+
+
+def roles_of(job: Object) -> tuple[str, ...]:
+    """Of the pods of an RLJob and its children."""
+    return (*ROLES.values(), TRACKING) if job["spec"].get("tracking") else tuple(ROLES.values())
 
 
 class PodCluster(Protocol):
@@ -67,10 +74,11 @@ async def prepare_site(
     typed_job: RLJob,
     owner: Object,
     typed: RLJob | RolloutPool | Trainer,
+    role: str,
 ) -> PodSite:
-    """Makes what is missing. Raises Objected when it cannot be had."""
+    """Of the owner's pods of one role. Makes what is missing. Raises Objected when it cannot be had."""
     _check_account(settings, owner, typed)
-    credentials, role = await pod_cluster.credentials(job), ROLES[owner["kind"]]
+    credentials = await pod_cluster.credentials(job)
     await pod_cluster.isolate(job, typed_job)
     name, uid = job["metadata"]["name"], owner["metadata"]["uid"]
     manifest = await _ensure_manifest(pod_cluster, typed_job, owner, typed)
@@ -94,7 +102,7 @@ async def prepare_site(
         secret=credentials.secret_name,
         secret_files=credentials.files_of(role),
         manifest=manifest,
-        code=code_for(typed_job, typed),
+        code=None if role == TRACKING else code_for(typed_job, typed),
         ranks=ranks,
         labels=own,
         own_command=own_command,
@@ -103,9 +111,17 @@ async def prepare_site(
 
 def _check_account(settings: OperatorSettings, owner: Object, typed: RLJob | RolloutPool | Trainer) -> None:
     """Where jobs run beside the operator, a template could take the operator's rights. Raises Objected."""
-    template = typed.spec.data.template if isinstance(typed, RLJob) else typed.spec.template
-    spec = (template or {}).get("spec")
-    named = {spec.get(field) for field in ("serviceAccountName", "serviceAccount")} if isinstance(spec, dict) else set()
+    if isinstance(typed, RLJob):
+        templates = [typed.spec.data.template, typed.spec.tracking_template]
+    else:
+        templates = [typed.spec.template]
+    specs = [(template or {}).get("spec") for template in templates]
+    named = {
+        spec.get(field)
+        for spec in specs
+        if isinstance(spec, dict)
+        for field in ("serviceAccountName", "serviceAccount")
+    }
     if (
         settings.service_account is not None
         and owner["metadata"]["namespace"] == settings.lease.namespace

@@ -2,7 +2,8 @@
 
 Everything of a job lies below one prefix, weights, checkpoints, claimed rows and archived samples apart. A rollout pod
 reads weights, writes leases on them, and writes rows that are too large for a message; the trainer has all that is the
-job's; the dataflow reads. Nothing names a bucket's own settings, so none of them can change who may do what.
+job's; the dataflow reads; what writes to trackers keeps how far it has come. Nothing names a bucket's own settings, so
+none of them can change who may do what.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ MAX_POLICY_CHARACTERS = 2048
 _READ = ("s3:GetObject",)
 _LEASE = ("s3:PutObject", "s3:DeleteObject")
 _DEPOSIT = ("s3:PutObject",)
+_NOTEBOOK = ("s3:GetObject", "s3:PutObject")
 _ALL = (
     "s3:GetObject",
     "s3:PutObject",
@@ -57,8 +59,9 @@ def named_models(job: Mapping[str, Any], allowed: Sequence[str]) -> tuple[str, .
 
 def session_policy(role: str, place: JobPlace) -> str:
     """As JSON. Raises PolicyTooLong."""
-    statements = {"rollout": _rollout, "trainer": _trainer, "dataflow": _dataflow}[role](place)
-    statements += [statement for model in place.models for statement in _readable(*_split(model))]
+    statements = {"rollout": _rollout, "trainer": _trainer, "dataflow": _dataflow, "tracking": _tracking}[role](place)
+    if role != "tracking":
+        statements += [statement for model in place.models for statement in _readable(*_split(model))]
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
     if len(text) > MAX_POLICY_CHARACTERS:
         raise PolicyTooLong(
@@ -90,6 +93,10 @@ def _dataflow(place: JobPlace) -> list[object]:
     for bucket, prefix in ((place.bucket, place.prefix), *map(_split, place.datasets)):
         statements += _readable(bucket, prefix)
     return statements
+
+
+def _tracking(place: JobPlace) -> list[object]:
+    return [_allowed(_NOTEBOOK, place.bucket, [f"{place.prefix}/tracking/*"])]
 
 
 def _readable(bucket: str, prefix: str) -> list[object]:

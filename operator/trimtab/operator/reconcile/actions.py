@@ -6,7 +6,7 @@ Every action may be done twice without harm: names are deterministic, deletions 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.api.job import RLJob
@@ -64,32 +64,32 @@ class Executor:
         now = list(actions) if at_once else list(actions)[: settings.actions_per_turn]
         starts = [action for action in now if isinstance(action, StartPod | ReplacePod)]
         gang = [action for action in starts if action.pod.gang]
-        try:
-            site = await self._site(starts)
-        except (Objected, NameBusy) as error:
-            now, gang = [action for action in now if action not in starts], []
-            results: list[tuple[Sequence[Action], BaseException | None]] = [(starts, error)]
-            site = None
-        else:
-            results = []
+        sites: dict[str, PodSite] = {}
+        results: list[tuple[Sequence[Action], BaseException | None]] = []
+        for role in dict.fromkeys(action.pod.role for action in starts):
+            try:
+                sites[role] = await self._site(role)
+            except (Objected, NameBusy) as error:
+                refused = [action for action in starts if action.pod.role == role]
+                now = [action for action in now if action not in refused]
+                gang = [action for action in gang if action not in refused]
+                results.append((refused, error))
         gate = asyncio.Semaphore(settings.calls_per_object)
 
         async def through_gate(action: Action) -> None:
             async with gate:
-                await self._act(action, site)
+                await self._act(action, sites)
 
         work: list[tuple[Sequence[Action], Awaitable[None]]] = [
             ([action], through_gate(action)) for action in now if action not in gang
         ]
         if gang:
-            work.append((gang, self._start_gang([action.pod for action in gang], site)))
+            work.append((gang, self._start_gang([action.pod for action in gang], sites[gang[0].pod.role])))
         outcomes = await asyncio.gather(*(doing for _, doing in work), return_exceptions=True)
         results += [(done, outcome) for (done, _), outcome in zip(work, outcomes, strict=True)]
         return _outcome(results, left=len(actions) > settings.actions_per_turn and not at_once)
 
-    async def _site(self, starts: Sequence[StartPod | ReplacePod]) -> PodSite | None:
-        if not starts:
-            return None
+    async def _site(self, role: str) -> PodSite:
         assert self.job is not None
         assert self.typed_job is not None
         return await prepare_site(
@@ -99,13 +99,13 @@ class Executor:
             typed_job=self.typed_job,
             owner=self.owner,
             typed=self.typed,
+            role=role,
         )
 
-    async def _act(self, action: Action, site: PodSite | None) -> None:
+    async def _act(self, action: Action, sites: Mapping[str, PodSite]) -> None:
         match action:
             case StartPod(pod=pod):
-                assert site is not None
-                await self._start(pod, site)
+                await self._start(pod, sites[pod.role])
             case ReleasePod(name=name):
                 await self._release(name)
             case StopPod(name=name, reason=reason):
@@ -113,8 +113,7 @@ class Executor:
             case RemovePod(name=name):
                 await self._delete_pod(name, why=None)
             case ReplacePod():
-                assert site is not None
-                await self._replace(action, site)
+                await self._replace(action, sites[action.pod.role])
             case PutPool(pool=pool):
                 await self._put(ROLLOUT_POOLS.kind, pool)
             case PutTrainer(trainer=trainer):
@@ -142,10 +141,9 @@ class Executor:
         body = there.own(rendered if avoided_node is None else preferring_others(rendered, node=avoided_node))
         there.pods.note(await create_own(there.client, PODS, body, owner_uid=there.owner_uid))
 
-    async def _start_gang(self, ranks: Sequence[PodPlan], site: PodSite | None) -> None:
+    async def _start_gang(self, ranks: Sequence[PodPlan], site: PodSite) -> None:
         """One after the other, so that the first refusal is the last request. Those that were made wait behind their
         gate and go again: a part of a gang would only hold what others could use."""
-        assert site is not None
         try:
             for plan in ranks:
                 await self._make(plan, site)

@@ -12,6 +12,7 @@ from trimtab.kube.errors import NotFound
 from trimtab.kube.resources import RLJOBS, Key, Object, key_of
 from trimtab.kube.timestamps import epoch
 from trimtab.operator import event_reasons as reasons
+from trimtab.operator.plan.job_pods import TRACKING_GRACE_S
 from trimtab.operator.pods.observed import observed_pod
 from trimtab.operator.reconcile.cluster import Cluster, Result
 from trimtab.operator.reconcile.isolation import forget_network
@@ -93,4 +94,5 @@ def _longest_grace_s(job: RLJob | None) -> float:
         return _UNKNOWN_GRACE_S
     graces = [pool.grace_period_seconds for pool in job.spec.pools]
     graces += [policy.trainer.grace_period_seconds for policy in job.spec.learning]
-    return float(max(graces))
+    # It is told to go when the others have gone.
+    return float(max(graces)) + (TRACKING_GRACE_S if job.spec.tracking else 0.0)

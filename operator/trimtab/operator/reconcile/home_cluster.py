@@ -28,7 +28,7 @@ from trimtab.operator.pods.credentials import (
 )
 from trimtab.operator.pods.job_keys import JobKeys, new_keys
 from trimtab.operator.pods.observed import observed_pod
-from trimtab.operator.pods.sites import ROLES
+from trimtab.operator.pods.sites import roles_of
 from trimtab.operator.pods.storage_policy import JobPlace, named_models
 from trimtab.operator.reconcile.cache import ObjectCache
 from trimtab.operator.reconcile.cluster import Cluster
@@ -86,8 +86,8 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
     window = window_of(cluster.mint, cluster.storage)
-    settings = cluster.settings
-    current = known is not None and known.is_current(settings.nats, settings.object_store, window=window)
+    settings, roles = cluster.settings, roles_of(job)
+    current = known is not None and known.is_current(settings.nats, settings.object_store, window=window, roles=roles)
     if known is not None and current and not look:
         return known
     namespace, name = metadata["namespace"], secret_name(metadata["name"])
@@ -101,9 +101,7 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
         origin = await origin_of(
             cluster.client, job, own if known is None else known.secret, object_store=store, key_root=cluster.key_root
         )
-        storage = await storage_keys(
-            cluster.storage, job, store, roles=tuple(ROLES.values()), origin=origin_prefix(origin, store)
-        )
+        storage = await storage_keys(cluster.storage, job, store, roles=roles, origin=origin_prefix(origin, store))
     except StorageRefused as error:
         if known is not None and present is not None and ours:
             _log.warning("storage_credentials_not_renewed", job=metadata["name"], error=str(error))
@@ -120,7 +118,7 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
         logs=settings.logs,
         keys=keys,
         origin=origin,
-        users=minted_users(cluster.mint, job, roles=tuple(ROLES.values())),
+        users=minted_users(cluster.mint, job, roles=roles),
         storage=storage,
         window=window,
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from trimtab.api.job import RLJob
 from trimtab.kube.resources import NETWORK_POLICIES, Object
-from trimtab.operator.pods.network import job_policy, ranks_policy
+from trimtab.operator.pods.network import job_policy, ranks_policy, tracking_policy
 from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, create_own
 
 
 async def ensure_network(cluster: Cluster, job: Object, typed_job: RLJob, owner: Object) -> None:
-    """Those of the job, and of the owner where it is a trainer. Raises Objected or NameBusy."""
+    """Those of the job, and of the owner's own pods. Raises Objected or NameBusy."""
     settings = cluster.settings
     if settings.job_network is None:
         return
@@ -21,6 +21,8 @@ async def ensure_network(cluster: Cluster, job: Object, typed_job: RLJob, owner:
             job, typed_job, settings=settings.job_network, nats=settings.nats, object_store=settings.object_store
         )
     ]
+    if owner["kind"] == "RLJob" and typed_job.spec.tracking:
+        wanted.append(tracking_policy(job, typed_job, settings=settings.job_network))
     if owner["kind"] == "Trainer":
         wanted.append(ranks_policy(owner, job=job["metadata"]["name"]))
     for policy in wanted:

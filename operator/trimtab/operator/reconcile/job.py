@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trimtab.api.job import RLJob
+from trimtab.api.names import tracking_pod_name
 from trimtab.kube.resources import Key, Object, key_of
 from trimtab.operator.plan.actions import PutPool, PutTrainer, ReplacePod, StartPod
 from trimtab.operator.plan.job import Observed, plan_job
@@ -23,7 +24,7 @@ from trimtab.operator.reconcile.isolation import renew_network
 from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.observation import is_ours, pods_of, read_other, works_for
 from trimtab.operator.reconcile.ownership import is_leaving
-from trimtab.operator.reconcile.refusals import refusal_of
+from trimtab.operator.reconcile.refusals import NO_TRACKING_IMAGE, refusal_of
 from trimtab.operator.scaling.scaled_plan import ScaledPlan, with_scaling
 from trimtab.operator.stream_limits import limits_refusal, stream_limits
 
@@ -37,13 +38,15 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
     if not is_ours(job):
         return Result()
     now, home = cluster.clock(), HomeCluster(cluster=cluster, owner=item)
-    pods = pods_of(cluster, home, key.key)
-    observed = _observed(cluster, key.key, item, job, pods)
+    all_pods = pods_of(cluster, home, key.key)
+    tracking = [pod for pod in all_pods if pod.name == tracking_pod_name(key.key.name)]
+    pods = [pod for pod in all_pods if pod not in tracking]
+    observed = _observed(cluster, key.key, item, job, pods, tracking)
     plan = plan_job(job, observed, now=now)
     if plan.status.completion_time is not None and (job.status is None or job.status.completion_time is None):
         # Its last steps may have been reported within the interval that is not over yet.
         cluster.watches.refresh(key.key)
-        observed = _observed(cluster, key.key, item, job, pods)
+        observed = _observed(cluster, key.key, item, job, pods, tracking)
         plan = plan_job(job, observed, now=now)
     uid = item["metadata"]["uid"]
     scaled = with_scaling(
@@ -69,13 +72,22 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
     return result
 
 
-def _observed(cluster: Cluster, key: Key, item: Object, job: RLJob, pods: Sequence[ObservedPod]) -> Observed:
+def _observed(
+    cluster: Cluster,
+    key: Key,
+    item: Object,
+    job: RLJob,
+    pods: Sequence[ObservedPod],
+    tracking: Sequence[ObservedPod],
+) -> Observed:
     return Observed(
         pools=[read_other(cluster.pools, pool) for pool in cluster.pools.under(key) if works_for(pool, item)],
         trainers=[read_other(cluster.trainers, one) for one in cluster.trainers.under(key) if works_for(one, item)],
         pods=pods,
+        tracking=tracking,
         report=cluster.watches.snapshot(key).report,
         refusal=refusal_of(job.spec)
+        or (NO_TRACKING_IMAGE if job.spec.tracking and cluster.settings.images.tracking is None else None)
         or limits_refusal(job.spec.streams, cluster.settings.streams, storage_bytes=cluster.account_bytes),
     )
 

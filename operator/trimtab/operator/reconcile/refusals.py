@@ -19,6 +19,10 @@ from trimtab.operator import resume_source
 
 MAX_SPEC_BYTES = 256 * 1024
 """A plan reads all of it several times, and all objects wait for it."""
+NO_TRACKING_IMAGE = (
+    "spec.tracking: this operator has no image for the pod that writes to trackers; set TRIMTAB_IMAGES__TRACKING"
+    " (jobs.images.tracking of the chart)"
+)
 
 
 def relative_paths(spec: RLJobSpec) -> list[str]:
@@ -59,11 +63,8 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
             found = list(_relative("spec.engine.interpreter", spec.engine.interpreter))
         case TrainerSpec():
             found = list(_model("spec.model", spec.model))
-    if isinstance(spec, RLJobSpec) and spec.tracking:
-        return (
-            "spec.tracking: trackers are written to by `trimtab run`, and not in a cluster yet; leave it out, and read"
-            " the same from Prometheus"
-        )
+    if isinstance(spec, RLJobSpec) and (why := next(_untold(spec), None)) is not None:
+        return why
     if isinstance(spec, RLJobSpec) and (why := _resumes_badly(spec)) is not None:
         return why
     if moving := list(_moving(spec)):
@@ -77,6 +78,30 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
         f"{', '.join(found)}: relative to a manifest's folder, which pods do not have; give an absolute path in the "
         "pods, such as one on a volume of the template"
     )
+
+
+def _untold(spec: RLJobSpec) -> Iterator[str]:
+    """Trackers that would be told nothing, or where nobody could look."""
+    for number, tracker in enumerate(spec.tracking):
+        field = f"spec.tracking[{number}]"
+        if tracker.type == "tensorboard" and tracker.folder is None:
+            yield f"{field}.folder: missing; give a folder on a volume of spec.trackingTemplate, which outlives the pod"
+        elif tracker.type == "mlflow" and tracker.folder is None and tracker.url is None:
+            yield f"{field}.url: missing; pods find a tracking server by it alone"
+        elif tracker.folder is not None and not tracker.folder.startswith("/"):
+            yield (
+                f"{field}.folder ({tracker.folder}): relative to a manifest's folder, which pods do not have; give a"
+                " folder on a volume of spec.trackingTemplate"
+            )
+        elif (tracker.folder is not None or tracker.type == "trackio") and spec.tracking_template is None:
+            yield (
+                f"spec.trackingTemplate: missing; what {tracker.type} writes would be gone with its pod: mount a volume"
+                + (
+                    ", and have TRACKIO_DIR lead there, or name a space in TRACKIO_SPACE_ID"
+                    if tracker.folder is None
+                    else ""
+                )
+            )
 
 
 def _resumes_badly(spec: RLJobSpec) -> str | None:

@@ -79,7 +79,7 @@ class RemoteCluster:
         settings = self._cluster.settings
         object_store = settings.remote_object_store or settings.object_store
         known = self._connection.credentials.get(uid)
-        if known is not None and known.is_current(nats, object_store, window=window):
+        if known is not None and known.is_current(nats, object_store, window=window, roles=(_ROLE,)):
             return known
         at_home = await ensure_credentials(self._cluster, job)
         seed, ledger = kept_keys(at_home.secret)

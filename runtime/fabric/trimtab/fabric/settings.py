@@ -159,7 +159,7 @@ class PodSettings(_Section):
 
     namespace: str = Field(min_length=1)
     job: str = Field(min_length=1)
-    role: Literal["dataflow", "rollout", "trainer"]
+    role: Literal["dataflow", "rollout", "trainer", "tracking"]
     name: str = Field(min_length=1)
     pool: str | None = None
     policy: str | None = None

@@ -46,6 +46,7 @@ async def _prepare(namespace: str, template: dict[str, Any]) -> None:
         typed_job=job,
         owner=item,
         typed=pool_of(job, job.spec.pools[0], None),
+        role="rollout",
     )
 
 

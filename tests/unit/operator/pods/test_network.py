@@ -9,7 +9,7 @@ import pytest
 from tests.support.operator.scene import tiny_job
 from trimtab.api.job import RLJob
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
-from trimtab.operator.pods.network import job_policy, ranks_policy
+from trimtab.operator.pods.network import job_policy, ranks_policy, tracking_policy
 from trimtab.operator.settings import JobNetworkSettings
 
 ITEM = {"kind": "RLJob", "metadata": {"namespace": "team", "name": "tiny", "uid": "u"}}
@@ -99,3 +99,21 @@ def test_the_way_to_the_endpoint_of_a_frozen_policy_is_open() -> None:
         endpoint="https://store.data.svc:8333", policies=policies, pools=[{"name": "a", "engines": engines}]
     )
     assert rules[-1] == _namespace("models", 8443)
+
+
+def test_what_writes_to_trackers_alone_dials_them() -> None:
+    trackers = [
+        {"type": "mlflow", "url": "http://mlflow.lab.svc:5000"},
+        {"type": "wandb"},
+        {"type": "tensorboard", "folder": "/curves"},
+    ]
+    typed = RLJob.model_validate(tiny_job(tracking=trackers))
+    policy = tracking_policy(ITEM, typed, settings=JobNetworkSettings())
+    selector = {"rl.trimtab.dev/job": "tiny", "rl.trimtab.dev/role": "tracking"}
+    assert policy["spec"]["podSelector"] == {"matchLabels": selector}
+    assert policy["spec"]["ingress"] == []
+    assert policy["spec"]["egress"] == [
+        _namespace("lab", 5000),
+        {"to": ANYWHERE, "ports": [{"port": 443, "protocol": "TCP"}]},
+    ]
+    assert _egress(tracking=trackers) == _egress(), "not the other pods of the job"

@@ -24,8 +24,8 @@ _LAST_LOOK_S = 2.0
 
 
 class DirectReader:
-    """Each message on the subject once and in order. Only for streams that keep one message for each subject: of others
-    it would begin with what is long superseded."""
+    """Each message on the subject once and in order. Of streams that keep several messages for a subject it begins with
+    what is superseded, which only those want who write down what was."""
 
     def __init__(self, bus: Bus, *, stream: str, subject: str) -> None:
         self._bus = bus

@@ -135,6 +135,15 @@ def trainer_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
     )
 
 
+def tracking_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
+    """What tells trackers reads what the job says of itself, and writes nothing."""
+    followed = (topology.balance, topology.weights, topology.members)
+    return Rights(
+        publish=(*(f"$JS.API.STREAM.INFO.{bucket.stream}" for bucket in followed), *direct_reads(*followed)),
+        subscribe=(own_inbox(inbox_prefix), *change_subscriptions(*followed)),
+    )
+
+
 class _RightsOfRole(Protocol):
     def __call__(self, topology: JobTopology, *, inbox_prefix: str) -> Rights: ...
 
@@ -143,6 +152,7 @@ RIGHTS_OF: Mapping[str, _RightsOfRole] = {
     "dataflow": dataflow_rights,
     "rollout": rollout_rights,
     "trainer": trainer_rights,
+    "tracking": tracking_rights,
 }
 
 

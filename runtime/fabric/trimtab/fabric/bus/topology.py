@@ -248,8 +248,9 @@ class JobTopology:
 
     @property
     def balance(self) -> BucketSpec:
+        """With the last steps of each policy, for who writes down all of them and was away for a while."""
         return BucketSpec(
-            name=f"{self._stem}{SEPARATOR}balance", history=10, replicas=self.replicas, placement=self.placement
+            name=f"{self._stem}{SEPARATOR}balance", history=64, replicas=self.replicas, placement=self.placement
         )
 
     @property

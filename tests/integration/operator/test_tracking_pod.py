@@ -1,0 +1,226 @@
+"""The process of the pod that writes to trackers, as its role: a real bus, a real store, a real MLflow server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from tests.support.cli.mlflow_server import mlflow_rewards, mlflow_server
+from tests.support.cli.tracker_environment import trackers_packages
+from tests.support.fabric.account_users import (
+    declared_by_the_operator,
+    registered,
+    settings_of,
+    violations,
+)
+from tests.support.operator.scene import tiny_job
+from tests.support.polling import eventually
+from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
+from trimtab.embedded.ports import free_ports
+from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.keyvalue import KeyValue
+from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.settings import ObjectStoreSettings, PodSettings, Settings, environment_for
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
+from trimtab.fabric.wire.progress import StepProgress
+from trimtab.operator.pods.storage_policy import JobPlace
+from trimtab.operator.settings import StorageRoleSettings, StsSettings
+from trimtab.operator.storage_mint import StorageMint
+
+# Libraries of others warn of what is theirs.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(900)]
+_JOB, _NAMESPACE, _PREFIX = "tiny", "team", "all/team/tiny-12345678"
+_S = 30.0
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, behind what is installed here."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(trackers_packages())])
+
+
+@dataclass
+class _Place:
+    nats: EmbeddedNatsWithAccounts
+    store: EmbeddedSeaweed
+    folder: Path
+    topology: JobTopology
+
+    async def environment(self) -> dict[str, str]:
+        """As the operator writes it into the pod, with credentials of this role alone."""
+        settings = StorageRoleSettings(sts=StsSettings(role_arn=JOB_ROLE_ARN))
+        mint = StorageMint(settings, self.store.settings, clock=lambda: 1e9)
+        place = JobPlace(bucket="trimtab", prefix=_PREFIX, policies=("solver",))
+        keys = await mint.keys(place, roles=("tracking",), session="12345678")
+        file = self.folder / "store-credentials"
+        file.write_text(keys["tracking"].as_file())
+        pod = Settings(
+            pod=PodSettings(namespace=_NAMESPACE, job=_JOB, role="tracking", name="tiny-tracking"),
+            nats=settings_of(self.nats, "tracking", self.topology, self.folder),
+            object_store=ObjectStoreSettings(
+                bucket="trimtab",
+                prefix=_PREFIX,
+                endpoint_url=self.store.settings.endpoint_url,
+                credentials_file=file,
+            ),
+        )
+        (self.folder / "site").mkdir(exist_ok=True)
+        (self.folder / "site/sitecustomize.py").write_text(
+            f"import sys\nsys.path.append({str(trackers_packages())!r})\n"
+        )
+        return {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            **environment_for(pod),
+            "TRIMTAB_PROBES__PORT": "0",
+            "TRIMTAB_JOB_FILE": str(self.folder / "job.yaml"),
+            "PYTHONPATH": str(self.folder / "site"),
+        }
+
+
+@contextmanager
+def _pod(place: _Place, environment: dict[str, str], *, scratch: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (place.folder / "pod.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trimtab.cli.tracking.cluster"],
+            env=environment | {"TRIMTAB_SCRATCH": str(place.folder / scratch)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        # With what tells trackers, as a container's end takes all of it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Any:
+    topology = JobTopology(_NAMESPACE, _JOB)
+    with EmbeddedNatsWithAccounts(tmp_path / "nats") as nats, EmbeddedSeaweed(tmp_path / "store") as store:
+        yield _Place(nats, store, tmp_path, topology)
+
+
+def _progress(step: int) -> bytes:
+    return encode(
+        StepProgress(
+            job=_JOB, policy="solver", step=step, reward=step / 10, staleness=1.0, max_staleness=2, wait_fraction=0.1,
+            samples=step + 1, buffered=0, running=0, dropped=0, at=1e6 + step,
+        )
+    )  # fmt: skip
+
+
+def _heartbeat() -> bytes:
+    return encode(
+        MemberHeartbeat(
+            member_id="rank", job=_JOB, role=Role.TRAINER, state=State.READY, versions={"solver": 10},
+            measures={"entropy": 1.5}, started_at=1e6, sent_at=time.time(),
+        )
+    )  # fmt: skip
+
+
+def _kept(place: _Place) -> bytes:
+    """What a pod that begins on another node finds."""
+    settings = place.store.settings
+    assert settings.access_key_id is not None
+    assert settings.secret_access_key is not None
+    client = boto3.client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=settings.access_key_id.get_secret_value(),
+        aws_secret_access_key=settings.secret_access_key.get_secret_value(),
+    )
+    try:
+        body: bytes = client.get_object(Bucket="trimtab", Key=f"{_PREFIX}/tracking/notebook")["Body"].read()
+    except client.exceptions.NoSuchKey:
+        return b""
+    return body
+
+
+@pytest.mark.usefixtures("libraries")
+async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _Place) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    manifest = tiny_job(tracking=[{"type": "mlflow", "url": url}])
+    manifest["metadata"] |= {"name": _JOB, "namespace": _NAMESPACE}
+    (place.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+    log, environment = place.folder / "pod.log", await place.environment()
+    await registered(place.nats, place.topology)
+    dataflow_settings = settings_of(place.nats, "dataflow", place.topology, place.folder)
+    trainer_settings = settings_of(place.nats, "trainer", place.topology, place.folder)
+    async with (
+        await Bus.connect(dataflow_settings, name="dataflow") as dataflow,
+        await Bus.connect(trainer_settings, name="trainer") as trainer,
+    ):
+        # It waits for what it may not make.
+        with _pod(place, environment, scratch="first") as first:
+            await declared_by_the_operator(place.nats, place.topology)
+            balance, members = KeyValue(dataflow, place.topology.balance), KeyValue(trainer, place.topology.members)
+            key = place.topology.progress_key("solver")
+            for step in range(10):
+                await balance.put(key, _progress(step), deadline_s=60.0)
+            history = place.folder / "first/history.jsonl"
+
+            async def measured() -> bool:
+                await members.put("rank", _heartbeat(), deadline_s=60.0)
+                return history.exists() and b'"measured"' in history.read_bytes()
+
+            await eventually(measured, timeout_s=_S)
+            # MLflow is away, and the pod's node dies with what it has.
+            await eventually(lambda: "tracker_away" in log.read_text(), timeout_s=_S)
+            await eventually(lambda: b'"measured"' in _kept(place), timeout_s=_S)
+            assert first.poll() is None, log.read_text()[-4000:]
+        for step in range(10, 20):
+            await balance.put(key, _progress(step), deadline_s=60.0)
+        with mlflow_server(place.folder / "server", port):
+            with _pod(place, environment, scratch="second"):
+                await eventually(
+                    lambda: _rewards(url) == pytest.approx({step: step / 10 for step in range(20)}),
+                    timeout_s=_S,
+                    interval_s=1.0,
+                )
+                await eventually(lambda: b"run_id" in _kept(place), timeout_s=_S)
+            # On another node it goes on in the same run, and tells what is left when the job is at rest.
+            with _pod(place, environment, scratch="third") as third:
+                await eventually((place.folder / "third/history.jsonl").exists, timeout_s=_S)
+                await balance.put(key, _progress(20), deadline_s=60.0)
+                third.send_signal(signal.SIGTERM)
+                assert third.wait(120) == 0, log.read_text()[-4000:]
+            assert _rewards(url) == pytest.approx({step: step / 10 for step in range(21)})
+            assert _steps(url, "solver/trainer/entropy") == {9}
+    assert violations(place.nats) == []
+
+
+def _rewards(url: str) -> dict[int, float]:
+    try:
+        return mlflow_rewards(url)
+    except AssertionError:
+        return {}
+
+
+def _steps(url: str, name: str) -> set[int]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=url)
+    experiment = client.get_experiment_by_name("trimtab")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    return {metric.step for metric in client.get_metric_history(run.info.run_id, name)}
