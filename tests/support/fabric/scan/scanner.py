@@ -249,7 +249,7 @@ async def _overheard(site: Site, role: str, bus: Bus, inbox: str, stack: AsyncEx
 async def _settled(bus: Bus, topology: JobTopology) -> None:
     """The server has dealt with what this connection sent before: it answers in order, and every role may ask this."""
     with contextlib.suppress(BusNotFound):
-        await api_call(bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=_D)
+        await api_call(bus, f"STREAM.INFO.{topology.weights.stream}", deadline_s=_D)
 
 
 def _covered(subject: str, patterns: Sequence[str]) -> bool:
