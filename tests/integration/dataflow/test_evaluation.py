@@ -24,7 +24,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.settings import NatsSettings
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.evaluation import EvaluationResult
-from trimtab.fabric.wire.lease import BatchNotReady
+from trimtab.fabric.wire.lease import AWAITS_EVALUATION, BatchNotReady
 from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
@@ -76,6 +76,9 @@ async def test_every_so_many_versions_the_benchmarks_are_run_and_scored(
     async with simulation(nats_settings, tmp_path, evaluation=evaluation(tmp_path), maxSteps=4) as sim:
         sim.reward = graded(seen)
         async with sim.service(), running(sim.work()):
+            early = await sim.ask(0)
+            assert isinstance(early, BatchNotReady)
+            assert early.reason == AWAITS_EVALUATION, "no version was there to evaluate"
             for version in range(5):
                 await sim.announce("solver", version)
                 if version % 2 == 0:

@@ -19,7 +19,7 @@ from tests.support.trainer.storages import same, state_of
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.wire.lease import BatchLease, BatchRequest, LeaseAck, StepTotals
+from trimtab.fabric.wire.lease import AWAITS_EVALUATION, BatchLease, BatchRequest, LeaseAck, StepTotals
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.trainer.batch import Row
 from trimtab.trainer.learner import Learner
@@ -89,6 +89,30 @@ async def test_what_its_steps_were_like_can_be_read_from_its_metrics(
     assert value("sampling_drift") > 0
     assert 0 < value("logprob_mismatch") < 20, "the batch_server's logprobs are made up"
     assert 0 <= value("wait_seconds_total") <= value("step_seconds_total")
+
+
+async def test_a_round_of_evaluation_before_the_first_step_is_no_waiting_for_samples(
+    bus: Bus, topology: JobTopology, make: Callable[[], Trainer]
+) -> None:
+    trainer, held_at = make(), list[float]()
+    batch_server = BatchServer(bus, topology, steps=2)
+
+    def held(request: BatchRequest) -> Answer | None:
+        if len(held_at) == 20:
+            return None
+        held_at.append(time.monotonic())
+        return msgspec.structs.replace(NOT_READY, reason=AWAITS_EVALUATION, retry_after=0.05)
+
+    batch_server.instead = held
+    async with await batch_server.open():
+        began = time.monotonic()
+        await within(asyncio.to_thread(trainer.run), 60.0)
+        took = time.monotonic() - began
+    steps_s = trainer.metrics.registry.get_sample_value("trimtab_trainer_step_seconds_total")
+    waited_s = trainer.metrics.registry.get_sample_value("trimtab_trainer_wait_seconds_total")
+    assert steps_s is not None
+    assert waited_s is not None
+    assert waited_s <= steps_s <= took - (held_at[-1] - held_at[0])
 
 
 async def test_rows_that_wait_for_the_news_of_a_step_are_asked_for_again_when_it_is_done(

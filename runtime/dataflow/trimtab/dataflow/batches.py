@@ -28,6 +28,7 @@ from trimtab.fabric.wire.checkpoint_proof import CheckpointProof, LedgerAnchored
 from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
+    AWAITS_EVALUATION,
     BatchNotReady,
     BatchRequest,
     LeaseAck,
@@ -39,6 +40,7 @@ from trimtab.fabric.wire.lease import (
 _MAX_WAIT_S = 20.0
 _RETRY_AFTER_S = 0.05
 _STALLED_RETRY_S = 2.0
+_TOO_FEW = "too-few-groups"
 
 
 class BatchServer:
@@ -57,7 +59,7 @@ class BatchServer:
         on_grant: Callable[[StepGranted], None],
         anchoring: Anchoring | None = None,
     ) -> None:
-        """`held` says whether a policy is to be granted nothing for now. Without `anchoring` no proof is believed."""
+        """`held` says whether a policy is to be granted nothing for now, because it is evaluated first. Without `anchoring` no proof is believed."""
         self._books = books
         self._anchoring = anchoring
         self._clock = clock
@@ -132,7 +134,8 @@ class BatchServer:
                 continue
             left = end - clock()
             if left <= 0:
-                return _not_ready(request)
+                held = self._held(self._books.ledger, request.policy)
+                return _not_ready(request, reason=AWAITS_EVALUATION if held else _TOO_FEW)
             await self._books.changed(timeout_s=left)
 
     async def _known(self, books: TrainerBooks, request: BatchRequest) -> bytes | LeaseRefused | None:
@@ -255,7 +258,7 @@ def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
 
 
 def _not_ready(
-    request: BatchRequest, *, reason: str = "too-few-groups", retry_after: float = _RETRY_AFTER_S
+    request: BatchRequest, *, reason: str = _TOO_FEW, retry_after: float = _RETRY_AFTER_S
 ) -> BatchNotReady:
     return BatchNotReady(policy=request.policy, step=request.step, reason=reason, retry_after=retry_after)
 

@@ -99,6 +99,8 @@ class StepPortion:
     """Over all ranks and portions, with the last one."""
     dealt: int = 0
     """The same for all ranks of the portion."""
+    evaluated_s: float = 0.0
+    """How long it was asked for while a round of evaluation came before it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -24,6 +24,7 @@ from trimtab.fabric.wire.column import parse_column_headers
 from trimtab.fabric.wire.envelope import decode, encode, kind_of
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.lease import (
+    AWAITS_EVALUATION,
     BatchLease,
     BatchNotReady,
     BatchRequest,
@@ -129,11 +130,14 @@ class BatchStream:
     ) -> StepPortion | None:
         """This rank's rows once there are enough; None when the policy is finished or we should stop."""
         failures = 0
+        evaluated_s = 0.0
+        clock = asyncio.get_running_loop().time
         while not stopping():
+            asked = clock()
             try:
                 answer = await self._ask(portion_id, trained=trained)
                 if isinstance(answer, BatchLease):
-                    return await self._rows(answer)
+                    return replace(await self._rows(answer), evaluated_s=evaluated_s)
             except _AWAY as error:
                 # The dataflow knows the step by heart, so asking again is all there is to do.
                 delay = _BACKOFF.delay_s(failures)
@@ -147,6 +151,8 @@ class BatchStream:
                     return None
                 raise StepRefused(answer)
             await asyncio.sleep(max(answer.retry_after, _RETRY_AT_LEAST_S))
+            if answer.reason == AWAITS_EVALUATION:
+                evaluated_s += clock() - asked
         return None
 
     async def objection(self, step: int, *, stopping: Callable[[], bool]) -> LeaseRefused | None:

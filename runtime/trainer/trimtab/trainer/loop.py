@@ -52,6 +52,7 @@ class TrainingLoop:
         self._moved = moved
         self._rows = RowsAhead(stream, background, stopping=stopping)
         self._waited_s = 0.0
+        self._evaluated_s = 0.0
         self._weights = None if publisher is None else WeightOutbox(publisher, background)
         if self._weights is not None:
             learner.before_change = self._weights.wait_until_read
@@ -85,6 +86,7 @@ class TrainingLoop:
             if totals is None:
                 break
             waited = self._waited_s
+            started += self._evaluated_s
             with self._clock.part("update"):
                 outcome = self._learner.update(totals)
             self._moved()
@@ -113,7 +115,7 @@ class TrainingLoop:
 
     def _gather(self, trained: Trained) -> StepTotals | None:
         """Compute on this rank's rows as they come; the step's totals with the last, None when any rank stops."""
-        self._waited_s = 0.0
+        self._waited_s = self._evaluated_s = 0.0
         portion_id = PortionId(step=trained.steps)
         while True:
             portion = self._take(portion_id, trained)
@@ -133,7 +135,8 @@ class TrainingLoop:
                 return portion.totals
 
     def _take(self, portion_id: PortionId, trained: Trained) -> StepPortion | None:
-        """The rows, when every rank has its own: computing on them takes all ranks.
+        """The rows, when every rank has its own: computing on them takes all ranks. The time of a round of evaluation
+        that came before is no part of the step: no rollouts were missing, and none would have made it shorter.
 
         A refusal is put to the vote and kept for later: this rank is still needed for the last checkpoint.
         """
@@ -143,7 +146,10 @@ class TrainingLoop:
             portion = self._rows.take(portion_id, trained=trained, idle=self._while_idle)
         except StepRefused as refusal:
             self._refusal = refusal
-        self._waited_s += time.monotonic() - began
+        waited = time.monotonic() - began
+        evaluated = 0.0 if portion is None else min(waited, portion.evaluated_s)
+        self._waited_s += waited - evaluated
+        self._evaluated_s += evaluated
         dealt = -1 if portion is None else portion.dealt
         stops, most, least = ranks.maxima(portion is None or self._stopping(), dealt, -dealt)
         if stops:

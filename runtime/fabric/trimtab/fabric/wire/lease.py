@@ -211,6 +211,10 @@ class BatchLease(Message, frozen=True, kw_only=True):
         return self.totals is not None
 
 
+AWAITS_EVALUATION = "awaits-evaluation"
+"""The reason of a step that a round of evaluation comes before: its rows may be there."""
+
+
 class BatchNotReady(Message, frozen=True, kw_only=True):
     """Nothing yet. Not an error: the rank waits and asks again."""
 
