@@ -58,6 +58,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     folder = tempfile.mkdtemp(prefix="trimtab-tests-", dir=beside)
     os.environ[FOLDER] = os.environ["TMPDIR"] = tempfile.tempdir = folder
     config.option.basetemp = config.option.basetemp or str(Path(folder) / "t")
+    # Whoever starts a run in the background may have it ignore Ctrl-C, and all that it starts with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     caller = os.getpid()
     _adopt()
@@ -70,8 +72,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if tests := os.fork():
         os._exit(_watch(tests, parent=caller))
     die_with(os.getppid())
-    # Whoever starts a run in the background may have it ignore Ctrl-C, and all that it starts with it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     return None
 

@@ -67,6 +67,8 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # As a shell does with what it starts in the background.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
 
     def row(self) -> dict[str, psutil.Process]:

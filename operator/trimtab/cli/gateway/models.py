@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +62,16 @@ def newest_model(policy: Policy, base: Model, *, job: str, environment: Mapping[
     return Model(folder=model, position=pulled.position)
 
 
+def is_place_of(job: str, *, prefix: str) -> bool:
+    return re.fullmatch(rf"{re.escape(job)}(-[0-9a-f]{{8}})?", prefix.rpartition("/")[2]) is not None
+
+
 async def _pulled(weights: OpenWeights, job: str, folder: Path) -> Pulled:
     prefix = weights.store.full_key("weights").rpartition("/")[0]
-    if prefix.rpartition("/")[2] != job:
+    if not is_place_of(job, prefix=prefix):
         raise click.ClickException(
             f"--job {job}: TRIMTAB_OBJECT_STORE__PREFIX is {prefix!r}, which is another job's; it ends with the name of"
-            " the job"
+            " the job, in a cluster followed by the beginning of its uid"
         )
     await weights.latest()
     return await pulled_into(weights, folder, NO_LIMITS)
