@@ -25,6 +25,7 @@ PARTS = {
         "chaos/test_dataflow",
         "chaos/test_stage",
         "chaos/test_leader",
+        "chaos/test_three",
     ),
     "rollout": (
         *(

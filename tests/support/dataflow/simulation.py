@@ -26,7 +26,7 @@ from trimtab.dataflow.ledger.journal import Journal, JournalMaker
 from trimtab.dataflow.service import run_dataflow
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
+from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError, StreamFull
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
@@ -60,6 +60,7 @@ Answer = BatchLease | BatchNotReady | LeaseRefused
 JOURNAL_KEY = JournalKey("the dataflow of every simulation")
 SIGNER = Signer.generate()
 """Of the trainers."""
+_FULL_S = 0.5
 
 
 @dataclass
@@ -76,6 +77,10 @@ class Simulation:
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
     make_journal: JournalMaker = Journal
+    replicas: int = 1
+    """Of its streams."""
+    stored: dict[str, int] = field(default_factory=dict)
+    """Rows that a worker was told are safe, by their ids, and where."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -83,7 +88,8 @@ class Simulation:
 
     @property
     def topology(self) -> JobTopology:
-        return JobTopology("default", self.job.metadata.name, stages=tuple(stage.name for stage in self.stages))
+        stages = tuple(stage.name for stage in self.stages)
+        return JobTopology("default", self.job.metadata.name, stages=stages, replicas=self.replicas)
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -264,7 +270,8 @@ class Simulation:
                 for turn in itertools.count():
                     if stop is not None and stop.is_set():
                         return
-                    with contextlib.suppress(BusTimeout):  # on a busy machine; as a worker does, it asks again
+                    # On a busy machine, or between two leaders; as a worker does, it asks again.
+                    with contextlib.suppress(BusTimeout, BusUnavailable):
                         for delivery in await puller.fetch(batch=8, wait_s=0.5):
                             if stop is not None and stop.is_set():
                                 return
@@ -311,7 +318,16 @@ class Simulation:
 
     async def put(self, bus: Bus, one: Trajectory, *, message_id: str) -> None:
         subject = self.topology.trajectory_subject(one.policy)
-        await publish(bus, subject, encode(one), message_id=message_id, headers=headers(one), deadline_s=60.0)
+        payload, head = encode(one), headers(one)
+        while True:
+            try:
+                stored = await publish(bus, subject, payload, message_id=message_id, headers=head, deadline_s=60.0)
+            except StreamFull:
+                # As a worker does: it keeps what it has until there is room.
+                await asyncio.sleep(_FULL_S)
+            else:
+                self.stored[one.trajectory_id] = stored.sequence
+                return
 
 
 def pointer(job: str, step: int, *, signer: Signer = SIGNER, policy: str = "solver") -> bytes:
@@ -357,6 +373,7 @@ async def simulation(
     *,
     prompts: int = 50,
     make_journal: JournalMaker = Journal,
+    replicas: int = 1,
     stages: tuple[Stage, ...] = (),
     **fields: Any,
 ) -> AsyncIterator[Simulation]:
@@ -367,7 +384,9 @@ async def simulation(
         fields["workflow"] = {"roles": [{"name": name, "policy": name} for name in ["solver", "judge"][:policies]]}
     desired = job(f"j{uuid.uuid4().hex[:10]}", policies=policies, **fields)
     async with await Bus.connect(settings, name="test") as bus:
-        yield Simulation(settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal)
+        yield Simulation(
+            settings=settings, folder=folder, job=desired, bus=bus, make_journal=make_journal, replicas=replicas
+        )
 
 
 @asynccontextmanager

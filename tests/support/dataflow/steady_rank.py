@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.support.dataflow.simulation import Simulation
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.wire.lease import StepTiming
+from trimtab.fabric.wire.lease import BatchLease, StepTiming
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.batch_stream import BatchStream, PortionId, RankIdentity, Trained
 
@@ -20,9 +21,13 @@ class SteadyRank:
     """Of a simulation's one policy."""
 
     simulation: Simulation
+    step_s: float = 0.0
+    """How long it computes."""
     steps: int = 0
     answered_at: list[float] = field(default_factory=list)
     """By `time.monotonic`, when a portion was in the rank."""
+    rows: dict[int, set[str]] = field(default_factory=dict)
+    """By step, the ids of what it was given."""
 
     async def train(self) -> None:
         """Until cancelled, or until there is nothing more to train."""
@@ -35,6 +40,7 @@ class SteadyRank:
                 identity,
                 advantages=AdvantageRule(longest_answer=64),
                 clock=time.time,
+                on_rows=self._note,
             )
             timing: StepTiming | None = None
             while True:
@@ -49,11 +55,15 @@ class SteadyRank:
                     chunk += 1
                     if portion.totals is not None:
                         break
+                await asyncio.sleep(self.step_s)
                 timing = StepTiming(wait_seconds=0.0, step_seconds=time.monotonic() - began)
                 self.steps += 1
                 self.simulation.versions["solver"] = self.steps
                 if self.steps % _DURABLE_EVERY == 0:
                     await stream.acknowledge(self.steps - 1, lease_id=portion.lease_id, weight_version=self.steps)
+
+    def _note(self, lease: BatchLease, _payloads: Mapping[int, bytes]) -> None:
+        self.rows.setdefault(lease.step, set()).update(sample.trajectory_id for sample in lease.samples)
 
     def longest_gap_s(self, *, since: float = 0.0) -> float:
         """Between two portions, the later of which came after this moment."""

@@ -14,7 +14,7 @@ from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.ports import LOOPBACK, free_ports
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
-from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.jetstream_api import Json, api_call
 from trimtab.fabric.settings import NatsSettings
 
 
@@ -61,11 +61,19 @@ class NatsCluster:
 
     async def leader_of(self, bus: Bus, stream: str) -> str | None:
         """None while there is none, or nobody says so."""
+        return (await self._cluster_of(bus, stream) or {}).get("leader")
+
+    async def replicas_of(self, bus: Bus, stream: str) -> list[Json] | None:
+        """What the leader says of the others; None while there is none, or nobody says so."""
+        found = await self._cluster_of(bus, stream)
+        return None if found is None else found.get("replicas", [])
+
+    async def _cluster_of(self, bus: Bus, stream: str) -> Json | None:
         try:
             info = await api_call(bus, f"STREAM.INFO.{stream}", deadline_s=2.0)
         except BusError:
             return None
-        return (info.get("cluster") or {}).get("leader")
+        return info.get("cluster")
 
     def stop(self) -> None:
         for server in self.servers.values():
