@@ -59,7 +59,8 @@ class BatchServer:
         on_grant: Callable[[StepGranted], None],
         anchoring: Anchoring | None = None,
     ) -> None:
-        """`held` says whether a policy is to be granted nothing for now, because it is evaluated first. Without `anchoring` no proof is believed."""
+        """`held` says whether a policy is granted nothing for now, because it is evaluated first. Without `anchoring` no
+        proof is believed."""
         self._books = books
         self._anchoring = anchoring
         self._clock = clock
@@ -257,9 +258,7 @@ def _refusal(books: TrainerBooks, request: BatchRequest) -> LeaseRefused | None:
     return None
 
 
-def _not_ready(
-    request: BatchRequest, *, reason: str = _TOO_FEW, retry_after: float = _RETRY_AFTER_S
-) -> BatchNotReady:
+def _not_ready(request: BatchRequest, *, reason: str = _TOO_FEW, retry_after: float = _RETRY_AFTER_S) -> BatchNotReady:
     return BatchNotReady(policy=request.policy, step=request.step, reason=reason, retry_after=retry_after)
 
 

@@ -261,6 +261,27 @@ async def test_in_a_chat_a_turn_that_was_cut_is_closed_by_the_environment() -> N
     assert alone(chat).spans[1] == model_span(3, version=0)
 
 
+async def test_a_turn_may_end_at_a_text_of_its_own_and_go_on() -> None:
+    sampler = Script(f"<think>hm</think>four{END_OF_TURN}", f" is it.{END_OF_TURN}", "six", tokenizer=CHAT)
+    chat = begin_chat(sampler)
+    chat.hear("two and two?")
+    assert await chat.speak(stop="</think>") == "<think>hm</think>"
+    assert await chat.speak(stop=["never"], max_tokens=4) == " is "
+    assert chat.finish is Finish.LENGTH, "it was cut"
+    assert [(asked.stop, asked.max_new_tokens) for asked in sampler.asked] == [(("</think>",), 40), (("never",), 4)]
+    chat.hear("and six?")
+    assert await chat.speak() == "six"
+    assert sampler.asked[-1].stop == ()
+    with pytest.raises(WorkflowError, match=r"nothing to answer; call hear\(\)"):
+        await chat.speak()
+    row = alone(chat)
+    producers = [Producer.PROMPT, Producer.MODEL, Producer.ENVIRONMENT, Producer.MODEL]
+    assert [span.producer for span in row.spans] == producers, "both turns without a word of others between them"
+    for wrong in ({"stop": ""}, {"max_tokens": 0}):
+        with pytest.raises(WorkflowError, match=r"texts to stop at and at least 1 token"):
+            await chat.speak(**wrong)  # type: ignore[arg-type]
+
+
 async def test_in_a_chat_an_empty_message_is_a_message() -> None:
     chat = begin_chat(Script(f"four{END_OF_TURN}", f"six{END_OF_TURN}", tokenizer=CHAT))
     chat.hear("2+2?")

@@ -68,6 +68,8 @@ class Turn:
     completion: Completion
     reward: float | None = None
     """What it earned at once, where the workflow says so."""
+    interrupted: bool = False
+    """A text of the workflow's ended it, and the policy may go on."""
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -161,14 +163,27 @@ class Conversation:
         else:
             self._heard_ids += self.role.tokenizer.encode(words + self._chat_settings.suffix)
 
-    async def speak(self) -> str:
-        """Let the policy answer, and return its words. Raises NoRoom at a limit: look at `over` before."""
+    async def speak(self, *, stop: str | Sequence[str] = (), max_tokens: int | None = None) -> str:
+        """Let the policy answer, and return its words. Raises NoRoom at a limit: look at `over` before.
+
+        `stop` are texts that end this turn, and are part of it, besides what ends all of the policy's; after one of
+        them it may speak on. `max_tokens` bounds this turn where the policy's own limit allows more.
+        """
         self._check_silent()
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(stop) or (max_tokens is not None and max_tokens < 1):
+            raise WorkflowError(
+                f"{self.place}: speak() takes texts to stop at and at least 1 token, got {stop} and {max_tokens}"
+            )
         heard = self._unanswered()
-        if not heard and (not self.token_ids or (self.chat and self._stopped_by is Finish.STOP)):
+        if not heard and (not self.token_ids or (self.chat and self._has_ended_its_turn())):
             raise WorkflowError(f"{self.place}: nothing to answer; call hear() before speak()")
-        turn = await self._answered(heard, self.role.sampling, seed=None)
-        return self.role.tokenizer.decode(list(turn.token_ids))
+        own = self.role.sampling
+        room = own.max_new_tokens if max_tokens is None else min(max_tokens, own.max_new_tokens)
+        turn = await self._answered(heard, replace(own, stop=(*own.stop, *stop), max_new_tokens=room), seed=None)
+        words = self.role.tokenizer.decode(list(turn.token_ids))
+        turn.interrupted = turn.completion.finish == "stop" and any(text in words for text in stop)
+        return words
 
     async def speak_after(
         self,
@@ -280,6 +295,10 @@ class Conversation:
     def place(self) -> str:
         """Where in the episode this is, for error messages."""
         return f"role {self.role.name}, turn {self.turns + 1}"
+
+    def _has_ended_its_turn(self) -> bool:
+        last = self.pieces[-1]
+        return self._stopped_by is Finish.STOP and not (isinstance(last, Turn) and last.interrupted)
 
     def _take(self, heard: Sequence[int], said: Turn | Recalled) -> None:
         if heard:

@@ -1,15 +1,14 @@
-"""The reward of what an agent may print, and the agent against an endpoint of ours."""
+"""The reward of what an agent may print, and the agent as a worker runs it, with a line in place of a model."""
 
-import json
-import os
-import subprocess
+import asyncio
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 from rewards import score
+
+from trimtab.rollout.workflows.external_agent import ExternalAgent
+from trimtab.rollout.workflows.rehearsal import CHAT, Script, rehearse
 
 PROMPT = {"prompt": "What is 17 + 25?", "answer": "42"}
 
@@ -19,26 +18,10 @@ def test_the_last_number_counts() -> None:
         assert score(SimpleNamespace(prompt=PROMPT, output=output)) == reward
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        answer = {"choices": [{"message": {"content": f"{asked['model']}: 42"}}]}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_the_agent_asks_its_provider() -> None:
-    server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = os.environ | {"OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_port}/v1", "OPENAI_API_KEY": "key"}
-    agent = Path(__file__).with_name("agent.py")
-    done = subprocess.run(
-        [sys.executable, agent], input=json.dumps(PROMPT), env=environment, capture_output=True, text=True, timeout=60
-    )
-    server.shutdown()
-    server.server_close()
-    assert done.stdout == "solver: 42", done.stderr
+def test_what_the_agent_asks_and_prints_is_trained() -> None:
+    agent = ExternalAgent(command=[sys.executable, "agent.py"], reward="rewards:score", containment="best-effort")
+    agent.read_from(Path(__file__).parent)
+    script = Script("It is 42.", tokenizer=CHAT)
+    episode = asyncio.run(rehearse(agent, PROMPT, scripts={"solver": script}))
+    assert [one.reward for one in episode.scored] == [1.0]
+    assert script.heard == ["user\nWhat is 17 + 25?\nassistant\n"]
