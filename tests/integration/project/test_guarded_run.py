@@ -60,15 +60,26 @@ class Run:
             "PYTEST_ADDOPTS": "",
         }
         environment.pop("PYTEST_XDIST_WORKER", None)
+        # As a shell starts what is to run in the background.
+        background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
         self.caller = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "tests.support.guarded_run", "--noconftest", "-n", "1", str(file)],
+            [
+                *background,
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "tests.support.guarded_run",
+                "--noconftest",
+                "-n",
+                "1",
+                str(file),
+            ],
             cwd=_ROOT,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # As a shell does with what it starts in the background.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
 
     def row(self) -> dict[str, psutil.Process]:

@@ -58,8 +58,8 @@ def score(number: int, value: float | None, *, failed: int = 0) -> Score:
     )  # fmt: skip
 
 
-def fleet(at: float, *, ready: int, wanted: int) -> Fleet:
-    return Fleet(at=START + at, ready={"local": ready}, wanted={"local": wanted})
+def fleet(at: float, *, ready: int, wanted: int, cost_per_hour: float | None = None) -> Fleet:
+    return Fleet(at=START + at, ready={"local": ready}, wanted={"local": wanted}, cost_per_hour=cost_per_hour)
 
 
 def rescaled(before: int, after: int, *, at: float, message: str = WHY) -> Rescaled:

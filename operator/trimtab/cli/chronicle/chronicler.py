@@ -11,6 +11,7 @@ from trimtab.api.trainer import Trainer
 from trimtab.cli.chronicle import records
 from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.records import Died, Ended, Fleet, Measured, Record
+from trimtab.cli.chronicle.spending import cost_per_hour
 from trimtab.cli.chronicle.story import Story
 from trimtab.fabric.wire.member import MemberHeartbeat, Role, State
 from trimtab.operator.job_watch import JobMessage
@@ -23,10 +24,12 @@ class Chronicler:
         self._file = file
         self._clock = clock
         self.story = story
+        self._job: RLJob | None = None
         self._failures: dict[str, int] = {}
         self._measured: dict[str, int] = {}
 
     def begin(self, job: RLJob, *, beside: Path, changed: tuple[str, ...] = ()) -> None:
+        self._job = job
         self._note(records.began(job, beside=beside, at=self._clock(), changed=changed))
 
     def end(self, outcome: str, *, why: str = "") -> None:
@@ -57,7 +60,8 @@ class Chronicler:
         wanted = {pool.name: pool.desired_replicas for pool in pools}
         last = self.story.fleet[-1] if self.story.fleet else None
         if last is None or (last.ready, last.wanted) != (ready, wanted):
-            self._note(Fleet(at=self._clock(), ready=ready, wanted=wanted))
+            cost = None if self._job is None else cost_per_hour(self._job, ready)
+            self._note(Fleet(at=self._clock(), ready=ready, wanted=wanted, cost_per_hour=cost))
 
     def observe_measures(self, members: Sequence[MemberHeartbeat]) -> None:
         """Records what trainers say of a step once."""

@@ -26,7 +26,7 @@ def figures(story: Story) -> list[Figure]:
     for name, policy in story.policies.items():
         of_whom = f"{name}: " if len(story.policies) > 1 else ""
         found += [replace(figure, name=of_whom + figure.name) for figure in _of_policy(policy, story)]
-    return [*found, *_of_fleet(story), *_of_deaths(story)]
+    return [*found, *_of_fleet(story), *_of_cost(story), *_of_deaths(story)]
 
 
 def clock(seconds: float) -> str:
@@ -113,6 +113,15 @@ def _of_fleet(story: Story) -> list[Figure]:
             note=f"replicas, first and most; {decisions} scaling decision{'' if decisions == 1 else 's'}",
         )
     ]
+
+
+def _of_cost(story: Story) -> list[Figure]:
+    total = story.spending.total
+    if not total:
+        return []
+    samples = sum(policy.steps[-1].samples for policy in story.policies.values() if policy.steps)
+    each = f"; {1000 * total / samples:.3g} for 1,000 samples" if samples else ""
+    return [Figure(name="cost", value=f"{total:.3g}", note=f"of rollout replicas, by their costPerHour{each}")]
 
 
 def _of_deaths(story: Story) -> list[Figure]:

@@ -117,6 +117,8 @@ class Fleet(_Line, tag="fleet", frozen=True, kw_only=True):
 
     ready: Mapping[str, int]
     wanted: Mapping[str, int]
+    cost_per_hour: float | None = None
+    """Of those that take tasks; None where no pool has a price."""
 
 
 class Rescaled(_Line, tag="rescaled", frozen=True, kw_only=True):

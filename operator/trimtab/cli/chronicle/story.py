@@ -22,6 +22,7 @@ from trimtab.cli.chronicle.records import (
     Version,
     Window,
 )
+from trimtab.cli.chronicle.spending import NOTHING, Spending
 
 _RATE_OVER = 5
 
@@ -102,10 +103,12 @@ class Story:
     deaths: list[Died] = field(default_factory=list)
     ended: Ended | None = None
     """None while it runs."""
+    spending: Spending = NOTHING
     _spans: list[tuple[float, float]] = field(default_factory=list)
     """From the beginning of each run to the last that was heard of it."""
 
     def add(self, record: Record) -> None:
+        self.spending = self.spending.after(record)
         match record:
             case Began():
                 self.began, self.ended = record, None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from trimtab.cli.chronicle.spending import NOTHING, Spending
+
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: int = 0
@@ -14,6 +16,8 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     newest: int = 0
     """The newest step before it."""
     run_id: str = ""
+    spending: Spending = NOTHING
+    """Up to it."""
 
 
 def read_cursor(file: Path) -> Cursor:

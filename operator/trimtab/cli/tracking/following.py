@@ -73,11 +73,12 @@ class Follower:
         records, end = read_on(self._state_folder, cursor.offset)
         if not records:
             return False
-        points = Points(newest=cursor.newest)
+        points = Points(newest=cursor.newest, spending=cursor.spending)
         told = [point for record in records for point in points.of(record)]
         writer = self._opened(cursor)
         writer.write(told)
-        write_cursor(self._cursor_file, Cursor(offset=end, newest=points.newest, run_id=writer.run_id))
+        reached = Cursor(offset=end, newest=points.newest, run_id=writer.run_id, spending=points.spending)
+        write_cursor(self._cursor_file, reached)
         return True
 
     def close(self) -> None:

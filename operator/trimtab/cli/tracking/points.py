@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trimtab.cli.chronicle.records import Died, Fleet, Measured, Record, Rescaled, Score, Step, Version, Window
+from trimtab.cli.chronicle.spending import NOTHING, Spending
+
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +26,16 @@ class Point:
 class Points:
     """Records in the order of the history. What has no step of its own is told at the newest that was heard of."""
 
-    def __init__(self, *, newest: int = 0) -> None:
+    def __init__(self, *, newest: int = 0, spending: Spending = NOTHING) -> None:
         self.newest = newest
+        self.spending = spending
 
     def of(self, record: Record) -> Iterator[Point]:
+        self.spending = self.spending.after(record)
         match record:
             case Step():
                 self.newest = max(self.newest, record.step)
+                spent = {} if self.spending.per_hour is None else {"fleet/cost": self.spending.total}
                 parts = {f"reward_parts/{name}": value for name, value in record.reward_parts.items()}
                 yield self._of_policy(
                     record.policy,
@@ -44,6 +51,7 @@ class Points:
                         **parts,
                         **_present(length=record.length, truncated=record.truncated, tokens=record.tokens or None),
                     },
+                    besides=spent,
                 )
             case Measured():
                 values = {f"trainer/{name}": value for name, value in record.values.items()}
@@ -64,7 +72,8 @@ class Points:
             case Fleet():
                 ready = {f"fleet/{pool}/ready": float(count) for pool, count in record.ready.items()}
                 wanted = {f"fleet/{pool}/wanted": float(count) for pool, count in record.wanted.items()}
-                yield Point(at=record.at, step=self.newest, values=ready | wanted)
+                cost = _present(**{"fleet/cost_per_hour": record.cost_per_hour})
+                yield Point(at=record.at, step=self.newest, values=ready | wanted | cost)
             case Rescaled():
                 note = f"{record.before} → {record.after}: {record.reason}: {record.message}"
                 yield Point(at=record.at, step=self.newest, values={"fleet/decided": float(record.after)}, note=note)
@@ -72,8 +81,11 @@ class Points:
                 note = f"{record.pod}: {record.why}"
                 yield Point(at=record.at, step=self.newest, values={"trainer_restarts": 1.0}, note=note)
 
-    def _of_policy(self, policy: str, at: float, step: int, values: Mapping[str, float]) -> Point:
-        return Point(at=at, step=step, values={f"{policy}/{name}": float(value) for name, value in values.items()})
+    def _of_policy(
+        self, policy: str, at: float, step: int, values: Mapping[str, float], *, besides: Mapping[str, float] = _NONE
+    ) -> Point:
+        own = {f"{policy}/{name}": float(value) for name, value in values.items()}
+        return Point(at=at, step=step, values={**own, **besides})
 
 
 def _present(**values: float | None) -> dict[str, float]:

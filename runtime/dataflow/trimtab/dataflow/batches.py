@@ -59,8 +59,8 @@ class BatchServer:
         on_grant: Callable[[StepGranted], None],
         anchoring: Anchoring | None = None,
     ) -> None:
-        """`held` says whether a policy is granted nothing for now, because it is evaluated first. Without `anchoring` no
-        proof is believed."""
+        """`held` says whether a policy is granted nothing for now, because a round of evaluation comes first. Without
+        `anchoring` no proof is believed."""
         self._books = books
         self._anchoring = anchoring
         self._clock = clock

@@ -17,6 +17,7 @@ from trimtab.api.job import RLJob
 from trimtab.cli.chronicle import records
 from trimtab.cli.chronicle.file import ChronicleFile
 from trimtab.cli.chronicle.records import Fleet, Measured, Record, Score, Step, Version, Window
+from trimtab.cli.chronicle.spending import cost_per_hour
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import StoredMessage
@@ -102,6 +103,7 @@ class JobListener:
         self.heard = heard
         self._bus = bus
         self._topology = topology
+        self._job = job
         self._pools = [pool.name for pool in job.spec.pools]
         self._kinds: Mapping[str, type[StepProgress] | type[BalanceReport]] = {
             **{topology.progress_key(policy): StepProgress for policy in policies},
@@ -208,7 +210,8 @@ class JobListener:
                     )
         if ready != self.heard.ready:
             self.heard.ready = ready
-            self._note(Fleet(at=self._clock(), ready=ready, wanted={}))
+            cost = cost_per_hour(self._job, ready)
+            self._note(Fleet(at=self._clock(), ready=ready, wanted={}, cost_per_hour=cost))
 
     def _note(self, record: Record) -> None:
         if self.heard.is_new(record):

@@ -25,6 +25,7 @@ const CHARTS = [
     fleet: (name) => { const found = /^fleet\/(.+)\/(ready|wanted)$/.exec(name); return found && `${found[1]} ${found[2]}`; },
     stepped: true, quiet: (name) => name.endsWith("/wanted"), low: 0, high: 1, marks: true, exact: true,
   },
+  one("cost", "Cost", "Of rollout replicas so far, by the costPerHour of their pools.", score, "cost", { low: 0 }),
   one("staleness", "Staleness", "Versions that a batch’s samples lag behind the trainer, on average.", score, "staleness", { low: 0, high: 1, level: bound }),
   one("samples", "Samples per second", "Trained, over five steps each.", count, "rate/samples", { low: 0 }),
   one("tokens", "Tokens per second", "Trained, over five steps each.", count, "rate/tokens", { low: 0 }),
