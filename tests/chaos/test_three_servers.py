@@ -1,5 +1,6 @@
-"""Three nats-servers keep a job's streams while it trains. The leader is killed every ten seconds, and one server loses
-all that it has stored: nothing is lost, nothing trained twice, and training stands still for half a minute at most.
+"""Three nats-servers keep a job's streams while it trains. The leader is killed every ten seconds, one server loses all
+that it has stored, one is cut off: nothing is lost, nothing trained twice, and training stands still for half a minute
+at most.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.dataflow.steady_rank import SteadyRank
 from tests.support.fabric.nats_cluster import NatsCluster, nats_cluster
+from tests.support.fabric.parted_nats import parted_cluster
 from tests.support.polling import eventually
 from trimtab.dataflow.audit.report import judged
 from trimtab.dataflow.audit.streams import read_streams
@@ -59,6 +61,11 @@ class Training:
 
         await eventually(known, timeout_s=30.0)
         return found[0]
+
+    async def serves(self, worker: str, *, after: int) -> bool:
+        """Whether a row of this worker is stored that came after a sequence."""
+        streams = await read_streams(self.sim.bus, self.sim.topology)
+        return any(one.worker == worker for one in streams.headers[after:])
 
     async def all_have_everything(self) -> bool:
         """Whether each server answers and has caught up with the leaders."""
@@ -147,3 +154,24 @@ async def test_a_server_that_has_lost_its_store_gets_it_back_from_the_others(
         await asyncio.to_thread(other.stop)
         await made.goes_on(steps=50)
         await check(made, since=began, capsys=capsys, what="a store wiped")
+
+
+@pytest.mark.parametrize("parted_s", [20.0, 60.0])
+async def test_a_server_that_is_cut_off_is_left_at_once_and_takes_part_again_when_the_network_heals(
+    tmp_path: Path, parted_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with parted_cluster(tmp_path / "nats") as cluster, training(cluster, tmp_path / "job") as made:
+        name = await made.leader(made.sim.topology.ledger.name)
+        # One worker is on its side.
+        async with running(made.sim.work(name="beside", settings=cluster.servers[name].settings)):
+            await eventually(lambda: made.serves("beside", after=0), timeout_s=30.0)
+            began = time.monotonic()
+            cluster.part(name)
+            await asyncio.sleep(parted_s)
+            await made.goes_on()
+            cluster.heal(name)
+            await eventually(made.all_have_everything, timeout_s=60.0)
+            healed_at = max(made.sim.stored.values())
+            await eventually(lambda: made.serves("beside", after=healed_at), timeout_s=30.0)
+            await made.goes_on()
+        await check(made, since=began, capsys=capsys, what=f"parted for {parted_s:.0f} s")

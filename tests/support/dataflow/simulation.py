@@ -255,12 +255,15 @@ class Simulation:
         chance: random.Random | None = None,
         policies: tuple[str, ...] = ("solver",),
         stop: asyncio.Event | None = None,
+        name: str = "worker",
+        settings: NatsSettings | None = None,
     ) -> None:
         """A worker. With `chance` an unreliable one: it dies in the middle, repeats itself, and fails groups.
 
-        At `stop` it ends between two tasks, so that what it has written is of tasks that have left the queue.
+        At `stop` it ends between two tasks, so that what it has written is of tasks that have left the queue. With
+        `settings` it dials other servers than the job.
         """
-        async with await Bus.connect(self.settings, name="worker") as bus:
+        async with await Bus.connect(settings or self.settings, name=name) as bus:
             await declare_job(bus, self.topology, deadline_s=60.0)
             spec = ConsumerSpec(
                 name="rollout", stream=self.topology.tasks.name, ack_wait_s=5.0, max_deliver=-1, max_ack_pending=1000
@@ -276,16 +279,28 @@ class Simulation:
                             if stop is not None and stop.is_set():
                                 return
                             with contextlib.suppress(BusError):
-                                await self._serve(bus, delivery, turn, policies, chance)
+                                await self._serve(bus, delivery, turn, policies, chance, name)
 
     async def _serve(
-        self, bus: Bus, delivery: Delivery, turn: int, policies: tuple[str, ...], chance: random.Random | None
+        self,
+        bus: Bus,
+        delivery: Delivery,
+        turn: int,
+        policies: tuple[str, ...],
+        chance: random.Random | None,
+        worker: str,
     ) -> None:
         task = decode(delivery.payload, Task)
         failed = chance is not None and chance.random() < 0.1
         trajectories = [
             trajectory(
-                task, policy, index, version=self.versions[policy], failed=failed, reward=self.reward(task, index)
+                task,
+                policy,
+                index,
+                version=self.versions[policy],
+                failed=failed,
+                reward=self.reward(task, index),
+                worker=worker,
             )
             for index in range(task.group_size)
             for policy in policies
@@ -338,7 +353,14 @@ def pointer(job: str, step: int, *, signer: Signer = SIGNER, policy: str = "solv
 
 
 def trajectory(
-    task: Task, policy: str, index: int, *, version: int, failed: bool = False, reward: float = 0.0
+    task: Task,
+    policy: str,
+    index: int,
+    *,
+    version: int,
+    failed: bool = False,
+    reward: float = 0.0,
+    worker: str = "worker",
 ) -> Trajectory:
     outcome = Failed(error="engine-gone") if failed else Scored(reward=reward, finish=Finish.STOP)
     spans = () if failed else (Span(2, Producer.PROMPT), Span(1 + index, Producer.MODEL, version))
@@ -358,7 +380,7 @@ def trajectory(
         token_ids=np.zeros(0 if failed else 3 + index, dtype=np.int32),
         logprobs=np.zeros(0 if failed else 1 + index, dtype=np.float32),
         spans=spans,
-        worker="worker",
+        worker=worker,
         pool="local",
         engine="builtin",
         started_at=1.0,

@@ -26,6 +26,8 @@ class SteadyRank:
     steps: int = 0
     answered_at: list[float] = field(default_factory=list)
     """By `time.monotonic`, when a portion was in the rank."""
+    trained_at: list[float] = field(default_factory=list)
+    """And when a step was done."""
     rows: dict[int, set[str]] = field(default_factory=dict)
     """By step, the ids of what it was given."""
 
@@ -58,6 +60,7 @@ class SteadyRank:
                 await asyncio.sleep(self.step_s)
                 timing = StepTiming(wait_seconds=0.0, step_seconds=time.monotonic() - began)
                 self.steps += 1
+                self.trained_at.append(time.monotonic())
                 self.simulation.versions["solver"] = self.steps
                 if self.steps % _DURABLE_EVERY == 0:
                     await stream.acknowledge(self.steps - 1, lease_id=portion.lease_id, weight_version=self.steps)

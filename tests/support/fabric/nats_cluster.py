@@ -49,9 +49,9 @@ class ClusteredNats(EmbeddedNats):
 class NatsCluster:
     def __init__(self, folder: Path, *, kind: type[ClusteredNats] = ClusteredNats) -> None:
         names = ("n0", "n1", "n2")
-        routes = dict(zip(names, free_ports(len(names)), strict=True))
+        self.routes = dict(zip(names, free_ports(len(names)), strict=True))
         self.servers = {
-            name: kind(folder / name, server=name, password="of-all-three", routes=routes) for name in names
+            name: kind(folder / name, server=name, password="of-all-three", routes=self.routes) for name in names
         }
 
     @property
@@ -82,8 +82,14 @@ class NatsCluster:
 
 @asynccontextmanager
 async def nats_cluster(folder: Path, *, kind: type[ClusteredNats] = ClusteredNats) -> AsyncIterator[NatsCluster]:
-    """Ready when streams with three replicas can be made."""
     cluster = NatsCluster(folder, kind=kind)
+    async with started(cluster):
+        yield cluster
+
+
+@asynccontextmanager
+async def started(cluster: NatsCluster) -> AsyncIterator[None]:
+    """Ready when streams with three replicas can be made."""
     try:
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in cluster.servers.values()))
         async with await Bus.connect(cluster.settings, name="cluster") as bus:
@@ -102,6 +108,6 @@ async def nats_cluster(folder: Path, *, kind: type[ClusteredNats] = ClusteredNat
 
             await eventually(takes_streams, timeout_s=60.0)
             await api_call(bus, "STREAM.DELETE.READY", deadline_s=30.0)
-        yield cluster
+        yield
     finally:
         await asyncio.to_thread(cluster.stop)

@@ -29,6 +29,12 @@ class EnduringClient(Client):
         self._tls = tls
         self._prompt: dict[int, Callable[[Msg], None]] = {}
 
+    @property
+    def connected_netloc(self) -> str | None:
+        """Of the server that it is connected to, or was last. Upstream's `connected_url` says nothing of one that was
+        lost."""
+        return self._current_server.uri.netloc if self._current_server is not None else None
+
     async def subscribe_prompt(self, subject: str, deliver: Callable[[Msg], None]) -> Subscription:
         """Messages go to `deliver` as they are read, without a queue and a task in between. It must be quick, and the
         subject one that is not written to before this returns.

@@ -42,8 +42,8 @@ from trimtab.fabric.tls import TlsUnusable
 log = structlog.get_logger(__name__)
 
 RECONNECT_BACKOFF = FullJitter(base_s=0.1, cap_s=5.0)
-# A peer that vanished without closing is noticed after three of these.
-PING_INTERVAL_S = 10
+# A server that vanished without closing is noticed after three of these.
+PING_INTERVAL_S = 4
 CLOSE_DEADLINE_S = 5.0
 # What may be written ahead of the socket before publishers wait for it. More makes bursts, between which the server
 # idles.
@@ -101,9 +101,9 @@ class Bus:
         choose: Callable[[list[Server]], Server] = random.choice,
         attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> Self:
-        """Dials within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated. Credentials take the
-        place of the settings' file and are asked for at every dial. What gets no answer within `attempt_timeout_s` is
-        asked again."""
+        """Dials each server within settings.connect_timeout_s or raises BusUnavailable or BusUnauthenticated.
+        Credentials take the place of the settings' file and are asked for at every dial. What gets no answer within
+        `attempt_timeout_s` is asked again."""
         if credentials is None and settings.credentials_file is not None:
             credentials = CredentialsFile(settings.credentials_file)
         bus = cls(
@@ -149,13 +149,13 @@ class Bus:
         )
         try:
             outcomes: set[asyncio.Future[Any]] = {dialling, self._refused}
-            await asyncio.wait(outcomes, timeout=settings.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            # A server that has vanished refuses nothing: the others are dialled after it.
+            limit_s = settings.connect_timeout_s * len(settings.servers)
+            await asyncio.wait(outcomes, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if self._refused.done():
                 raise BusUnauthenticated(f"NATS at {self._servers} refused the connection: {self._refused.result()}")
             if not dialling.done():
-                raise BusUnavailable(
-                    f"cannot reach NATS at {self._servers} within {settings.connect_timeout_s} s: {self._last_error}"
-                )
+                raise BusUnavailable(f"cannot reach NATS at {self._servers} within {limit_s} s: {self._last_error}")
             dialling.result()
         except (nats_errors.Error, OSError, ValueError) as error:
             message = self._redactor.clean(str(error))
@@ -375,6 +375,10 @@ class Bus:
         await self.close()
 
     def _next_server(self, servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
+        if self._attempt == 0:
+            # The one that was lost may have vanished, which a dial notices late.
+            lost = self._client.connected_netloc
+            servers = [server for server in servers if server.uri.netloc != lost] or servers
         fewest = min(server.reconnects for server in servers)
         delay = self._backoff.delay_s(self._attempt)
         self._attempt += 1
