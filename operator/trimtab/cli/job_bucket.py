@@ -32,6 +32,7 @@ from trimtab.fabric.settings import LogSettings, NatsSettings, SettingsError, lo
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.errors import WireError
 from trimtab.fabric.wire.message import Message
+from trimtab.operator.local.state_files import ENVIRONMENT_FILE
 
 _DEADLINE_S = 15.0
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -125,7 +126,7 @@ def bus_settings(state_folder: Path | None) -> Iterator[BusSettings]:
 
 def left_environment(state_folder: Path) -> dict[str, str]:
     """As a running job has left it for people's shells."""
-    file = state_folder / "environment"
+    file = state_folder / ENVIRONMENT_FILE
     if not file.is_file():
         raise click.ClickException(f"the job in {state_folder} is only starting; try again in a moment")
     words = (shlex.split(line) for line in file.read_text(encoding="utf-8").splitlines())

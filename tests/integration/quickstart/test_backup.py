@@ -12,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from tests.support.audited_job import audited
 from tests.support.dataflow.lineage import LineageTrainer
 from tests.support.dataflow.simulation import SIGNER, Simulation, running, simulation
 from tests.support.polling import eventually, patiently
@@ -22,9 +23,7 @@ from trimtab.dataflow.audit.report import AuditReport, audit
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
-from trimtab.fabric.pod import read_job
 from trimtab.fabric.signing import Verifier
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.seal import CheckpointSeal
@@ -194,14 +193,3 @@ def test_a_running_job_is_backed_up(tmp_path: Path) -> None:
 
 def trimtab_run(file: Path) -> list[str]:
     return [sys.executable, "-m", "trimtab.cli.main", "run", str(file)]
-
-
-def audited(state: Path, file: Path) -> AuditReport:
-    job = read_job(file)
-
-    async def look() -> AuditReport:
-        with EmbeddedNats(state / "nats") as server:
-            async with await Bus.connect(server.settings, name="auditor") as bus:
-                return await audit(bus, JobTopology("default", job.metadata.name), data=job.spec.data)
-
-    return asyncio.run(look())

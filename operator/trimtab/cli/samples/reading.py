@@ -11,11 +11,11 @@ from typing import Self
 
 import click
 
+from trimtab.cli.ended_store import ended_environment
 from trimtab.cli.job_bucket import check_stream, left_environment
 from trimtab.cli.samples.archive import SampleArchive
 from trimtab.cli.samples.choice import StoredRow, with_steps
 from trimtab.cli.weights.access import StoreSettings
-from trimtab.cli.weights.local_store import ENDPOINT
 from trimtab.dataflow.audit.granted_steps import granted_steps
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import DataFolderInUseError
@@ -70,12 +70,11 @@ class JobStore:
     def _environment(self) -> dict[str, str]:
         if self._state_folder is None:
             return dict(os.environ)
-        environment = left_environment(self._state_folder)
         try:
             server = self._stack.enter_context(EmbeddedSeaweed(self._state_folder / "seaweedfs", supervise=False))
         except DataFolderInUseError:
-            return environment
-        return environment | {ENDPOINT: str(server.settings.endpoint_url)}
+            return left_environment(self._state_folder)
+        return ended_environment(self._state_folder, server.settings)
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,25 +12,22 @@ import click
 
 from trimtab.cli.chronicle.file import read
 from trimtab.cli.chronicle.records import Began
+from trimtab.cli.ended_store import ended_environment
 from trimtab.cli.job_bucket import left_environment
 from trimtab.cli.state_folder import StateFolderInUse, held
 from trimtab.embedded.binaries import BinaryMissingError
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.embedded.server import ServerStartError
 
-ENDPOINT = "TRIMTAB_OBJECT_STORE__ENDPOINT_URL"
-
 
 @contextmanager
 def found_in(state_folder: Path) -> Iterator[Mapping[str, str]]:
     """The settings of the job's pods, with a store that runs as long as the block."""
-    environment = left_environment(state_folder)
     try:
         with held(state_folder), EmbeddedSeaweed(state_folder / "seaweedfs", supervise=False) as server:
-            # Its port of then may be another's now.
-            yield environment | {ENDPOINT: str(server.settings.endpoint_url)}
+            yield ended_environment(state_folder, server.settings)
     except StateFolderInUse:
-        yield environment
+        yield left_environment(state_folder)
     except (ServerStartError, BinaryMissingError) as error:
         raise click.ClickException(str(error)) from None
 

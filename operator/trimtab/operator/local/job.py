@@ -43,7 +43,7 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.state_files import ATTEMPTS_FILE, LEDGER_KEY_FILE, RESUME_FILE, SEED_FILE
+from trimtab.operator.local.state_files import ATTEMPTS_FILE, ENVIRONMENT_FILE, LEDGER_KEY_FILE, RESUME_FILE, SEED_FILE
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
 from trimtab.operator.stream_limits import StreamDefaults, stream_limits
@@ -233,7 +233,7 @@ class LocalJob:
         write_secrets(surroundings, secrets)
         environment = environment_for(surroundings, secrets_dir=secrets)
         # For people: with this, commands such as `trimtab weights` find the servers of the running job.
-        (self.folder / "environment").write_text(
+        (self.folder / ENVIRONMENT_FILE).write_text(
             "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
         )
         # Pods share two cores here: more threads than that only get in each other's way.
