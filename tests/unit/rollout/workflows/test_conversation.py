@@ -279,7 +279,7 @@ async def test_a_turn_may_end_at_a_text_of_its_own_and_go_on() -> None:
     assert [span.producer for span in row.spans] == producers, "both turns without a word of others between them"
     for wrong in ({"stop": ""}, {"max_tokens": 0}):
         with pytest.raises(WorkflowError, match=r"texts to stop at and at least 1 token"):
-            await chat.speak(**wrong)  # type: ignore[arg-type]
+            await chat.speak(**wrong)
 
 
 async def test_in_a_chat_an_empty_message_is_a_message() -> None:
