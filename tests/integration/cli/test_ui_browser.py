@@ -113,7 +113,7 @@ async def _picture(page: Any, name: str, tmp_path: Path) -> None:
 
 
 def _is_complaint(said: Any) -> bool:
-    """Not the browser's word on an answer that the page deals with: a job's servers may end while it asks for samples."""
+    """Not the browser's word on an answer that the page deals with: a job may end while it asks for samples."""
     return said.type == "error" and "status of 409 (Conflict)" not in said.text
 
 
