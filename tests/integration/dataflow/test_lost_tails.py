@@ -20,6 +20,7 @@ from tests.support.polling import eventually, patiently
 from tests.support.sizes import Sizes
 from trimtab.dataflow.audit.report import audit
 from trimtab.dataflow.audit.streams import read_streams
+from trimtab.dataflow.ledger import snapshot
 from trimtab.dataflow.ledger.journal import Journal
 from trimtab.dataflow.ledger.records import LedgerAnchoredAnew
 from trimtab.dataflow.ledger.snapshot import UnknownLedgerFormat
@@ -236,14 +237,34 @@ async def test_a_service_that_lives_on_when_its_server_lost_power_recovers(tmp_p
             assert report.violations == []
 
 
-async def test_a_ledger_of_another_format_is_refused_by_its_number(nats_settings: NatsSettings, tmp_path: Path) -> None:
+async def test_a_ledger_of_another_format_is_refused_by_its_number_and_stays_as_it_is(
+    nats_settings: NatsSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataflow that is rolled back too far harms nothing: the version that has written the ledger goes on."""
+
     class FromTheFuture(Journal):
         format = 9
 
-    async with simulation(nats_settings, tmp_path, make_journal=FromTheFuture) as sim:
-        async with sim.service(), running(sim.work()):
-            await LineageTrainer(sim).train(1)
+    async with simulation(nats_settings, tmp_path, make_journal=FromTheFuture) as sim, running(sim.work()):
+        trainer = LineageTrainer(sim)
+        async with sim.service():
+            await trainer.train(3)
         sim.make_journal = Journal
-        async with sim.service() as service:
-            with pytest.raises(UnknownLedgerFormat, match=r"format 9, and this version of Trimtab reads 1 and 2"):
-                await asyncio.wait_for(service, 60.0)
+        written = await last_record(sim)
+        for _ in range(2):
+            async with sim.service() as service:
+                with pytest.raises(UnknownLedgerFormat, match=r"format 9, and this version of Trimtab reads 1 and 2"):
+                    await asyncio.wait_for(service, 60.0)
+        assert await last_record(sim) == written
+        sim.make_journal = FromTheFuture
+        monkeypatch.setattr(snapshot, "READ_FORMATS", (2, 9))
+        async with sim.service():
+            await trainer.restart()
+            await trainer.train(3)
+        trainer.check()
+
+
+async def last_record(sim: Simulation) -> int:
+    """Its number."""
+    state = (await api_call(sim.bus, f"STREAM.INFO.{sim.topology.ledger.name}", deadline_s=60.0))["state"]
+    return int(state["last_seq"])
