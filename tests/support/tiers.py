@@ -53,7 +53,7 @@ PARTS = {
     ),
     "jobs": (
         *("integration/quickstart", "integration/examples", "unit/examples"),
-        *("chaos/test_kill_each_process", "chaos/test_power"),
+        *("chaos/test_kill_each_process", "chaos/test_power", "chaos/test_upgrades"),
     ),
     "project": ("unit/project", "integration/project"),
 }
