@@ -26,6 +26,7 @@ PARTS = {
         "chaos/test_stage",
         "chaos/test_leader",
         "chaos/test_three",
+        "chaos/test_torn",
     ),
     "rollout": (
         *(

@@ -77,6 +77,8 @@ class Simulation:
     metrics: Metrics = field(default_factory=Metrics)
     reward: Callable[[Task, int], float] = lambda task, index: index / 10.0
     make_journal: JournalMaker = Journal
+    clock: Callable[[], float] = time.time
+    """Of the dataflow."""
     replicas: int = 1
     """Of its streams."""
     stored: dict[str, int] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class Simulation:
                 member_id="dataflow-0",
                 incarnation=name,
                 journal_key=JOURNAL_KEY,
-                clock=time.time,
+                clock=self.clock,
                 metrics=self.metrics,
                 make_journal=self.make_journal,
                 checkpoint_keys=(SIGNER.public_text,),

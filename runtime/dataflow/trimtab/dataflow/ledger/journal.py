@@ -20,6 +20,7 @@ import zstandard
 
 from trimtab.dataflow.curators.registry import CuratorState
 from trimtab.dataflow.ledger.authorship import HEADER, JournalKey
+from trimtab.dataflow.ledger.chain import Chain, Hole
 from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.lost_rows import Remains, replay
@@ -94,7 +95,7 @@ class _History:
     """What the stream holds: the newest whole snapshot and the records since."""
 
     snapshot: LedgerSnapshot | None = None
-    records: list[Record] = field(default_factory=list)
+    records: list[Record | Hole] = field(default_factory=list)
     record_bytes: int = 0
     snapshot_bytes: int = 0
     snapshot_first: int = 0
@@ -108,6 +109,10 @@ class _History:
         assert isinstance(message, Record)
         self.records.append(message)
         self.record_bytes += size
+
+    def break_off(self, hole: Hole) -> None:
+        self.records.append(hole)
+        self._parts = []
 
     def _add_part(self, part: SnapshotPart, *, sequence: int) -> None:
         """The parts of a snapshot are written with nothing in between. If the writer dies, an incomplete one counts for
@@ -151,6 +156,7 @@ class Journal:
         self._compact_after_bytes = compact_after_bytes
         self._part_bytes = part_bytes
         self._sequence = 0
+        self._chain = Chain()
         self._record_bytes = 0
         self._snapshot_bytes = 0
         self._superseded: _Superseded | None = None
@@ -196,13 +202,15 @@ class Journal:
         return Seen(trajectories=seen, columns=max(known, last_column), anchored=tuple(anchored))
 
     async def _history(self) -> _History:
-        history = _History()
+        history, self._chain = _History(), Chain()
         async with StreamReader(self._bus, stream=self._topology.ledger.name) as records:
             while not records.caught_up:
                 for delivery in await records.read(batch=_BATCH, wait_s=_DEADLINE_S):
                     if self._is_own(delivery):
                         # Before a record that this version may not know, or would misread.
                         check_format(_format_of(delivery))
+                        if (hole := self._chain.follow(delivery)) is not None:
+                            history.break_off(hole)
                         message = read_record(delivery)
                         if message is not None:
                             history.add(message, sequence=delivery.sequence, size=len(delivery.payload))
@@ -358,6 +366,7 @@ class Journal:
                     "Nats-Expected-Last-Sequence": str(self._sequence),
                     HEADER: code,
                     _FORMAT_HEADER: str(self.format),
+                    **self._chain.headers(),
                     **more,
                 },
                 deadline_s=_APPEND_S,
@@ -366,7 +375,7 @@ class Journal:
             # The server looks at sequences before it looks at ids: a record whose acknowledgement was lost and which is
             # repeated meets itself.
             return await self._pass_foreign(own_id=message_id)
-        self._sequence, self.confirmed_at = sequence, began
+        self._sequence, self._chain.newest, self.confirmed_at = sequence, sequence, began
         return True
 
     async def confirm(self) -> None:
@@ -388,7 +397,7 @@ class Journal:
                         continue
                     if delivery.headers.get(MESSAGE_ID_HEADER) != own_id:
                         raise AnotherWriter(f"{stream} is at {delivery.sequence}, this process at {before}")
-                    self._sequence = delivery.sequence
+                    self._sequence = self._chain.newest = delivery.sequence
                     return True
         # Some may have been deleted since: then no message has the last number, and it is still the last.
         self._sequence = max(last, reader.last_sequence)

@@ -1,9 +1,10 @@
-"""How the books go on when the stream of trajectories has lost rows that were acknowledged, as by a loss of power.
+"""How the books go on when the stream of trajectories has lost rows that were acknowledged, as by a loss of power, or
+the ledger records of its middle, as by a damaged file.
 
-Two things show it at recovery. A record speaks of groups that are not there: it and what follows it is void, up to the
-record by which the books went on. Or a task has left the queue, which it does when all its rows are stored, and they
-are not: nobody would ever bring them. Either way all that is under way is given up, and every policy goes on behind its
-last durable step; one whose trainer has a later checkpoint proves that.
+Three things show it at recovery. A record speaks of groups that are not there, or does not follow the one before it: it
+and what follows it is void, up to the record by which the books went on. Or a task has left the queue, which it does
+when all its rows are stored, and they are not: nobody would ever bring them. Either way all that is under way is given
+up, and every policy goes on behind its last durable step; one whose trainer has a later checkpoint proves that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from trimtab.dataflow.ledger.chain import Hole
 from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import (
@@ -48,9 +50,13 @@ class Remains:
     """What is not there, in words."""
 
 
-def replay(ledger: Ledger, records: Iterable[Record], *, gone: str | None) -> str | None:
+def replay(ledger: Ledger, records: Iterable[Record | Hole], *, gone: str | None) -> str | None:
     """Apply all that still count. `gone` is what the snapshot before them has lost; gives what is lost after them."""
     for record in records:
+        if isinstance(record, Hole):
+            # What follows was decided by somebody who knew what is gone.
+            gone = str(record)
+            continue
         if isinstance(record, LedgerAnchoredAnew):
             gone = None
         if gone is not None and isinstance(record, _OF_GROUPS):
