@@ -31,6 +31,8 @@ _FULL = frozenset({10002, 10023, 10047})
 _BUSY = frozenset({10158, 10167})
 """Servers of a cluster are still storing a message with the same id, or have too many others to store: it is to be
 repeated."""
+_LEADERLESS = 10008
+"""Servers of a cluster are electing who answers: ask again."""
 _SEQUENCE_AT_END = re.compile(r"(\d+)\s*$")
 
 
@@ -59,14 +61,22 @@ def error_from(fault: ApiFault, *, doing: str, size: int = 0) -> BusError:
 
 
 async def api_call(bus: Bus, operation: str, body: Json | None = None, *, deadline_s: float) -> Json:
-    """One call to `$JS.API.<operation>`. Repeated until it is answered, so only for operations that may run twice."""
+    """One call to `$JS.API.<operation>`. Repeated until it is answered by somebody who may, so only for operations that
+    may run twice."""
     payload = json.dumps(body).encode() if body is not None else b""
 
-    async def attempt(timeout_s: float) -> bytes:
-        return (await bus.ask(f"$JS.API.{operation}", payload, deadline_s=timeout_s)).data
+    async def attempt(timeout_s: float) -> Json:
+        answered = (await bus.ask(f"$JS.API.{operation}", payload, deadline_s=timeout_s)).data
+        answer = cast(Json, json.loads(answered))
+        if answer.get("error", {}).get("err_code") == _LEADERLESS:
+            raise _error_in(answer, operation)
+        return answer
 
-    answered = await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
-    answer = cast(Json, json.loads(answered))
+    answer = await until_deadline(attempt, deadline_s=deadline_s, attempt_timeout_s=bus.attempt_timeout_s)
     if "error" in answer:
-        raise error_from(msgspec.convert(answer["error"], ApiFault), doing=f"JetStream {operation}")
+        raise _error_in(answer, operation)
     return answer
+
+
+def _error_in(answer: Json, operation: str) -> BusError:
+    return error_from(msgspec.convert(answer["error"], ApiFault), doing=f"JetStream {operation}")
