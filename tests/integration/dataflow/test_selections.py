@@ -207,10 +207,14 @@ async def train_both(sim: Simulation, *, steps: int, seen: dict[str, dict[int, s
 
 def taken_by_the_judge(streams: Streams) -> list[set[str]]:
     """The streams of its fresh groups, from each change of routes to the next."""
-    taken: list[set[str]] = [set()]
+    taken: list[set[str]] = []
+    routes: StreamsRouted | None = None
     for record in streams.records:
         if isinstance(record, StreamsRouted):
-            taken.append(set())
+            # Each incarnation begins with one, changed or not.
+            if record != routes:
+                taken.append(set())
+            routes = record
         elif isinstance(record, StepGranted) and record.policy == "judge":
             taken[-1].update(map(stream_of, record.groups))
     return taken
