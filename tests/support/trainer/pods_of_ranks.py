@@ -80,8 +80,10 @@ class PodsOfRanks:
                 process.wait()
 
     async def forked(self, template: TemplateProcess) -> None:
+        # All before any rank begins: those of a pod read the same files of secrets.
+        environments = [self._environment(plan) for plan in self._plans]
         pids = [
-            template.start(_as_rank, self._environment(plan) | self._place(number, local), self._log(plan))
+            template.start(_as_rank, environments[number] | self._place(number, local), self._log(plan))
             for number, plan in enumerate(self._plans)
             for local in range(self._dealt.ranks_in_each)
         ]
