@@ -140,6 +140,31 @@ def test_prefixes_are_not_reused_across_a_flush_not_even_those_of_requests_that_
     assert (second.cached_tokens, third.cached_tokens) == (0, 129)
 
 
+def test_a_prompt_that_was_half_computed_when_weights_changed_is_computed_again(tmp_path: Path) -> None:
+    """An answer that one version sampled from its first token on is what that version says: the trainer compares."""
+    reference = saved(CONFIGS["llama"], tmp_path / "old")
+    model = EngineModel(tmp_path / "old", device="cpu")
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    reference.save_pretrained(tmp_path / "new")
+    batch = ContinuousBatch(model, LIMITS)
+    group = [request(prompts()[-1], seed=seed) for seed in range(3)]
+    for each in group:
+        batch.queue(each)
+    batch.step(weight_version="0")
+    assert not any(each.output_ids for each in group), "the prompt takes three steps"
+    model.install(model.stage(tmp_path / "new"))
+    batch.flush_prefixes()
+    finish(batch)
+    for each in group:
+        assert_logprobs_of(reference, each)
+    later = request(prompts()[-1], seed=9)
+    batch.queue(later)
+    finish(batch)
+    assert later.cached_tokens == 129, "what the new weights made of it may be reused"
+
+
 @pytest.mark.parametrize(
     "limits",
     [

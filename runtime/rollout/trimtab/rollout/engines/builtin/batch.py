@@ -147,8 +147,16 @@ class ContinuousBatch:
         self._count_running()
 
     def flush_prefixes(self) -> None:
-        """Forget what was kept for reuse. What runs now is not kept either: it began before."""
+        """Forget what was kept for reuse: there are other weights. What is decoded now is not kept either: it began
+        before. A prompt that is half computed begins again, or its answer would begin from two versions and say that it
+        was sampled by the newer one. That ends: a trainer publishes no more while it waits for answers.
+        """
         self._prefixes.flush()
+        self._waiting.extendleft(
+            member for cohort in reversed(self._prefilling) for member in reversed(cohort.members) if not member.finish
+        )
+        self._prefilling = []
+        self._count_running()
 
     def _admit(self) -> None:
         """Take in waiting requests in their order, as far as there is room.
