@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.dataflow.held_out import PROMPTS, evaluation
 from tests.support.dataflow.simulation import Simulation, running, simulation
 from tests.support.dataflow.stage_worker import Faults, StageWorker, reward
 from tests.support.dataflow.stages import stage
@@ -29,21 +29,6 @@ from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Trajectory
-
-PROMPTS = 7
-
-
-def evaluation(folder: Path, *, prompts: int = PROMPTS, limit: int = 5, **fields: Any) -> dict[str, Any]:
-    for name in ("easy", "hard"):
-        lines = (json.dumps({"prompt": f"{name} {number}"}) + "\n" for number in range(prompts))
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    return {
-        "everySteps": 2,
-        "benchmarks": [
-            {"name": "easy", "jsonl": {"uri": "easy.jsonl"}, "samples": 3, "limit": limit},
-            {"name": "hard", "jsonl": {"uri": "hard.jsonl"}, "sampling": {"temperature": 0.5, "maxTokens": 9}},
-        ],
-    } | fields
 
 
 async def result(sim: Simulation, benchmark: str, *, version: int) -> EvaluationResult | None:

@@ -293,6 +293,9 @@ class Simulation:
         worker: str,
     ) -> None:
         task = decode(delivery.payload, Task)
+        if any(self.versions[policy] < minimum for policy, minimum in task.minimum_versions.items()):
+            await delivery.nak()  # as a worker that has waited for those weights in vain
+            return
         failed = chance is not None and chance.random() < 0.1
         trajectories = [
             trajectory(

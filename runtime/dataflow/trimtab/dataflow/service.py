@@ -31,6 +31,7 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.lost_rows import Remains, given_up
 from trimtab.dataflow.ledger.records import Record, SettingsTaken, StreamsRouted
 from trimtab.dataflow.prompts.sources import read_prompts
+from trimtab.dataflow.queue_reconciler import QueueReconciler
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.registry import make_selection
@@ -218,6 +219,7 @@ async def _serve_job(
                 on_unreadable=partial(set_aside.note, "trajectories"),
             )
             loops.create_task(intake.run())
+            loops.create_task(QueueReconciler(bus, topology, books, incarnation=incarnation).run())
             storage = Storage(bus, topology, books, StorageMetrics(metrics), clock=clock)
             loops.create_task(storage.run())
             issuer = Issuer(bus, topology, job, prompts, curator, books, held=storage.is_short, clock=clock)

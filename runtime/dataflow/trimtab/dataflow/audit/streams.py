@@ -69,12 +69,14 @@ async def read_streams(
             continue
         if isinstance(record, Record):
             records.append(record)
-    queued = frozenset(task.task_id for task in await queued_messages(bus, topology.tasks.name, Task))
+    queued = frozenset(one.message.task_id for one in await queued_messages(bus, topology.tasks.name, Task))
     said: list[tuple[int, ColumnHeader]] = []
     asked: frozenset[str] = frozenset()
     if topology.stages:
         # What is answered leaves the queue after the answer is there.
-        asked = frozenset(task.task_id for task in await queued_messages(bus, topology.stage_tasks.name, StageTask))
+        asked = frozenset(
+            one.message.task_id for one in await queued_messages(bus, topology.stage_tasks.name, StageTask)
+        )
         for delivery in await _everything(bus, columns or topology.columns.name, headers_only=True):
             try:
                 said.append((delivery.sequence, parse_column_headers(delivery.headers)))

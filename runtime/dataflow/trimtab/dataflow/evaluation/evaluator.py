@@ -15,6 +15,7 @@ from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.evaluation_books import evaluation_task_id
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import EvaluationEnded, EvaluationStarted
+from trimtab.dataflow.ledger.trainer_books import is_out_of_reach
 from trimtab.dataflow.patience import patiently
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError
@@ -206,8 +207,15 @@ class Evaluator:
         running = books.running
         if running is None:
             return None
-        if self._changed(running):
-            _log.warning("evaluation_given_up", number=running.number, why="the benchmarks of the job have changed")
+        why = (
+            "the benchmarks of the job have changed"
+            if self._changed(running)
+            else "its weights are lost"
+            if is_out_of_reach(running.versions, ledger.trainers)
+            else None
+        )
+        if why is not None:
+            _log.warning("evaluation_given_up", number=running.number, why=why)
             return EvaluationEnded(number=running.number, at=self._clock())
         self._note_answers(ledger)
         if self._sent or self._unsent:

@@ -20,12 +20,19 @@ from trimtab.fabric.wire.best_versions import BestVersion
 from trimtab.fabric.wire.column import ColumnHeader
 from trimtab.fabric.wire.header import TrajectoryHeader
 
-_GROUP = re.compile(r"e(0|[1-9][0-9]{0,17})\.([a-z0-9-]+)\.(0|[1-9][0-9]{0,17})\.([a-z0-9-]+)")
+_TASK = re.compile(r"e(0|[1-9][0-9]{0,17})\.([a-z0-9-]+)\.(0|[1-9][0-9]{0,17})")
+_GROUP = re.compile(rf"{_TASK.pattern}\.([a-z0-9-]+)")
 _OVER = frozenset({ColumnArrival.DONE, ColumnArrival.FAILED, ColumnArrival.LEFT_OUT})
 
 
 def evaluation_task_id(number: int, benchmark: str, prompt: int) -> str:
     return f"e{number}.{benchmark}.{prompt}"
+
+
+def parse_evaluation_task(task_id: str) -> tuple[int, str, int] | None:
+    """Number of the round, benchmark and prompt; None for an id that no task of an evaluation has."""
+    found = _TASK.fullmatch(task_id)
+    return None if found is None else (int(found[1]), found[2], int(found[3]))
 
 
 class Place(NamedTuple):

@@ -192,7 +192,7 @@ class Journal:
             curator_state.restore(history.snapshot.learnt)
         gone = replay(ledger, history.records, gone=gone)
         anchored = []
-        for record in settle(ledger, Remains(queued=frozenset(task.task_id for task in tasks), gone=gone)):
+        for record in settle(ledger, Remains(queued=frozenset(one.message.task_id for one in tasks), gone=gone)):
             await self.write(record)
             ledger.apply(record)
             anchored += [record] if isinstance(record, LedgerAnchoredAnew) else []

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 
-_GROUP = re.compile(r"t(0|[1-9][0-9]{0,17})\.([a-z0-9-]+)")
+_TASK = re.compile(r"t(0|[1-9][0-9]{0,17})")
+_GROUP = re.compile(rf"{_TASK.pattern}\.([a-z0-9-]+)")
 
 
 def task_id(number: int) -> str:
     return f"t{number}"
+
+
+def parse_task_id(task_id: str) -> int | None:
+    """Number of a task; None for an id that no task of ours has."""
+    match = _TASK.fullmatch(task_id)
+    return None if match is None else int(match[1])
 
 
 def parse_group_id(group_id: str) -> tuple[int, str] | None:

@@ -154,3 +154,8 @@ class TrainerBooks:
 
     def _take(self, group_id: str) -> Group:
         return next(buffer for buffer in self.buffers.values() if group_id in buffer).pop(group_id)
+
+
+def is_out_of_reach(versions: Mapping[str, int], trainers: Mapping[str, TrainerBooks]) -> bool:
+    """Whether some version cannot come without samples that nobody has yet: it was there, and is lost."""
+    return any(version > trainers[policy].next_step for policy, version in versions.items())

@@ -54,6 +54,7 @@ def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
     """
     ledger, trajectories = topology.ledger.name, topology.trajectories.name
     columns = (topology.columns.name,) if topology.stages else ()
+    queues = (topology.tasks.name, *((topology.stage_tasks.name,) if topology.stages else ()))
     followed = (topology.members, topology.weights)
     return Rights(
         publish=(
@@ -62,7 +63,13 @@ def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
             *map(topology.stage_subject, topology.stages),
             topology.ledger_subject,
             f"$JS.API.STREAM.MSG.GET.{ledger}",
-            f"$JS.API.STREAM.MSG.GET.{topology.tasks.name}",
+            *(f"$JS.API.STREAM.MSG.GET.{queue}" for queue in queues),
+            *(f"$JS.API.STREAM.MSG.DELETE.{queue}" for queue in queues),
+            f"$JS.API.CONSUMER.INFO.{topology.tasks.name}.{TASK_CONSUMER}",
+            *(
+                f"$JS.API.CONSUMER.INFO.{topology.stage_tasks.name}.{topology.stage_consumer_name(stage)}"
+                for stage in topology.stages
+            ),
             f"$JS.API.STREAM.PURGE.{ledger}",
             f"$JS.API.STREAM.PURGE.{trajectories}",
             *(f"$JS.API.STREAM.PURGE.{stream}" for stream in columns),

@@ -1,0 +1,170 @@
+"""Brings the work queues in line with the books, when a process begins and whenever samples were given up.
+
+A task that the books have given up may ask for weights that its trainer has lost: workers would wait for them with all
+their room, and never come to what is wanted now. And a server that has lost its power may take messages for delivered
+that nobody has: no worker would be given them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from trimtab.dataflow.issuer import QUEUE
+from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
+from trimtab.dataflow.ledger.evaluation_books import parse_evaluation_task
+from trimtab.dataflow.ledger.ledger import Ledger
+from trimtab.dataflow.ledger.task_ids import parse_task_id
+from trimtab.dataflow.ledger.trainer_books import is_out_of_reach
+from trimtab.dataflow.work_queue import Queued, queued
+from trimtab.fabric.backoff import FullJitter
+from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.errors import BusError, BusNotFound
+from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.bus.streams import delete_message
+from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.message import Message
+from trimtab.fabric.wire.stage import StageTask
+from trimtab.fabric.wire.task import Task
+
+_log = structlog.get_logger(__name__)
+_DEADLINE_S = 30.0
+_IDLE_S = 1.0
+_AT_ONCE = 16
+_LOOKS = 3
+"""A message that is settled while we look has left the consumer's numbers and not yet the stream's."""
+_BETWEEN_LOOKS_S = 0.2
+_BACKOFF = FullJitter(base_s=1.0, cap_s=15.0)
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queue(Generic[M]):
+    """One consumer's part of a stream."""
+
+    stream: str
+    subject: str
+    consumer: str
+    kind: type[M]
+    is_over: Callable[[M], bool]
+    """Whether the books want nothing of it any more."""
+    message_id: Callable[[M], str]
+
+
+class QueueReconciler:
+    """`incarnation` makes the ids of what is sent again new ones: the queue would drop it by its own."""
+
+    def __init__(self, bus: Bus, topology: JobTopology, books: Bookkeeper, *, incarnation: str) -> None:
+        self._bus = bus
+        self._books = books
+        self._incarnation = incarnation
+        ledger = books.ledger
+        tasks = _Queue(
+            stream=topology.tasks.name,
+            subject=topology.task_subject(QUEUE),
+            consumer=TASK_CONSUMER,
+            kind=Task,
+            is_over=lambda task: is_over(ledger, task.task_id),
+            message_id=lambda task: task.task_id,
+        )
+        stages = (
+            _Queue(
+                stream=topology.stage_tasks.name,
+                subject=topology.stage_subject(stage),
+                consumer=topology.stage_consumer_name(stage),
+                kind=StageTask,
+                is_over=lambda task: not ledger.waits_for_stages(task.policy, task.group_id),
+                message_id=lambda task: task.task_id,
+            )
+            for stage in topology.stages
+        )
+        self._queues: tuple[_Queue[Any], ...] = (tasks, *stages)
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            seen = self._books.ledger.anchored_anew
+            try:
+                for queue in self._queues:
+                    await self._reconcile(queue)
+            except BusError as error:
+                _log.warning("queue_not_reconciled", error=str(error))
+                await asyncio.sleep(_BACKOFF.delay_s(failures))
+                failures += 1
+                continue
+            failures = 0
+            while self._books.ledger.anchored_anew == seen:
+                await self._books.changed(timeout_s=_IDLE_S)
+
+    async def _reconcile(self, queue: _Queue[M]) -> None:
+        found = await queued(self._bus, queue.stream, queue.kind, subject=queue.subject)
+        over = [one for one in found if queue.is_over(one.message)]
+        await self._withdraw(queue, over)
+        until = await self._forgotten_until(queue)
+        forgotten = [one for one in found if one.sequence <= until and not queue.is_over(one.message)]
+        for one in forgotten:
+            # Its first copy goes last: whatever happens in between, there is one.
+            await publish(
+                self._bus,
+                queue.subject,
+                encode(one.message),
+                message_id=f"{queue.message_id(one.message)}-{self._incarnation}",
+                deadline_s=_DEADLINE_S,
+            )
+        await self._withdraw(queue, forgotten)
+        if over or forgotten:
+            _log.info("queue_reconciled", stream=queue.stream, withdrawn=len(over), sent_again=len(forgotten))
+
+    async def _withdraw(self, queue: _Queue[M], messages: Sequence[Queued[M]]) -> None:
+        for start in range(0, len(messages), _AT_ONCE):
+            some = messages[start : start + _AT_ONCE]
+            await asyncio.gather(*(self._delete(queue.stream, one.sequence) for one in some))
+
+    async def _delete(self, stream: str, sequence: int) -> None:
+        try:
+            await delete_message(self._bus, stream, sequence, deadline_s=_DEADLINE_S)
+        except BusNotFound:
+            return  # a worker has settled it
+
+    async def _forgotten_until(self, queue: _Queue[M]) -> int:
+        """Up to which number the consumer takes all messages for delivered, though it waits for fewer than there are; 0
+        where it knows of every message. Those that it does wait for cannot be told from the others.
+        """
+        for look in range(_LOOKS):
+            if look:
+                await asyncio.sleep(_BETWEEN_LOOKS_S)
+            try:
+                told = await api_call(
+                    self._bus, f"CONSUMER.INFO.{queue.stream}.{queue.consumer}", deadline_s=_DEADLINE_S
+                )
+            except BusNotFound:
+                return 0  # no worker has begun yet
+            body = {"subjects_filter": queue.subject}
+            state = (await api_call(self._bus, f"STREAM.INFO.{queue.stream}", body, deadline_s=_DEADLINE_S))["state"]
+            present = int((state.get("subjects") or {}).get(queue.subject, 0))
+            if present <= int(told["num_pending"]) + int(told["num_ack_pending"]):
+                return 0
+        return int(told["delivered"]["stream_seq"])
+
+
+def is_over(ledger: Ledger, task_id: str) -> bool:
+    """Whether all that a task was issued for has come, or was given up."""
+    number = parse_task_id(task_id)
+    if number is not None:
+        streams = [stream for stream in ledger.streams.values() if stream.groups_per_task]
+        return all(stream.ended.has_all(number, roles=stream.groups_per_task) for stream in streams)
+    place = parse_evaluation_task(task_id)
+    if place is None:
+        return False
+    number, benchmark, prompt = place
+    running = ledger.evaluation.running
+    if running is None or number != running.number:
+        return number < ledger.evaluation.ended
+    return is_out_of_reach(running.versions, ledger.trainers) or ledger.evaluation.is_done(benchmark, prompt)
