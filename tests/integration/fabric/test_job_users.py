@@ -47,7 +47,7 @@ from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
 from trimtab.fabric.bus.permissions import RIGHTS_OF
 from trimtab.fabric.bus.publisher import publish
-from trimtab.fabric.bus.streams import declare_job, delete_stream
+from trimtab.fabric.bus.streams import declare_job, delete_message, delete_stream
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.registry import register
@@ -142,6 +142,10 @@ async def test_what_trainer_and_dataflow_do_less_often_is_allowed_too(jobs: Jobs
         # How it finds out that a record whose acknowledgement was lost is there.
         await publish(dataflow, jobs.ours.ledger_subject, b"r", message_id="r", deadline_s=60.0)
         await api_call(dataflow, f"STREAM.MSG.GET.{jobs.ours.ledger.name}", {"seq": 1}, deadline_s=60.0)
+        tasks = jobs.ours.tasks.name
+        task = await publish(dataflow, jobs.ours.task_subject("rollout"), b"t", message_id="t", deadline_s=60.0)
+        await delete_message(dataflow, tasks, task.sequence, deadline_s=60.0)
+        await api_call(dataflow, f"CONSUMER.INFO.{tasks}.rollout", deadline_s=60.0)
     assert violations(jobs.server) == before
 
 

@@ -24,7 +24,7 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.reader import StreamReader
-from trimtab.fabric.bus.streams import declare_consumer, declare_job
+from trimtab.fabric.bus.streams import declare_consumer, declare_job, delete_message
 from trimtab.fabric.bus.topology import JobTopology
 
 STAGES = ("reference", "judge")
@@ -82,6 +82,11 @@ async def test_a_task_goes_to_its_stage_and_a_column_to_dataflow_and_trainer(
     async with StreamReader(dataflow, stream=topology.columns.name, headers_only=True) as reader:
         assert len(await reader.read(batch=8, wait_s=5.0)) == 2
     await api_call(dataflow, f"STREAM.PURGE.{topology.columns.name}", {"seq": 2}, deadline_s=60.0)
+    stage = STAGES[0]
+    again = await publish(dataflow, topology.stage_subject(stage), b"again", message_id="again", deadline_s=60.0)
+    consumer = f"{topology.stage_tasks.name}.{topology.stage_consumer_name(stage)}"
+    assert (await api_call(dataflow, f"CONSUMER.INFO.{consumer}", deadline_s=60.0))["num_pending"] == 1
+    await delete_message(dataflow, topology.stage_tasks.name, again.sequence, deadline_s=60.0)
 
 
 async def test_nobody_does_another_roles_part(
@@ -120,7 +125,7 @@ async def test_nobody_does_another_roles_part(
         return [
             partial(publish, by, topology.column_subject("judge"), b"mine", message_id="m", deadline_s=deadline_s),
             partial(get_messages, by, columns, [1], deadline_s=deadline_s),
-            *calls(f"CONSUMER.INFO.{stages}.stage-judge", by=by, deadline_s=deadline_s),
+            *calls(f"CONSUMER.DELETE.{stages}.stage-judge", f"STREAM.PURGE.{stages}", by=by, deadline_s=deadline_s),
         ]
 
     for role, attempts in (("rollout", of_rollout), ("trainer", of_trainer), ("dataflow", of_dataflow)):
