@@ -23,7 +23,7 @@ from trimtab.dataflow.ledger.trainer_books import is_out_of_reach
 from trimtab.dataflow.work_queue import Queued, queued
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError, BusNotFound
+from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import delete_message
@@ -37,6 +37,7 @@ _log = structlog.get_logger(__name__)
 _DEADLINE_S = 30.0
 _IDLE_S = 1.0
 _AT_ONCE = 16
+_NOT_DELETED = 10057
 _LOOKS = 3
 """A message that is settled while we look has left the consumer's numbers and not yet the stream's."""
 _BETWEEN_LOOKS_S = 0.2
@@ -132,6 +133,10 @@ class QueueReconciler:
             await delete_message(self._bus, stream, sequence, deadline_s=_DEADLINE_S)
         except BusNotFound:
             return  # a worker has settled it
+        except BusRefused as refused:
+            # Also where a worker is just settling it, or its file cannot be read: consumers pass over such a message.
+            if refused.err_code != _NOT_DELETED:
+                raise
 
     async def _forgotten_until(self, queue: _Queue[M]) -> int:
         """Up to which number the consumer takes all messages for delivered, though it waits for fewer than there are; 0

@@ -62,8 +62,7 @@ def dataflow_rights(topology: JobTopology, *, inbox_prefix: str) -> Rights:
             *topology.tasks.subjects,
             *map(topology.stage_subject, topology.stages),
             topology.ledger_subject,
-            f"$JS.API.STREAM.MSG.GET.{ledger}",
-            *(f"$JS.API.STREAM.MSG.GET.{queue}" for queue in queues),
+            *(f"$JS.API.STREAM.MSG.GET.{stream}" for stream in (ledger, trajectories, *columns, *queues)),
             *(f"$JS.API.STREAM.MSG.DELETE.{queue}" for queue in queues),
             f"$JS.API.CONSUMER.INFO.{topology.tasks.name}.{TASK_CONSUMER}",
             *(

@@ -11,6 +11,8 @@ import uuid
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
 from trimtab.fabric.bus.errors import BusError, BusNotFound, BusRefused, BusTimeout, BusUnavailable, StreamRewound
@@ -18,6 +20,7 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.retry import RETRY_BACKOFF
 
+_log = structlog.get_logger(__name__)
 _GONE_AFTER_S = 60.0
 # A pull goes on asking the consumer it knows, which may have died with its server: after this time we look again.
 _PULL_S = 2.0
@@ -64,7 +67,9 @@ class StreamReader:
                 if made and self.caught_up:
                     return []
                 deliveries = await self._pull(batch=batch, wait_s=max(0.001, min(_PULL_S, end - clock())))
-                if deliveries or clock() >= end:
+                if not deliveries and not self.caught_up:
+                    await self._look_ahead(deadline_s=max(1.0, end - clock()))
+                if deliveries or self.caught_up or clock() >= end:
                     return deliveries
             except (BusTimeout, BusUnavailable, BusNotFound, BusRefused) as error:
                 await self._drop_consumer()
@@ -132,6 +137,17 @@ class StreamReader:
         last = int(info["state"]["last_seq"])
         if last < self.last_sequence:
             raise StreamRewound(f"{self._stream!r} ends with message {last}, and {self.last_sequence} was read before")
+
+    async def _look_ahead(self, *, deadline_s: float) -> None:
+        """A server counts a message among those that are to come, and passes it over, where its file has wrong bits in
+        that place. So what is to come may never come.
+        """
+        after = {"seq": self.last_sequence + 1, "next_by_subj": self._subject or ">"}
+        try:
+            await api_call(self._bus, f"STREAM.MSG.GET.{self._stream}", after, deadline_s=deadline_s)
+        except BusNotFound:
+            _log.error("unreadable_messages", stream=self._stream, after=self.last_sequence)
+            self.caught_up = True
 
     async def _drop_consumer(self) -> None:
         puller, self._puller = self._puller, None
