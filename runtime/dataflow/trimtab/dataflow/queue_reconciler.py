@@ -39,8 +39,9 @@ _IDLE_S = 1.0
 _AT_ONCE = 16
 _NOT_DELETED = 10057
 _LOOKS = 3
-"""A message that is settled while we look has left the consumer's numbers and not yet the stream's."""
-_BETWEEN_LOOKS_S = 0.2
+"""A message that is settled while we look has left the consumer's numbers and not yet the stream's,"""
+_SETTLING_S = 0.2
+"""and one that was withdrawn just now the stream's and not yet the consumer's."""
 _BACKOFF = FullJitter(base_s=1.0, cap_s=15.0)
 
 M = TypeVar("M", bound=Message)
@@ -142,9 +143,8 @@ class QueueReconciler:
         """Up to which number the consumer takes all messages for delivered, though it waits for fewer than there are; 0
         where it knows of every message. Those that it does wait for cannot be told from the others.
         """
-        for look in range(_LOOKS):
-            if look:
-                await asyncio.sleep(_BETWEEN_LOOKS_S)
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_SETTLING_S)
             try:
                 told = await api_call(
                     self._bus, f"CONSUMER.INFO.{queue.stream}.{queue.consumer}", deadline_s=_DEADLINE_S
