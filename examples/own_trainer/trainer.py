@@ -66,8 +66,9 @@ async def train(pod: Pod[TrainerSettings], policy: Policy, stack: AsyncExitStack
     settings = pod.settings
     store = await stack.enter_async_context(ObjectStore(settings.object_store))
     pointers = KeyValue(pod.bus, pod.topology.weights)
+    pools, attempt = pod.job.spec.pools, settings.attempt
     publisher = await open_publisher(
-        store, pointers, policy, settings, pools=pod.job.spec.pools, scratch=settings.scratch, stack=stack
+        store, pointers, policy, settings, pools=pools, attempt=attempt, scratch=settings.scratch, stack=stack
     )
     storage = await open_storage(policy, settings, store=store, job_folder=pod.folder, stack=stack)
     checkpoints = CheckpointStore(storage, open_seal(policy, settings), keep=policy.trainer.checkpoint.keep)
