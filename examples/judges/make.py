@@ -74,7 +74,7 @@ def teach(folder: Path, rows: Sequence[Row], *, seed: int, until: float) -> None
     with torch.no_grad():
         for weights in model.parameters():
             if weights.ndim == 2:
-                weights *= _SCALE
+                weights.mul_(_SCALE)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     by_length: dict[int, list[Row]] = {}
     for row in rows:
