@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.support.polling import patiently
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError, BusTimeout
+from trimtab.fabric.bus.errors import BusError, BusTimeout, StreamRewound
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.reader import StreamReader
 from trimtab.fabric.bus.streams import declare_stream, delete_message
@@ -104,3 +106,44 @@ async def test_each_message_once_while_the_server_is_killed(own_nats: EmbeddedNa
                     continue
         await writing
         assert seen == list(range(60))
+
+
+async def test_numbers_that_were_used_again_after_a_loss_of_power_are_noticed(tmp_path: Path) -> None:
+    stream = spec()
+    folder = tmp_path / "nats"
+    with EmbeddedNats(folder, supervise=False) as server:
+        async with await Bus.connect(server.settings, name="test") as bus:
+            await declare_stream(bus, stream, deadline_s=60.0)
+            await fill(bus, stream, range(10))
+            await asyncio.to_thread(server.stop)
+            (stored,) = folder.rglob(f"{stream.name}/msgs")
+            shutil.copytree(stored, tmp_path / "before")
+            await asyncio.to_thread(server.start)
+            async with (
+                StreamReader(bus, stream=stream.name, never_rewound=True) as strict,
+                StreamReader(bus, stream=stream.name) as other,
+            ):
+                await fill(bus, stream, range(10, 15))
+                assert await read_all(strict) == await read_all(other) == list(range(15))
+                await asyncio.to_thread(server.stop)
+                shutil.rmtree(stored)
+                shutil.copytree(tmp_path / "before", stored)
+                await asyncio.to_thread(server.start)
+                await fill(bus, stream, range(100, 120))
+                with pytest.raises(StreamRewound, match="another message 15"):
+                    await strict.read(batch=50, wait_s=30.0)
+                assert [int(one.headers["N"]) for one in await other.read(batch=50, wait_s=30.0)] == [*range(105, 120)]
+
+
+async def test_what_was_read_and_deleted_since_is_no_matter(own_nats: EmbeddedNats) -> None:
+    stream = spec()
+    async with await Bus.connect(own_nats.settings, name="test") as bus:
+        await declare_stream(bus, stream, deadline_s=60.0)
+        await fill(bus, stream, range(5))
+        async with StreamReader(bus, stream=stream.name, never_rewound=True) as reader:
+            assert await read_all(reader) == list(range(5))
+            await delete_message(bus, stream.name, 5, deadline_s=60.0)
+            own_nats.kill()
+            await asyncio.to_thread(own_nats.start)
+            await fill(bus, stream, range(5, 8))
+            assert [int(one.headers["N"]) for one in await reader.read(batch=50, wait_s=30.0)] == [5, 6, 7]

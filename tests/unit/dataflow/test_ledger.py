@@ -8,6 +8,7 @@ import pytest
 from tests.support.dataflow.books import BATCH, GROUP, STALENESS, Feed, header, ledger
 from trimtab.dataflow.admission import missing_groups, tasks_for
 from trimtab.dataflow.ledger.arrivals import Arrival
+from trimtab.dataflow.ledger.awaited_tasks import unseen
 from trimtab.dataflow.ledger.errors import LedgerError
 from trimtab.dataflow.ledger.records import (
     GroupsDropped,
@@ -140,7 +141,7 @@ def test_only_the_newest_tasks_may_be_unsent_and_of_those_only_the_unseen() -> N
     feed.issue(4)
     feed.arrive(header(3, 0))
     feed.complete(4)
-    assert feed.ledger.unseen(feed.ledger.newest_tasks) == [2, 5]
+    assert unseen(feed.ledger, feed.ledger.newest_tasks) == [2, 5]
 
 
 @pytest.mark.parametrize(

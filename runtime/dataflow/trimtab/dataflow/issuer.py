@@ -8,6 +8,7 @@ import xxhash
 
 from trimtab.api.job import RLJob
 from trimtab.dataflow.curators.contract import Curator
+from trimtab.dataflow.ledger.awaited_tasks import unended, unseen
 from trimtab.dataflow.ledger.bookkeeper import Bookkeeper
 from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.records import TasksIssued
@@ -56,6 +57,12 @@ class Issuer:
         self._clock = clock
         self._admitted: dict[int, Prompt] = {}
         """By place, those of the newest tasks: a prompt is read once."""
+        self._sent_until = 0
+        """Of the tasks before this one the queue has acknowledged all."""
+
+    def sent(self) -> set[str]:
+        """Ids of tasks that the queue has acknowledged, and that the books wait for."""
+        return {task_id(number) for number in unended(self._books.ledger) if number < self._sent_until}
 
     async def run(self) -> None:
         await patiently(self._issue, self._bus, self._topology.tasks)
@@ -66,9 +73,9 @@ class Issuer:
             # recorded. A second copy does no harm: the queue drops it by its id, and if it is too late for that, the
             # samples it makes are known by theirs.
             ledger = self._books.ledger
-            unseen = set(ledger.unseen(ledger.newest_tasks))
+            unsent = set(unseen(ledger, ledger.newest_tasks))
             newest = zip(ledger.newest_tasks, ledger.newest_positions, strict=True)
-            await self._publish(publisher, [task for task in newest if task[0] in unseen])
+            await self._publish(publisher, [task for task in newest if task[0] in unsent])
             while True:
                 record = await self._books.record(self._decide)
                 if isinstance(record, TasksIssued):
@@ -108,10 +115,12 @@ class Issuer:
         return xxhash.xxh3_64_intdigest(f"{self._job.spec.data.seed}/{position}".encode()) / 2**64
 
     async def _publish(self, publisher: WindowedPublisher, tasks: Iterable[tuple[int, int]]) -> None:
+        issued = self._books.ledger.issued
         for number, position in tasks:
             task = self._task(number, position)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
         await publisher.flush()
+        self._sent_until = issued
 
     def _task(self, number: int, position: int) -> Task:
         data = self._job.spec.data

@@ -1,15 +1,17 @@
-"""Brings the work queues in line with the books, when a process begins and whenever samples were given up.
+"""Brings the work queues in line with the books, when a process begins, whenever samples were given up, and after each
+outage of the bus.
 
 A task that the books have given up may ask for weights that its trainer has lost: workers would wait for them with all
-their room, and never come to what is wanted now. And a server that has lost its power may take messages for delivered
-that nobody has: no worker would be given them.
+their room, and never come to what is wanted now. A server that has lost its power may take messages for delivered that
+nobody has: no worker would be given them. Or it may have lost tasks that it had acknowledged: nobody would bring them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import structlog
@@ -28,8 +30,8 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.streams import delete_message
 from trimtab.fabric.bus.topology import TASK_CONSUMER, JobTopology
+from trimtab.fabric.metrics import Metrics
 from trimtab.fabric.wire.envelope import encode
-from trimtab.fabric.wire.message import Message
 from trimtab.fabric.wire.stage import StageTask
 from trimtab.fabric.wire.task import Task
 
@@ -42,9 +44,15 @@ _LOOKS = 3
 """A message that is settled while we look has left the consumer's numbers and not yet the stream's,"""
 _SETTLING_S = 0.2
 """and one that was withdrawn just now the stream's and not yet the consumer's."""
+_ARRIVING_S = 5.0
+"""A task leaves the queue when its rows are stored; until they are read, the books wait for it."""
 _BACKOFF = FullJitter(base_s=1.0, cap_s=15.0)
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", Task, StageTask)
+
+
+class TasksLost(RuntimeError):
+    """The queue has lost tasks that it had acknowledged: recovery says what becomes of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +65,38 @@ class _Queue(Generic[M]):
     kind: type[M]
     is_over: Callable[[M], bool]
     """Whether the books want nothing of it any more."""
-    message_id: Callable[[M], str]
+    sent: Callable[[], Set[str]]
+    """Ids of tasks that it has acknowledged, and that the books wait for."""
+
+
+class QueueMetrics:
+    """Of a job's dataflow."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.reconciled = metrics.counter(
+            "work_queues_reconciled", "Times that the work queues were brought in line with the books"
+        )
 
 
 class QueueReconciler:
-    """`incarnation` makes the ids of what is sent again new ones: the queue would drop it by its own."""
+    """`incarnation` makes the ids of what is sent again new ones: the queue would drop it by its own. `sent` says which
+    tasks of rollout pools the queue has acknowledged and the books wait for, `asked` the same of a stage."""
 
-    def __init__(self, bus: Bus, topology: JobTopology, books: Bookkeeper, *, incarnation: str) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        topology: JobTopology,
+        books: Bookkeeper,
+        *,
+        metrics: QueueMetrics,
+        incarnation: str,
+        sent: Callable[[], Set[str]],
+        asked: Callable[[str], Set[str]],
+    ) -> None:
         self._bus = bus
         self._books = books
         self._incarnation = incarnation
+        self._metrics = metrics
         ledger = books.ledger
         tasks = _Queue(
             stream=topology.tasks.name,
@@ -74,7 +104,7 @@ class QueueReconciler:
             consumer=TASK_CONSUMER,
             kind=Task,
             is_over=lambda task: is_over(ledger, task.task_id),
-            message_id=lambda task: task.task_id,
+            sent=sent,
         )
         stages = (
             _Queue(
@@ -83,29 +113,42 @@ class QueueReconciler:
                 consumer=topology.stage_consumer_name(stage),
                 kind=StageTask,
                 is_over=lambda task: not ledger.waits_for_stages(task.policy, task.group_id),
-                message_id=lambda task: task.task_id,
+                sent=partial(asked, stage),
             )
             for stage in topology.stages
         )
         self._queues: tuple[_Queue[Any], ...] = (tasks, *stages)
 
     async def run(self) -> None:
+        """Until cancelled. Raises TasksLost where that is found after an outage."""
         failures = 0
+        # Recovery has looked for what is lost, over the process's first connection.
+        whole_in = 0
         while True:
-            seen = self._books.ledger.anchored_anew
+            anchored, epoch = self._books.ledger.anchored_anew, self._bus.epoch
             try:
-                for queue in self._queues:
-                    await self._reconcile(queue)
+                missing = await self._reconcile_all()
+                if missing and epoch != whole_in:
+                    await asyncio.sleep(_ARRIVING_S)
+                    missing &= await self._reconcile_all()
             except BusError as error:
                 _log.warning("queue_not_reconciled", error=str(error))
                 await asyncio.sleep(_BACKOFF.delay_s(failures))
                 failures += 1
                 continue
-            failures = 0
-            while self._books.ledger.anchored_anew == seen:
+            if missing and epoch != whole_in:
+                raise TasksLost(f"{len(missing)} tasks that were acknowledged are lost, {min(missing)} for one")
+            failures, whole_in = 0, epoch
+            self._metrics.reconciled.inc()
+            while (self._books.ledger.anchored_anew, self._bus.epoch) == (anchored, epoch):
                 await self._books.changed(timeout_s=_IDLE_S)
 
-    async def _reconcile(self, queue: _Queue[M]) -> None:
+    async def _reconcile_all(self) -> set[str]:
+        """Ids of tasks that were sent, and are neither queued nor at their end."""
+        return {task_id for queue in self._queues for task_id in await self._reconcile(queue)}
+
+    async def _reconcile(self, queue: _Queue[M]) -> Set[str]:
+        sent = queue.sent()
         found = await queued(self._bus, queue.stream, queue.kind, subject=queue.subject)
         over = [one for one in found if queue.is_over(one.message)]
         await self._withdraw(queue, over)
@@ -117,12 +160,13 @@ class QueueReconciler:
                 self._bus,
                 queue.subject,
                 encode(one.message),
-                message_id=f"{queue.message_id(one.message)}-{self._incarnation}",
+                message_id=f"{one.message.task_id}-{self._incarnation}",
                 deadline_s=_DEADLINE_S,
             )
         await self._withdraw(queue, forgotten)
         if over or forgotten:
             _log.info("queue_reconciled", stream=queue.stream, withdrawn=len(over), sent_again=len(forgotten))
+        return sent - {one.message.task_id for one in found}
 
     async def _withdraw(self, queue: _Queue[M], messages: Sequence[Queued[M]]) -> None:
         for start in range(0, len(messages), _AT_ONCE):

@@ -31,7 +31,7 @@ from trimtab.dataflow.ledger.ledger import Ledger
 from trimtab.dataflow.ledger.lost_rows import Remains, given_up
 from trimtab.dataflow.ledger.records import Record, SettingsTaken, StreamsRouted
 from trimtab.dataflow.prompts.sources import read_prompts
-from trimtab.dataflow.queue_reconciler import QueueReconciler
+from trimtab.dataflow.queue_reconciler import QueueMetrics, QueueReconciler
 from trimtab.dataflow.reporter import BalanceGauges, Reporter
 from trimtab.dataflow.selection.contract import Selection
 from trimtab.dataflow.selection.registry import make_selection
@@ -219,11 +219,11 @@ async def _serve_job(
                 on_unreadable=partial(set_aside.note, "trajectories"),
             )
             loops.create_task(intake.run())
-            loops.create_task(QueueReconciler(bus, topology, books, incarnation=incarnation).run())
             storage = Storage(bus, topology, books, StorageMetrics(metrics), clock=clock)
             loops.create_task(storage.run())
             issuer = Issuer(bus, topology, job, prompts, curator, books, held=storage.is_short, clock=clock)
             loops.create_task(issuer.run())
+            stage_issuer = StageIssuer(bus, topology, job, prompts, benchmarks, books, clock=clock)
             if stages:
                 stage_metrics = StageMetrics(metrics)
                 stage_metrics.watch(ledger)
@@ -236,11 +236,12 @@ async def _serve_job(
                     on_unreadable=partial(set_aside.note, "columns"),
                 )
                 loops.create_task(columns.run())
-                loops.create_task(StageIssuer(bus, topology, job, prompts, benchmarks, books, clock=clock).run())
+                loops.create_task(stage_issuer.run())
             if ledger.has_filters:
                 loops.create_task(FilterLoop(books, chosen_filter).run())
             loops.create_task(_compact(books, curator_state, storage))
             loops.create_task(reporter.run())
+            sent = [issuer.sent]
             if job.spec.evaluation is not None:
                 weights_bucket = KeyValue(bus, topology.weights)
                 published = PublishedVersions(on_change=books.nudge)
@@ -260,6 +261,17 @@ async def _serve_job(
                     clock=clock,
                 )
                 loops.create_task(evaluator.run())
+                sent.append(evaluator.sent)
+            queues = QueueReconciler(
+                bus,
+                topology,
+                books,
+                metrics=QueueMetrics(metrics),
+                incarnation=incarnation,
+                sent=lambda: set().union(*(sender() for sender in sent)),
+                asked=stage_issuer.sent,
+            )
+            loops.create_task(queues.run())
             loops.create_task(members.follow(members_bucket))
     except ExceptionGroup as failures:
         # A plug-in or a prompt that cannot work: told apart, as starting again would not help.

@@ -20,7 +20,7 @@ from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.window import WindowedPublisher
 from trimtab.fabric.wire.envelope import encode
-from trimtab.fabric.wire.stage import StageRow, StageTask
+from trimtab.fabric.wire.stage import StageRow, StageTask, stage_task_id
 
 _IDLE_S = 1.0
 _MAX_AT_ONCE = 256
@@ -51,6 +51,12 @@ class StageIssuer:
         self._clock = clock
         self._asking: list[tuple[StageBooks, Due]] = []
         """What has been taken from the books and may not have gone out."""
+
+    def sent(self, stage: str) -> set[str]:
+        """Ids of tasks that the queue has acknowledged, and that the books wait for."""
+        sending = {due for _, due in self._asking}
+        asked = {due for books in self._books.ledger.asking for due in books.asked(stage)}
+        return {stage_task_id(group_id, stage) for _, group_id, _ in asked - sending}
 
     async def run(self) -> None:
         await patiently(self._issue, self._bus, self._topology.stage_tasks)

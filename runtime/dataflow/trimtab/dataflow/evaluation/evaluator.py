@@ -113,7 +113,15 @@ class Evaluator:
         self._unsent: deque[tuple[str, int]] = deque()
         """Prompts of the running round, by benchmark and number, that have not gone out."""
         self._sent: set[tuple[str, int]] = set()
-        """Those that went out and have no answer yet."""
+        """Those that the queue has acknowledged, and that have no answer yet."""
+
+    def sent(self) -> set[str]:
+        """Ids of tasks that the queue has acknowledged, and that the books wait for."""
+        books = self._books.ledger.evaluation
+        running = books.running
+        if running is None:
+            return set()
+        return {evaluation_task_id(running.number, *key) for key in self._sent if not books.is_done(*key)}
 
     async def run(self) -> None:
         await patiently(self._evaluate, self._bus, self._topology.tasks)
@@ -169,12 +177,13 @@ class Evaluator:
         if self._changed(running):
             return
         self._note_answers(self._books.ledger)
-        while self._unsent and len(self._sent) < _MAX_OUTSTANDING:
-            key = self._unsent.popleft()
+        room = max(0, _MAX_OUTSTANDING - len(self._sent))
+        sending = [self._unsent.popleft() for _ in range(min(room, len(self._unsent)))]
+        for key in sending:
             task = self._task(running, *key)
             await publisher.publish(self._topology.task_subject(QUEUE), encode(task), message_id=task.task_id)
-            self._sent.add(key)
         await publisher.flush()
+        self._sent.update(sending)
 
     def _note_answers(self, ledger: Ledger) -> None:
         self._sent = {key for key in self._sent if not ledger.evaluation.is_done(*key)}

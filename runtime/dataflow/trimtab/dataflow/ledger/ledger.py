@@ -212,16 +212,6 @@ class Ledger:
         stream.duplicates += 1
         return Arrival.DUPLICATE
 
-    def unseen(self, numbers: Iterable[int]) -> list[int]:
-        """Those tasks of which nothing has come yet."""
-        streams = self.streams.values()
-        begun = {task for stream in streams for task in stream.begun_tasks()}
-        return [
-            number
-            for number in numbers
-            if task_id(number) not in begun and not any(stream.ended.has_task(number) for stream in streams)
-        ]
-
     def apply(self, record: Record) -> None:
         match record:
             case TasksIssued():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from trimtab.dataflow.ledger.awaited_tasks import unended, unseen
 from trimtab.dataflow.ledger.chain import Hole
 from trimtab.dataflow.ledger.errors import RowsGone
 from trimtab.dataflow.ledger.ledger import Ledger
@@ -70,16 +71,8 @@ def replay(ledger: Ledger, records: Iterable[Record | Hole], *, gone: str | None
 
 def lost_tasks(ledger: Ledger, queued: Container[str]) -> list[int]:
     """Tasks that are neither queued nor at their end, and are not sent again either."""
-    streams = [stream for stream in ledger.streams.values() if stream.groups_per_task]
-    first = min((stream.settled_tasks for stream in streams), default=ledger.issued)
-    again = frozenset(ledger.unseen(ledger.newest_tasks))
-    return [
-        number
-        for number in range(first, ledger.issued)
-        if number not in again
-        and task_id(number) not in queued
-        and not all(stream.ended.has_all(number, roles=stream.groups_per_task) for stream in streams)
-    ]
+    again = frozenset(unseen(ledger, ledger.newest_tasks))
+    return [number for number in unended(ledger) if number not in again and task_id(number) not in queued]
 
 
 def given_up(ledger: Ledger, remains: Remains, *, now: float) -> list[LedgerAnchoredAnew]:

@@ -138,6 +138,15 @@ class StageBooks:
             del self._due[due]
         return found
 
+    def asked(self, stage: str) -> list[Due]:
+        """What was due and has no answer."""
+        return [
+            due
+            for policy, own in self.staged.items()
+            for group_id, staged in own.items()
+            if stage in staged.ready() and (due := (policy, group_id, stage)) not in self._due
+        ]
+
     @property
     def is_due(self) -> bool:
         return bool(self._due)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,7 +42,8 @@ class StreamReader:
         never_rewound: bool = False,
     ) -> None:
         """`newest_per_subject` begins with the present state: each subject's newest message, then all that follow. With
-        `never_rewound` a stream that ends before what was read of it is an error, StreamRewound."""
+        `never_rewound` a stream that ends before what was read of it, or has something else in its place, is an
+        error, StreamRewound."""
         self._bus = bus
         self._stream = stream
         self._subject = subject
@@ -53,6 +55,8 @@ class StreamReader:
         self._epoch = -1
         self._consumer_sequence = 0
         self.last_sequence = after_sequence
+        self._last_stored_ns: int | None = None
+        """When the last message was stored."""
         self.caught_up = False
         """Whether everything that was in the stream at the last read has been handed out."""
 
@@ -97,7 +101,7 @@ class StreamReader:
                 # What came before the gap is handed out now; the next read begins behind it with a new consumer.
                 await self._drop_consumer()
                 return deliveries[:position]
-            self.last_sequence = delivery.sequence
+            self.last_sequence, self._last_stored_ns = delivery.sequence, delivery.timestamp_ns
             self.caught_up = delivery.pending == 0
         return deliveries
 
@@ -137,6 +141,16 @@ class StreamReader:
         last = int(info["state"]["last_seq"])
         if last < self.last_sequence:
             raise StreamRewound(f"{self._stream!r} ends with message {last}, and {self.last_sequence} was read before")
+        if self._last_stored_ns is None:
+            return
+        # Others may have used the numbers again before we looked.
+        read = {"seq": self.last_sequence}
+        try:
+            found = await api_call(self._bus, f"STREAM.MSG.GET.{self._stream}", read, deadline_s=deadline_s)
+        except BusNotFound:
+            return  # deleted, as all that nobody needs any more
+        if _microseconds(found["message"]["time"]) != self._last_stored_ns // 1000:
+            raise StreamRewound(f"{self._stream!r} has another message {self.last_sequence} than was read before")
 
     async def _look_ahead(self, *, deadline_s: float) -> None:
         """A server counts a message among those that are to come, and passes it over, where its file has wrong bits in
@@ -171,3 +185,8 @@ class StreamReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _microseconds(time: str) -> int:
+    """Since 1970."""
+    return (datetime.fromisoformat(time) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -63,4 +63,8 @@ class StageTask(Message, frozen=True, kw_only=True):
 
     @property
     def task_id(self) -> str:
-        return f"{self.group_id}.{self.stage}"
+        return stage_task_id(self.group_id, self.stage)
+
+
+def stage_task_id(group_id: str, stage: str) -> str:
+    return f"{group_id}.{stage}"
