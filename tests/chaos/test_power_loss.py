@@ -78,6 +78,15 @@ class Run:
         self._process.wait(30.0)
         psutil.wait_procs(family, timeout=30.0)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[psutil.Process]:
+        """It starts nothing again meanwhile. Gives its nats-server; all else goes on."""
+        self._process.send_signal(signal.SIGSTOP)
+        children = psutil.Process(self._process.pid).children()
+        (server,) = [child for child in children if child.name() == "nats-server"]
+        yield server
+        self._process.send_signal(signal.SIGCONT)
+
     def _alive(self) -> bool:
         assert self._process.poll() is None, f"the job ended:\n{self.log.read_text()[-4000:]}"
         return True
@@ -127,6 +136,31 @@ async def test_a_job_goes_on_after_every_loss_of_power(
     await run.steps(3)
     assert run.told("step")[0] >= durable
     run.stop()
+    await _check(file, losses=sizes.power_losses, capsys=capsys)
+
+
+@pytest.mark.timeout(3600)
+async def test_a_job_goes_on_when_its_bus_alone_loses_its_power(
+    tmp_path: Path, sizes: Sizes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(20261120)
+    file = make_quickstart(tmp_path / "job", name="power", max_steps=_NEVER_ENDS)
+    with power_disk(file.parent / ".trimtab" / "power" / "nats", mebibytes=1024) as disk:
+        run = Run(file, tmp_path / "run.log")
+        for _ in range(sizes.bus_power_losses):
+            await run.steps(len(run.told("step")) + 2)
+            await asyncio.sleep(chance.uniform(*_LATER_S))
+            with run.held() as server:
+                disk.lose_power()
+                server.kill()
+                await eventually(lambda: server.status() == psutil.STATUS_ZOMBIE, timeout_s=30.0)
+                disk.restore_power()
+        await run.steps(len(run.told("step")) + 3)
+        run.stop()
+        await _check(file, losses=sizes.bus_power_losses, capsys=capsys)
+
+
+async def _check(file: Path, *, losses: int, capsys: pytest.CaptureFixture[str]) -> None:
     job = read_job(file)
     topology = JobTopology("default", job.metadata.name)
     with EmbeddedNats(file.parent / ".trimtab" / "power" / "nats") as server:
@@ -137,7 +171,7 @@ async def test_a_job_goes_on_after_every_loss_of_power(
     with capsys.disabled():
         rows = sum(record.lost_rows for record in anchored)
         sys.stdout.write(
-            f"\nlosses of power: {sizes.power_losses}, steps: {report.steps}, anchored anew: {len(anchored)}, {rows} of"
+            f"\nlosses of power: {losses}, steps: {report.steps}, anchored anew: {len(anchored)}, {rows} of"
             f" them for lost rows, {sum(record.given_up for record in anchored)} groups given up\n"
         )
     assert report.violations == []

@@ -61,6 +61,8 @@ class Sizes:
     """Of a ledger, while a trainer trains."""
     power_losses: int
     """Of the disk of a whole job."""
+    bus_power_losses: int
+    """Of that of its bus alone."""
     rank_kills: int
     operator_kills: int
     weight_transfer_kills: int
@@ -86,6 +88,7 @@ SMALL = Sizes(
     hostile_writes=60,
     lost_tails=4,
     power_losses=2,
+    bus_power_losses=2,
     rank_kills=2,
     operator_kills=3,
     weight_transfer_kills=6,
@@ -108,6 +111,7 @@ FULL = Sizes(
     hostile_writes=500,
     lost_tails=50,
     power_losses=50,
+    bus_power_losses=10,
     rank_kills=30,
     operator_kills=50,
     weight_transfer_kills=200,
