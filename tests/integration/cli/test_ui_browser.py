@@ -133,7 +133,7 @@ async def test_a_person_watches_a_run_on_the_page(tmp_path: Path) -> None:
                 assert "token" not in page.url, "a token does not stay where people copy it from"
                 await page.locator(".run:has-text('digits')").click()
                 await _grows(page, 0)
-                assert await page.locator("[data-chart=reward] canvas").count() == 1
+                await page.locator("[data-chart=reward] canvas").wait_for()
                 await _grows(page, await _steps_drawn(page) + 2)
                 await page.keyboard.press("2")
                 await page.locator("#pods tr:has-text('trainer')").wait_for()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli.run_story import STEPS, WHY, began, died, ended, records, rescaled, score, step, version
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile
-from trimtab.cli.chronicle.records import Record
+from trimtab.cli.chronicle.records import Began, Record
 from trimtab.cli.ui.local import LocalRun, state_folders
 from trimtab.cli.ui.shown import Summary, Told
 from trimtab.cli.ui.telling import HistoryTelling
@@ -124,3 +124,19 @@ def test_the_encoded_words_are_those_that_the_page_reads() -> None:
         "step": 3,
         "values": {"solver/reward": 0.5},
     }
+
+
+async def test_a_history_that_is_replaced_while_it_is_read_is_told_once(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "job", *records())
+
+    class Replaced(LocalRun):
+        def _read(self):  # type: ignore[no-untyped-def]
+            news = super()._read()
+            if len(news.records) > 1:
+                (folder / FILE_NAME).unlink()
+                _write(folder, began(at=3_000_000.0))
+            return news
+
+    run = Replaced(folder, beside=tmp_path)
+    await run.look()
+    assert [type(one.event) for one in run.telling.told] == [Began]

@@ -98,14 +98,14 @@ class LocalRun:
     async def look(self) -> bool:
         """Takes in what is new; whether the run's line is another one."""
         before = self.summary
-        news = await asyncio.to_thread(self._read)
-        if news.begins_anew:
-            self.telling = HistoryTelling()
-        self.generation = news.generation
-        while news.records:
-            for record in news.records:
-                self.telling.add(record)
+        records: list[Record] | None = None
+        while records != []:
             news = await asyncio.to_thread(self._read)
+            if news.begins_anew:
+                self.telling = HistoryTelling()
+            self.generation, records = news.generation, news.records
+            for record in records:
+                self.telling.add(record)
         self.summary = self._summarised()
         return self.summary != before
 
