@@ -38,15 +38,13 @@ _FOLLOWS = (
     f"CONSUMER.CREATE.{{0}}.{TASK_CONSUMER}",
     f"CONSUMER.DELETE.{{0}}.{_STAGE_CONSUMER}",
 )
-_TAKES = tuple(
-    f"CONSUMER.{operation}.{{0}}.{consumer}"
-    for operation in ("INFO", "MSG.NEXT")
-    for consumer in (TASK_CONSUMER, _STAGE_CONSUMER)
+_TAKES, _COUNTS = (
+    tuple(f"CONSUMER.{operation}.{{0}}.{consumer}" for consumer in (TASK_CONSUMER, _STAGE_CONSUMER))
+    for operation in ("MSG.NEXT", "INFO")
 )
 _OTHERS = (
     "STREAM.CREATE.{0}",
     "STREAM.UPDATE.{0}",
-    "STREAM.MSG.DELETE.{0}",
     "STREAM.SNAPSHOT.{0}",
     "STREAM.RESTORE.{0}",
     "STREAM.LEADER.STEPDOWN.{0}",
@@ -110,6 +108,8 @@ def on_streams(targets: Iterable[Target], *, owner: str = "") -> list[Attempt]:
             "read": _READS,
             "follow": _FOLLOWS,
             "take": _TAKES,
+            "count": _COUNTS,
+            "withdraw": ("STREAM.MSG.DELETE.{0}",),
             "look up": ("STREAM.INFO.{0}",),
             "shorten": ("STREAM.PURGE.{0}",),
         }

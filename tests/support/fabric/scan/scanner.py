@@ -28,6 +28,7 @@ from trimtab.fabric.bus.inbox import status_of
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.permissions import rights_of
 from trimtab.fabric.bus.publisher import publish
+from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.accounts import JOB, ROLE_ACCOUNTS
 
@@ -64,13 +65,16 @@ class Site:
     @classmethod
     @asynccontextmanager
     async def opened(cls, server: EmbeddedNatsWithAccounts, *, name: str) -> AsyncIterator[Site]:
-        """Two jobs that have one message in everything."""
+        """Two jobs that have one message in everything, and workers' consumers."""
         ours, other = (JobTopology("scan", f"{name}-{one}", stages=(STAGE,)) for one in ("ours", "other"))
         await declared_by_the_operator(server, ours, other)
         async with administrator_of(server, ours) as mine, administrator_of(server, other) as theirs:
             for bus, topology in ((mine, ours), (theirs, other)):
                 for target in targets_of(topology):
                     await publish(bus, target.subject, b"precious", message_id=target.name, deadline_s=_D)
+                # Who asks a consumer that is not there for a message is answered as one who may not ask.
+                for consumer in (topology.task_consumer(lease_s=_D), topology.stage_consumer(STAGE, lease_s=_D)):
+                    await declare_consumer(bus, consumer, deadline_s=_D)
             yield cls(server, ours, other, mine, theirs)
 
 
@@ -140,7 +144,12 @@ async def tried(bus: Bus, inbox: str, attempts: Sequence[Attempt], *, others: Se
     """Those that were answered by anything but the word that there is no responder."""
     worked: set[str] = set()
 
+    places = {attempt.subject: attempt.means.partition(":")[0] for attempt in attempts if attempt.stores}
+
     async def answered(message: Msg) -> None:
+        if message.subject in places:  # a message that was taken comes with its own subject
+            worked.add(f"{places[message.subject]}: take")
+            return
         attempt = attempts[int(message.subject.rpartition(".")[2])]
         if status_of(message) == _NO_RESPONDERS or (attempt.stores and b'"error"' in message.data):
             return
