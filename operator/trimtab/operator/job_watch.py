@@ -35,6 +35,7 @@ from trimtab.fabric.wire.progress import StepProgress
 from trimtab.fabric.wire.quarantine import QuarantinedTask
 from trimtab.fabric.wire.weights import WeightPointer
 from trimtab.operator.dataflow_pulse import DataflowPulse
+from trimtab.operator.fleet_telling import FleetTelling
 from trimtab.operator.plan.durability import Durability, SyncInterval
 from trimtab.operator.plan.lifecycle import GivenUp
 from trimtab.operator.plan.progress import JobReport, PolicyReport, Silences
@@ -127,6 +128,7 @@ class JobWatch:
         self.members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self.pulse = DataflowPulse(clock=time.monotonic, look_every_s=_LOOK_FOR_SILENCE_S)
         self._on_silence = on_silence
+        self.fleet = FleetTelling(bus, topology)
         self._silences = Silences()
         self._quarantined: set[str] = set()
         self._ever_present: set[str] = set()
@@ -232,6 +234,7 @@ class JobWatch:
             loops.create_task(self._follow_members(members))
             loops.create_task(self._follow_pulse(members))
             loops.create_task(self._follow_room())
+            loops.create_task(self.fleet.run())
 
     async def _follow_members(self, members: KeyValue) -> None:
         async with KvWatch(members) as watch:

@@ -88,6 +88,7 @@ def test_what_people_have_around_a_job(
     scene.until(lambda: scene.pods("tracking"), lambda pods: not pods, timeout_s=_S)
     steps = _curve(tmp_path / "curves", "solver/reward")
     assert steps == list(range(job_status(scene, _JOB)["step"])), "each step once, the last one too"
+    assert _curve(tmp_path / "curves", "fleet/local/wanted"), "what only the operator knows"
 
 
 def _command(scene: Scene, servers: dict[str, str], *arguments: str) -> Any:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from tests.support.cli.rows import ESCAPE, conversation, make_tokenizer
 from tests.support.cli.stored import fill, nats_environment
@@ -26,6 +27,7 @@ from trimtab.fabric.row_claims import RowClaims
 from trimtab.fabric.sample_archive import ArchivedRow, part_key, written_parts
 from trimtab.fabric.settings import NatsSettings, ObjectStoreSettings
 from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.purpose import Purpose
 from trimtab.fabric.wire.spans import Producer
 from trimtab.fabric.wire.trajectory import Finish, Scored, Trajectory
 
@@ -90,6 +92,31 @@ def test_best_and_worst_of_a_policy(filled: JobTopology, samples_of: Samples) ->
         said = samples_of(filled, order, "--limit", "1", "--policy", "solver")
         assert prompt in said.output
         assert said.output.count("of prompt") == 1
+
+
+def test_answers_of_an_evaluation_are_shown_while_the_stream_has_them(
+    nats_settings: NatsSettings, samples_of: Samples, tmp_path: Path
+) -> None:
+    topology = JobTopology("default", f"job-{uuid4().hex[:8]}")
+    answer = replace(ROWS[1], purpose=Purpose.EVALUATION, benchmark="held-out")
+    asyncio.run(fill(nats_settings, topology, [ROWS[0], answer], ledger=GRANTS))
+    said = samples_of(topology, "--benchmark", "held-out")
+    assert said.exit_code == 0, said.output
+    assert "prompt-1" in said.output
+    assert "prompt-0" not in said.output
+    assert "hello there" in said.output
+    written = samples_of(topology, "--benchmark", "held-out", "--output", str(tmp_path / "answers.jsonl"))
+    assert "has 1 rows" in written.output
+    assert json.loads((tmp_path / "answers.jsonl").read_text())["benchmark"] == "held-out"
+
+    async def let_go() -> None:
+        async with await Bus.connect(nats_settings, name="test") as bus:
+            await api_call(bus, f"STREAM.PURGE.{topology.trajectories.name}", {"keep": 0}, deadline_s=60.0)
+
+    asyncio.run(let_go())
+    gone = samples_of(topology, "--benchmark", "held-out")
+    assert gone.exit_code == 1
+    assert "no row of the benchmark held-out in the stream, and data.archive has none" in gone.output
 
 
 def test_nothing_that_a_model_said_reaches_the_terminal_as_a_command(filled: JobTopology, samples_of: Samples) -> None:

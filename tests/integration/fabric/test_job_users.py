@@ -42,6 +42,7 @@ from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.fabric.bus.connection import Bus, BusState
 from trimtab.fabric.bus.direct_get import get_messages
 from trimtab.fabric.bus.errors import BusNotFound, BusRefused, BusUnauthenticated, BusUnavailable, StreamFull
+from trimtab.fabric.bus.fleet_note import FleetNote, read_fleet_note, write_fleet_note
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.kv_watch import KvWatch
@@ -320,6 +321,27 @@ async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -
         await refused_alone(attempts, to=operator, administrator=jobs.administrator)
         for name in stream_names(ours):
             assert await delete_stream(operator, name, deadline_s=60.0)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_operator_alone_says_how_many_replicas_are_wanted(jobs: Jobs, role: str) -> None:
+    said, forged = FleetNote(wanted={"home": 3}), FleetNote(wanted={"home": 1000})
+    present = jobs.ours.balance.config()
+
+    def attempts(by: Bus, deadline_s: float) -> list[Attempt]:
+        forging = present | {"metadata": {"trimtab.fleet": '{"wanted":{"home":1000}}'}}
+        return [
+            lambda: write_fleet_note(by, jobs.ours, forged, deadline_s=deadline_s),
+            lambda: api_call(by, f"STREAM.UPDATE.{present['name']}", forging, deadline_s=deadline_s),
+        ]
+
+    before = violations(jobs.server)
+    async with operator_bus(jobs.server, jobs.ours) as operator, await jobs.dial(role) as pod:
+        await write_fleet_note(operator, jobs.ours, said, deadline_s=60.0)
+        assert await read_fleet_note(pod, jobs.ours, deadline_s=60.0) == said
+        assert violations(jobs.server) == before
+        await refused(attempts, to=pod)
+        assert await read_fleet_note(operator, jobs.ours, deadline_s=60.0) == said
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from tests.support.polling import eventually
 from trimtab.embedded.nats_server import EmbeddedNats
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusNotFound
+from trimtab.fabric.bus.fleet_note import Decision, FleetNote, read_fleet_note
 from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
@@ -112,6 +113,48 @@ async def test_what_ranks_and_the_quarantine_say_is_in_the_report(own_nats: Embe
             return report.tokens_per_second, report.skipped_steps, report.checkpoint_step
 
         await eventually(lambda: heard() == (1230.0, 1, 2), timeout_s=10.0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def decided(at: float, *, wanted: int) -> FleetNote:
+    decision = Decision(
+        at=at, before=1, after=wanted, reason="TrainerStarving", message="it waits", maintainer="Policy"
+    )
+    return FleetNote(wanted={"home": wanted}, decisions=(decision,))
+
+
+async def test_what_is_told_of_the_fleet_outlives_server_and_operator(own_nats: EmbeddedNats) -> None:
+    topology = JobTopology("default", "job")
+    async with await Bus.connect(own_nats.settings, name="test") as bus:
+
+        async def noted() -> tuple[list[float], dict[str, int]]:
+            note = await read_fleet_note(bus, topology, deadline_s=60.0)
+            return [one.at for one in note.decisions], note.wanted
+
+        async def says(times: list[float], *, wanted: int) -> None:
+            async def as_told() -> bool:
+                assert not watching.done()
+                return await noted() == (times, {"home": wanted})
+
+            await eventually(as_told, timeout_s=60.0)
+
+        watch = JobWatch(bus, topology, ["solver"])
+        watch.fleet.tell(decided(10.0, wanted=2))
+        watching = asyncio.create_task(watch.run())
+        await KeyValue.declare(bus, topology.balance, deadline_s=60.0)
+        await says([10.0], wanted=2)
+        own_nats.kill()
+        watch.fleet.tell(decided(20.0, wanted=3))
+        watch.fleet.tell(decided(30.0, wanted=4))
+        await asyncio.to_thread(own_nats.start)
+        await says([10.0, 20.0, 30.0], wanted=4)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        another = JobWatch(bus, topology, ["solver"])
+        another.fleet.tell(decided(40.0, wanted=5))
+        watching = asyncio.create_task(another.run())
+        await says([10.0, 20.0, 30.0, 40.0], wanted=5)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

@@ -22,6 +22,7 @@ from tests.support.cli.mlflow_server import mlflow_rewards, mlflow_server
 from tests.support.cli.tracker_environment import trackers_packages
 from tests.support.fabric.account_users import (
     declared_by_the_operator,
+    operator_bus,
     registered,
     settings_of,
     violations,
@@ -32,6 +33,7 @@ from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
+from trimtab.fabric.bus.fleet_note import Decision, FleetNote, TrainerFailure, write_fleet_note
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.settings import ObjectStoreSettings, PodSettings, Settings, environment_for
@@ -136,6 +138,20 @@ def _heartbeat() -> bytes:
     )  # fmt: skip
 
 
+def _note(*, wanted: int, decided: tuple[int, ...]) -> FleetNote:
+    """Sizes that the autoscaler decided, one after another, and a trainer that failed after the first."""
+    return FleetNote(
+        wanted={"home": wanted},
+        decisions=tuple(
+            Decision(
+                at=1e6 + size, before=1, after=size, reason="TrainerStarving", message="it waits", maintainer="Policy"
+            )
+            for size in decided
+        ),
+        failures=(TrainerFailure(trainer="tiny-solver", number=1, at=1e6 + 2.5, pod="rank-0", why="killed"),),
+    )
+
+
 def _kept(place: _Place) -> bytes:
     """What a pod that begins on another node finds."""
     settings = place.store.settings
@@ -169,6 +185,7 @@ async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _
     async with (
         await Bus.connect(dataflow_settings, name="dataflow") as dataflow,
         await Bus.connect(trainer_settings, name="trainer") as trainer,
+        operator_bus(place.nats, place.topology) as operator,
     ):
         # It waits for what it may not make.
         with _pod(place, environment, scratch="first") as first:
@@ -177,6 +194,7 @@ async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _
             key = place.topology.progress_key("solver")
             for step in range(10):
                 await balance.put(key, _progress(step), deadline_s=60.0)
+            await write_fleet_note(operator, place.topology, _note(wanted=2, decided=(2,)), deadline_s=60.0)
             history = place.folder / "first/history.jsonl"
 
             async def measured() -> bool:
@@ -186,10 +204,11 @@ async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _
             await eventually(measured, timeout_s=_S)
             # MLflow is away, and the pod's node dies with what it has.
             await eventually(lambda: "tracker_away" in log.read_text(), timeout_s=_S)
-            await eventually(lambda: b'"measured"' in _kept(place), timeout_s=_S)
+            await eventually(lambda: all(one in _kept(place) for one in (b'"measured"', b'"rescaled"')), timeout_s=_S)
             assert first.poll() is None, log.read_text()[-4000:]
         for step in range(10, 20):
             await balance.put(key, _progress(step), deadline_s=60.0)
+        await write_fleet_note(operator, place.topology, _note(wanted=3, decided=(2, 3)), deadline_s=60.0)
         with mlflow_server(place.folder / "server", port):
             with _pod(place, environment, scratch="second"):
                 await eventually(
@@ -202,10 +221,14 @@ async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _
             with _pod(place, environment, scratch="third") as third:
                 await eventually((place.folder / "third/history.jsonl").exists, timeout_s=_S)
                 await balance.put(key, _progress(20), deadline_s=60.0)
+                await write_fleet_note(operator, place.topology, _note(wanted=3, decided=(2, 3, 4)), deadline_s=60.0)
                 third.send_signal(signal.SIGTERM)
                 assert third.wait(120) == 0, log.read_text()[-4000:]
             assert _rewards(url) == pytest.approx({step: step / 10 for step in range(21)})
             assert _steps(url, "solver/trainer/entropy") == {9}
+            assert _values(url, "fleet/decided") == [2, 3, 4], "each once, also what was decided while it was away"
+            assert _values(url, "trainer_restarts") == [1]
+            assert set(_values(url, "fleet/home/wanted")) == {2, 3}
     assert violations(place.nats) == []
 
 
@@ -217,10 +240,19 @@ def _rewards(url: str) -> dict[int, float]:
 
 
 def _steps(url: str, name: str) -> set[int]:
+    return {metric.step for metric in _metrics(url, name)}
+
+
+def _values(url: str, name: str) -> list[float]:
+    """In the order in which they were told."""
+    return [metric.value for metric in sorted(_metrics(url, name), key=lambda metric: metric.timestamp)]
+
+
+def _metrics(url: str, name: str) -> list[Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=url)
     experiment = client.get_experiment_by_name("trimtab")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
-    return {metric.step for metric in client.get_metric_history(run.info.run_id, name)}
+    return list(client.get_metric_history(run.info.run_id, name))

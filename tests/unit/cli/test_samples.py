@@ -128,6 +128,8 @@ def test_evaluations_are_shown_when_they_are_asked_for_and_failures_are_neither_
     assert [row.sequence for row in chosen(rows, Wanted(benchmark="held-out"))] == [1]
     with pytest.raises(NothingChosen, match="there are those of held-out"):
         chosen(rows, Wanted(benchmark="aime"))
+    with pytest.raises(NothingChosen, match="no step is trained on answers"):
+        chosen(rows, Wanted(benchmark="held-out", step=4))
 
 
 def test_of_a_task_that_was_repeated_one_run_was_trained() -> None:

@@ -10,12 +10,13 @@ import pytest
 from tests.support.cli.run_story import score, step, version, window
 from trimtab.api.tracking import TrackerType
 from trimtab.cli.chronicle.file import FILE_NAME, ChronicleFile, read_on
-from trimtab.cli.chronicle.records import Measured, Record
+from trimtab.cli.chronicle.records import Fleet, Measured, Record, of_note
 from trimtab.cli.tracking.cluster import notebook
 from trimtab.cli.tracking.cluster.listening import Heard
 from trimtab.cli.tracking.cluster.notebook import page_of
 from trimtab.cli.tracking.cluster.telling import environment_of
 from trimtab.cli.tracking.cursor import Cursor
+from trimtab.fabric.bus.fleet_note import Decision, FleetNote, TrainerFailure
 
 
 @pytest.mark.parametrize("kind", [step, version, window, lambda number: score(number, 0.5)])
@@ -42,6 +43,33 @@ def test_what_was_written_down_in_the_pod_before_is_known() -> None:
         heard.recall(record)
     assert not heard.is_new(step(2))
     assert heard.measured == {"solver": 3}
+    heard.recall(Fleet(at=1.0, ready={"home": 1}, wanted={"home": 2}))
+    assert (heard.ready, heard.wanted) == ({"home": 1}, {"home": 2})
+
+
+def _note(*times: float) -> FleetNote:
+    """A decision at each, and a failure a second later."""
+    return FleetNote(
+        decisions=tuple(
+            Decision(at=at, before=1, after=2, reason="TrainerStarving", message="it waits", maintainer="Policy")
+            for at in times
+        ),
+        failures=tuple(
+            TrainerFailure(trainer="tiny-solver", number=number, at=at + 1, pod="rank-0", why="killed")
+            for number, at in enumerate(times, start=1)
+        ),
+    )
+
+
+def test_decisions_and_failures_are_told_once_each_in_their_order() -> None:
+    heard = Heard()
+    told = [record for record in of_note(_note(10.0, 20.0)) if heard.is_new(record)]
+    assert [record.at for record in told] == [10.0, 11.0, 20.0, 21.0]
+    again = Heard()
+    for record in told:
+        again.recall(record)
+    for one in (heard, again):
+        assert [record.at for record in of_note(_note(10.0, 20.0, 30.0)) if one.is_new(record)] == [30.0, 31.0]
 
 
 def _history(folder: Path, count: int) -> bytes:

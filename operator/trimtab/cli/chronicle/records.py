@@ -9,6 +9,7 @@ import msgspec
 
 from trimtab.api.autoscaling import AutoscalingStatus
 from trimtab.api.job import RLJob
+from trimtab.fabric.bus.fleet_note import Decision, FleetNote
 from trimtab.fabric.wire.balance import BalanceReport, Branch
 from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.progress import StepProgress
@@ -237,4 +238,23 @@ def rescaled(decision: AutoscalingStatus, *, at: float) -> Rescaled:
         message=decision.message,
         maintainer=decision.maintainer,
         waiting=decision.waiting_fraction,
+    )
+
+
+def of_note(note: FleetNote) -> list[Rescaled | Died]:
+    """What has happened, in its order."""
+    happened: list[Rescaled | Died] = [_of_decision(decision) for decision in note.decisions]
+    happened += [Died(at=failure.at, pod=failure.pod, why=failure.why) for failure in note.failures]
+    return sorted(happened, key=lambda record: record.at)
+
+
+def _of_decision(decision: Decision) -> Rescaled:
+    return Rescaled(
+        at=decision.at,
+        before=decision.before,
+        after=decision.after,
+        reason=decision.reason,
+        message=decision.message,
+        maintainer=decision.maintainer,
+        waiting=decision.waiting,
     )

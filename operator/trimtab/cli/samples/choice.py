@@ -77,7 +77,12 @@ def chosen(rows: Sequence[StoredRow], wanted: Wanted, *, archived: Collection[in
         there = [row for row in there if row.header.benchmark == wanted.benchmark]
         if not there:
             of = ", ".join(benchmarks) or "none"
-            raise NothingChosen(f"there is no row of the benchmark {wanted.benchmark}; there are those of {of}")
+            raise NothingChosen(
+                f"there is no row of the benchmark {wanted.benchmark} in the stream, and data.archive has none; there"
+                f" are those of {of}"
+            )
+        if wanted.step is not None:
+            raise NothingChosen("no step is trained on answers of an evaluation; leave out the step or the benchmark")
     else:
         there = [row for row in there if row.header.benchmark is None]
     if wanted.step is not None:

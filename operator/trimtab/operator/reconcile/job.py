@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from trimtab.api.job import RLJob
 from trimtab.api.names import tracking_pod_name
+from trimtab.fabric.bus.fleet_note import FleetNote
 from trimtab.kube.resources import Key, Object, key_of
 from trimtab.operator.plan.actions import PutPool, PutTrainer, ReplacePod, StartPod
+from trimtab.operator.plan.fleet_note import fleet_note
 from trimtab.operator.plan.job import Observed, plan_job
 from trimtab.operator.plan.lifecycle import rest_reason
 from trimtab.operator.plan.pods import ObservedPod, Phase
@@ -53,7 +55,7 @@ async def reconcile_job(cluster: Cluster, key: WorkKey) -> Result:
         plan, job, observed, history=cluster.scaling.get(uid), reply=cluster.maintainers.reply(uid), now=now
     )
     plan = scaled.plan
-    _follow(cluster, item, job, pods)
+    _follow(cluster, item, job, pods, fleet=fleet_note(job, observed.trainers, now=now))
     if any(isinstance(action, StartPod | ReplacePod | PutPool | PutTrainer) for action in plan.actions):
         item = await ensure_finalizer(cluster, item)
     if has_finalizer(item) and rest_reason(job) is None:
@@ -104,7 +106,9 @@ def _remember_scaling(cluster: Cluster, item: Object, job: RLJob, scaled: Scaled
         cluster.events.record(item, "Normal", event.reason, event.message)
 
 
-def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[ObservedPod]) -> None:
+def _follow(
+    cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[ObservedPod], *, fleet: FleetNote | None
+) -> None:
     """Watch the job on the bus while a pod of it runs. Following makes the job's streams: pods that may not make them
     wait for that, whichever of them runs first."""
     key = key_of(item)
@@ -118,6 +122,7 @@ def _follow(cluster: Cluster, item: Object, job: RLJob, dataflow: Sequence[Obser
             task_lease_s=job.spec.data.tasks.lease_seconds,
             limits=stream_limits(job.spec.streams, cluster.settings.streams, storage_bytes=cluster.account_bytes),
             dataflow=tuple((pod.name, pod.uid) for pod in dataflow if pod.scheduled and not pod.ended),
+            fleet=fleet,
         )
     elif not any(not pod.ended for pod in dataflow):
         cluster.watches.stop(key)

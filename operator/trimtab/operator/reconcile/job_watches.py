@@ -15,6 +15,7 @@ import structlog
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
+from trimtab.fabric.bus.fleet_note import FleetNote
 from trimtab.fabric.bus.names import escape_token
 from trimtab.fabric.bus.stream_limits import StreamLimits
 from trimtab.fabric.bus.streams import delete_stream
@@ -64,6 +65,7 @@ class _Request:
     task_lease_s: float
     limits: StreamLimits
     dataflow: tuple[tuple[str, str], ...]
+    fleet: FleetNote | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +108,16 @@ class JobWatches:
         task_lease_s: float,
         limits: StreamLimits = StreamLimits(),  # noqa: B008 - frozen
         dataflow: tuple[tuple[str, str], ...] = (),
+        fleet: FleetNote | None = None,
     ) -> None:
         """From now on, with news at each interval. That makes the job's streams, too, which its pods may wait for.
-        `dataflow` are the names and uids of pods whose silence is news at once."""
+        `dataflow` are the names and uids of pods whose silence is news at once, `fleet` is what to tell the job's
+        trackers, where it has some."""
         if job.key not in self._requests:
             self._new.set()
-        self._requests[job.key] = _Request(job, policies, window, task_lease_s, limits, dataflow)
+        request = self._requests[job.key] = _Request(job, policies, window, task_lease_s, limits, dataflow, fleet)
         if (followed := self._followed.get(job.key)) is not None:
-            _expect(followed.watch, dataflow)
+            _hand_on(request, followed.watch)
 
     def stop(self, key: Key) -> None:
         request = self._requests.pop(key, None)
@@ -248,7 +252,7 @@ class JobWatches:
             sync=self._sync,
             on_silence=lambda: self.refresh(key),
         )
-        _expect(watch, request.dataflow)
+        _hand_on(request, watch)
         task = asyncio.create_task(watch.run(), name=f"watch of {key.namespace}/{key.name}")
         task.add_done_callback(lambda ended: _say_why(key, ended))
         self._followed[key] = _Followed(
@@ -256,8 +260,10 @@ class JobWatches:
         )
 
 
-def _expect(watch: JobWatch, dataflow: tuple[tuple[str, str], ...]) -> None:
-    watch.pulse.expect((escape_token(name), uid) for name, uid in dataflow)
+def _hand_on(request: _Request, watch: JobWatch) -> None:
+    watch.pulse.expect((escape_token(name), uid) for name, uid in request.dataflow)
+    if request.fleet is not None:
+        watch.fleet.tell(request.fleet)
 
 
 def _snapshot(followed: _Followed) -> JobSnapshot:

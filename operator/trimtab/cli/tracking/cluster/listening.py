@@ -16,13 +16,14 @@ import structlog
 from trimtab.api.job import RLJob
 from trimtab.cli.chronicle import records
 from trimtab.cli.chronicle.file import ChronicleFile
-from trimtab.cli.chronicle.records import Fleet, Measured, Record, Score, Step, Version, Window
+from trimtab.cli.chronicle.records import Died, Fleet, Measured, Record, Rescaled, Score, Step, Version, Window
 from trimtab.cli.chronicle.spending import cost_per_hour
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import StoredMessage
 from trimtab.fabric.bus.direct_reader import DirectReader
 from trimtab.fabric.bus.errors import BusError
+from trimtab.fabric.bus.fleet_note import FleetNote, read_fleet_note
 from trimtab.fabric.bus.keyvalue import KeyValue, is_removal
 from trimtab.fabric.bus.topology import BucketSpec, JobTopology
 from trimtab.fabric.members import MemberTable
@@ -39,6 +40,8 @@ _log = structlog.get_logger(__name__)
 _BATCH = 256
 _WAIT_S = 30.0
 _LOOK_S = 1.0
+_NOTE_LOOK_S = 2.0
+_NOTE_DEADLINE_S = 10.0
 _DECLARE_S = 600.0
 _BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
 
@@ -56,6 +59,8 @@ class Heard(msgspec.Struct, kw_only=True):
     """By policy, the step."""
     ready: dict[str, int] = msgspec.field(default_factory=dict)
     """By pool."""
+    wanted: dict[str, int] = msgspec.field(default_factory=dict)
+    """By pool."""
 
     def recall(self, record: Record) -> None:
         """It was written down before."""
@@ -63,7 +68,7 @@ class Heard(msgspec.Struct, kw_only=True):
             case Measured():
                 self.measured[record.policy] = record.step
             case Fleet():
-                self.ready = dict(record.ready)
+                self.ready, self.wanted = dict(record.ready), dict(record.wanted)
             case _:
                 self.is_new(record)
 
@@ -78,6 +83,10 @@ class Heard(msgspec.Struct, kw_only=True):
                 name, number = f"version/{record.policy}", record.version
             case Score():
                 name, number = f"score/{record.policy}/{record.benchmark}", record.version
+            case Rescaled():
+                name, number = "rescaled", 0
+            case Died():
+                name, number = f"died/{record.pod}", 0
             case _:
                 return True
         before = self.messages.get(name)
@@ -112,6 +121,7 @@ class JobListener:
         self._policies = frozenset(policies)
         self._file = file
         self._clock = clock
+        self._wanted = dict(heard.wanted)
         self._members = MemberTable(ttl_s=topology.member_ttl_s, clock=time.monotonic)
         self._readers = {
             bucket.name: DirectReader(bus, stream=bucket.stream, subject=f"$KV.{bucket.name}.>")
@@ -124,6 +134,7 @@ class JobListener:
             loops.create_task(self._follow(self._topology.balance))
             loops.create_task(self._follow(self._topology.weights))
             loops.create_task(self._follow_members())
+            loops.create_task(self._follow_note())
             loops.create_task(self._keep_observing())
 
     async def finish(self, *, deadline_s: float) -> None:
@@ -133,6 +144,7 @@ class JobListener:
                 for bucket in (self._topology.balance, self._topology.weights):
                     while messages := await self._readers[bucket.name].read(batch=_BATCH, wait_s=0.0):
                         self._take_all(bucket, messages)
+                self.take_note(await read_fleet_note(self._bus, self._topology, deadline_s=deadline_s))
         for reader in self._readers.values():
             await reader.close()
 
@@ -158,6 +170,26 @@ class JobListener:
                 _log.warning("listening_interrupted", bucket=self._topology.members.name, error=str(error))
                 await asyncio.sleep(_BACKOFF.delay_s(failures))
                 failures += 1
+
+    async def _follow_note(self) -> None:
+        """The operator's, which nothing rings for: it changes now and then."""
+        await KeyValue.declare(self._bus, self._topology.balance, deadline_s=_DECLARE_S)
+        failures = 0
+        while True:
+            try:
+                self.take_note(await read_fleet_note(self._bus, self._topology, deadline_s=_NOTE_DEADLINE_S))
+                failures = 0
+                await asyncio.sleep(_NOTE_LOOK_S)
+            except BusError as error:
+                _log.warning("listening_interrupted", note="fleet", error=str(error))
+                await asyncio.sleep(_BACKOFF.delay_s(failures))
+                failures += 1
+
+    def take_note(self, note: FleetNote) -> None:
+        """What the operator knows of the fleet: each decision and failure once."""
+        self._wanted = {pool: count for pool, count in note.wanted.items() if pool in self._pools}
+        for record in records.of_note(note):
+            self._note(record)
 
     def _take_all(self, bucket: BucketSpec, messages: list[StoredMessage]) -> None:
         prefix = len(f"$KV.{bucket.name}.")
@@ -193,7 +225,7 @@ class JobListener:
             await asyncio.sleep(_LOOK_S)
 
     def observe(self) -> None:
-        """What heartbeats say: how many workers serve, and how the trainers' newest steps were."""
+        """How many workers serve, by their heartbeats, and how many are wanted; how the trainers' newest steps were."""
         ready = dict.fromkeys(self._pools, 0)
         for member in self._members.present:
             if member.role is Role.ROLLOUT and member.state is State.READY and member.pool in ready:
@@ -208,10 +240,10 @@ class JobListener:
                     self._note(
                         Measured(at=at, policy=policy, step=step, values=member.measures, tokens_per_second=rate)
                     )
-        if ready != self.heard.ready:
-            self.heard.ready = ready
+        if (ready, self._wanted) != (self.heard.ready, self.heard.wanted):
+            self.heard.ready, self.heard.wanted = ready, self._wanted
             cost = cost_per_hour(self._job, ready)
-            self._note(Fleet(at=self._clock(), ready=ready, wanted={}, cost_per_hour=cost))
+            self._note(Fleet(at=self._clock(), ready=ready, wanted=self._wanted, cost_per_hour=cost))
 
     def _note(self, record: Record) -> None:
         if self.heard.is_new(record):

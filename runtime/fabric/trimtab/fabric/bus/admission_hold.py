@@ -1,5 +1,5 @@
-"""A job whose storage is nearly full is told to admit no new tasks, by a note in the metadata of its stream of tasks:
-the one thing that the operator may write in a job, and that its dataflow reads anyway.
+"""A job whose storage is nearly full is told to admit no new tasks, by a note on its stream of tasks, which its
+dataflow looks up anyway.
 
 The note runs out, so that an operator that goes away holds nobody back for long.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.jetstream_api import api_call
+from trimtab.fabric.bus.stream_notes import read_note, write_note
 from trimtab.fabric.bus.topology import JobTopology
 
 HOLD_S = 120.0
@@ -20,22 +20,17 @@ _MAX_REASON = 512
 
 async def hold_admission(bus: Bus, topology: JobTopology, reason: str | None, *, now: float, deadline_s: float) -> None:
     """`now` is Unix time. None lets tasks be admitted again."""
-    present = (await api_call(bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=deadline_s))["config"]
-    metadata: dict[str, str] = dict(present.get("metadata") or {})
-    if reason is None and _KEY not in metadata:
-        return
-    metadata.pop(_KEY, None)
-    if reason is not None:
-        metadata[_KEY] = json.dumps({"until": now + HOLD_S, "reason": reason[:_MAX_REASON]})
-    update = present | {"metadata": metadata}
-    await api_call(bus, f"STREAM.UPDATE.{topology.tasks.name}", update, deadline_s=deadline_s)
+    note = None if reason is None else json.dumps({"until": now + HOLD_S, "reason": reason[:_MAX_REASON]})
+    await write_note(bus, topology.tasks.name, _KEY, note, deadline_s=deadline_s)
 
 
 async def held_for(bus: Bus, topology: JobTopology, *, now: float, deadline_s: float) -> str | None:
     """Why no task is to be admitted at Unix time `now`; None when tasks may be."""
-    present = (await api_call(bus, f"STREAM.INFO.{topology.tasks.name}", deadline_s=deadline_s))["config"]
+    text = await read_note(bus, topology.tasks.name, _KEY, deadline_s=deadline_s)
+    if text is None:
+        return None
     try:
-        note = json.loads((present.get("metadata") or {})[_KEY])
+        note = json.loads(text)
         until, reason = float(note["until"]), str(note["reason"])
     except (KeyError, ValueError, TypeError):
         return None
