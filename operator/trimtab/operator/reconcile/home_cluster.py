@@ -99,7 +99,12 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     keys, store = _keys(cluster, job, own), settings.object_store
     try:
         origin = await origin_of(
-            cluster.client, job, own if known is None else known.secret, object_store=store, key_root=cluster.key_root
+            cluster.client,
+            job,
+            own if known is None else known.secret,
+            object_store=store,
+            key_root=cluster.key_root,
+            results=cluster.watches.results,
         )
         storage = await storage_keys(cluster.storage, job, store, roles=roles, origin=origin_prefix(origin, store))
     except StorageRefused as error:
