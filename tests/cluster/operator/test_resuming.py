@@ -1,4 +1,6 @@
-"""A job that begins at another's checkpoint: looked up once in its own namespace, told where it cannot be, and run."""
+"""A job that begins at another's checkpoint: looked up once in its own namespace, told where it cannot be, and run; and
+what it was given for that is taken back.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from tests.support.operator.administrator import administrators_bus
 from tests.support.operator.quickstart_manifest import in_a_cluster, job_status
@@ -20,6 +23,9 @@ from trimtab.devcluster.node.server import DevelopmentNode
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.streams import declare_job
 from trimtab.fabric.bus.topology import JobTopology
+from trimtab.fabric.objects.client import ObjectStore
+from trimtab.fabric.objects.errors import StoreUnauthorized
+from trimtab.fabric.settings import ObjectStoreSettings
 from trimtab.fabric.signing import Signer
 from trimtab.fabric.wire.envelope import encode
 from trimtab.fabric.wire.evaluation import EvaluationResult
@@ -50,6 +56,44 @@ def shown(scene: Scene, pod: str) -> set[str]:
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
     items += [item for source in sources for item in (source.get("secret") or {}).get("items") or ()]
     return {str(item["path"]) for item in items}
+
+
+class _Checkpoint:
+    """An object where the other job's checkpoints are."""
+
+    def __init__(self, scene: Scene, servers: Mapping[str, str], folder: Path) -> None:
+        store = ObjectStoreSettings(
+            bucket="trimtab", endpoint_url=servers["TRIMTAB_OBJECT_STORE__ENDPOINT_URL"], prefix=""
+        )
+        self._scene, self._folder = scene, folder
+        self._key = place_of(scene).removeprefix("s3://trimtab/") + "/solver/latest.json"
+        self._pods = store
+        self._own = store.model_copy(
+            update={
+                name: SecretStr(servers[f"TRIMTAB_OBJECT_STORE__{name.upper()}"])
+                for name in ("access_key_id", "secret_access_key")
+            }
+        )
+
+    def write(self) -> None:
+        asyncio.run(self._put())
+
+    def is_read_by_the_trainer(self) -> bool:
+        """With the credentials that the resumed job's Secret has for it now."""
+        keys = self._folder / "keys"
+        keys.write_text(in_secret(self._scene)["object-store-credentials-trainer"])
+        return asyncio.run(self._gets(self._pods.model_copy(update={"credentials_file": keys})))
+
+    async def _put(self) -> None:
+        async with ObjectStore(self._own) as store:
+            await store.put(self._key, b"checkpoint")
+
+    async def _gets(self, settings: ObjectStoreSettings) -> bool:
+        async with ObjectStore(settings) as store:
+            try:
+                return (await store.get(self._key, max_bytes=100)).body == b"checkpoint"
+            except StoreUnauthorized:
+                return False
 
 
 async def scored(scene: Scene, servers: Mapping[str, str], scores: Mapping[int, float]) -> None:
@@ -83,6 +127,21 @@ def test_the_best_is_looked_up_once_by_the_scores_of_the_other_job(scene: Scene,
     scene.kubectl("delete", "pod", PODS_OF_TINY[2], "--grace-period=0", "--force")
     scene.until(lambda: scene.get(SECRETS, SECRET), bool)
     assert in_secret(scene)["resume__steps"] == "solver=4/6/2"
+
+
+def test_the_right_to_read_the_other_checkpoints_ends_with_the_first_step(
+    scene: Scene, servers: dict[str, str], tmp_path: Path
+) -> None:
+    scene.apply(tiny_job("source"))
+    scene.until(lambda: set(scene.pods()) >= {"source-dataflow-0"}, bool)
+    scene.apply(resumed(step=4))
+    scene.until(lambda: set(PODS_OF_TINY) <= set(scene.pods()), bool)
+    checkpoint = _Checkpoint(scene, servers, tmp_path)
+    checkpoint.write()
+    assert checkpoint.is_read_by_the_trainer()
+    progress = {"status": {"step": 1, "policies": [{"name": "solver", "step": 1}]}}
+    scene.kubectl("patch", "rljob", "tiny", "--subresource=status", "--type=merge", "-p", json.dumps(progress))
+    scene.until(checkpoint.is_read_by_the_trainer, lambda is_read: not is_read)
 
 
 @pytest.mark.slow
@@ -151,6 +210,10 @@ def test_a_job_trains_on_from_where_another_ended(scene: Scene, node: Developmen
     )
     assert "spec.resumeFrom" in failed["message"]
     assert "there is no checkpoint of step 1; there are those of 4, 2" in failed["message"]
+    # With the job goes what it had of the other one, which keeps its own.
+    scene.kubectl("delete", "rljob", "tiny", "--wait=true", "--timeout=300s")
+    scene.until(lambda: scene.get(SECRETS, SECRET), lambda secret: secret is None)
+    assert "weights__signing_seed" in in_secret(scene, SOURCE)
 
 
 def begun_at(scene: Scene, job: str) -> int:

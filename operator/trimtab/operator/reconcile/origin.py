@@ -52,12 +52,12 @@ async def origin_of(
     complete = kept is not None and (not best or all(kept.steps_of(policy) for policy in policies))
     if kept is not None and complete and _own_places(namespace, object_store).fullmatch(kept.place):
         return kept
+    if not is_needed(job):
+        return None
     if name == metadata["name"]:
         raise _objected(itself(name))
     source = await client.get_or_none(RLJOBS, name, namespace=namespace)
     if source is None:
-        if (job.get("status") or {}).get("step"):
-            return None  # it goes on from checkpoints of its own
         raise _objected(
             f"{_FIELD}: there is no job {name} in namespace {namespace}; of one that was deleted, name the place in"
             " resumeFrom.checkpoint"
@@ -94,6 +94,12 @@ async def _ranked(source: Object, policies: Collection[str], results: ReadResult
 def _own_places(namespace: str, object_store: ObjectStoreSettings) -> re.Pattern[str]:
     base = "/".join(part for part in (object_store.bucket, object_store.prefix.strip("/"), namespace) if part)
     return re.compile(rf"s3://{re.escape(base)}/[a-z0-9][a-z0-9-]*/{_CHECKPOINTS}", re.ASCII)
+
+
+def is_needed(job: Object) -> bool:
+    """Whether its trainers may read the other job's checkpoints still. Each makes one of its own before its first step,
+    and goes on from that one after a restart; the job's step is that of the policy which is furthest behind."""
+    return not (job.get("status") or {}).get("step")
 
 
 def origin_prefix(origin: ResumeSettings | None, object_store: ObjectStoreSettings) -> str | None:

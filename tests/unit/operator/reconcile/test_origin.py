@@ -14,7 +14,7 @@ from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.kube.access import ClusterAccess
 from trimtab.kube.client import KubeClient
 from trimtab.operator.reconcile.job_buses import JobIdentity
-from trimtab.operator.reconcile.origin import origin_of, origin_prefix
+from trimtab.operator.reconcile.origin import is_needed, origin_of, origin_prefix
 from trimtab.operator.reconcile.ownership import Objected
 
 STORE = ObjectStoreSettings(bucket="all", prefix="jobs")
@@ -89,6 +89,13 @@ async def test_which_steps_did_best_is_looked_up_once() -> None:
 async def test_what_does_not_say_it_is_looked_up_anew(steps: str) -> None:
     with pytest.raises(Objected, match="is this job itself"):
         await asked(best(), secret(OWN, steps=steps))
+
+
+async def test_a_job_that_has_made_a_step_needs_the_other_one_no_more() -> None:
+    begun = job("earlier") | {"status": {"step": 1}}
+    assert not is_needed(begun)
+    assert is_needed(job("earlier") | {"status": {"step": 0}})
+    assert await asked(begun, {}) is None
 
 
 async def test_a_job_that_begins_at_its_models_has_no_origin() -> None:
