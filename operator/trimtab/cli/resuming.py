@@ -30,7 +30,7 @@ from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import ObjectStoreSettings, ResumeSettings
 from trimtab.fabric.signing import InvalidSigningKey, Signer, Verifier
 from trimtab.fabric.wire.evaluation import EvaluationResult
-from trimtab.operator.local.state_files import MANIFEST_FILE, RESUME_FILE
+from trimtab.operator.local.state_files import MANIFEST_FILE, RESUME_FILE, RESUME_FOLDER
 from trimtab.operator.resume_source import NoBestStep, itself, ranked, refusal, unlike
 from trimtab.trainer.checkpoints.folder_storage import FolderStorage
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, IndexReference
@@ -38,8 +38,6 @@ from trimtab.trainer.checkpoints.object_storage import ObjectStorage
 from trimtab.trainer.checkpoints.origin import NoSuchCheckpoint, chosen, first_kept
 from trimtab.trainer.checkpoints.registry import bucket_of
 from trimtab.trainer.checkpoints.seal import SealReader
-
-_FOLDER = "resume"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,7 @@ def _number(wanted: ResumeFrom) -> int | None:
 
 
 async def _copied(source: _Source, policies: Sequence[str], folder: Path) -> ResumeSettings:
-    target, partial = folder / _FOLDER, folder / f"{_FOLDER}.partial"
+    target, partial = folder / RESUME_FOLDER, folder / f"{RESUME_FOLDER}.partial"
     for leftover in (target, partial):
         await asyncio.to_thread(shutil.rmtree, leftover, ignore_errors=True)
     async with AsyncExitStack() as stack:
