@@ -44,8 +44,8 @@ class ResumeFrom(ApiModel):
     signed with another one is refused."""
     step: Step | None = None
     """Of the checkpoint, which must be one of those that `trainer.checkpoint.keep` has kept; absent, the newest. `Best`
-    is the one of them that did best when its version was evaluated, and can be said with `trimtab run` and `job`
-    only."""
+    is the one of them that had done best, when its version was evaluated, by the time this job was accepted; it goes
+    with `job` only."""
     optimizer: bool = False
     """Take over the state of the optimiser as well as the weights; else it begins anew. Schedules of the learning rate
     begin anew in either case."""

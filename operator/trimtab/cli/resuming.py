@@ -22,23 +22,22 @@ from trimtab.cli.backups.place import JobPlace, place_of
 from trimtab.cli.checkpoint_copy import ReplacedTooFast, copy_checkpoint
 from trimtab.cli.job_bucket import readable_errors
 from trimtab.cli.sources import environments_store
-from trimtab.cli.weights.wanted_version import Scored, scores_of
+from trimtab.cli.weights.wanted_version import results_of
 from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ObjectStoreError
 from trimtab.fabric.pod import read_job
 from trimtab.fabric.settings import ObjectStoreSettings, ResumeSettings
 from trimtab.fabric.signing import InvalidSigningKey, Signer, Verifier
-from trimtab.operator.local.state_files import MANIFEST_FILE, RESUME_FILE
-from trimtab.operator.resume_source import itself, refusal, unlike
+from trimtab.fabric.wire.evaluation import EvaluationResult
+from trimtab.operator.local.state_files import MANIFEST_FILE, RESUME_FILE, RESUME_FOLDER
+from trimtab.operator.resume_source import NoBestStep, itself, ranked, refusal, unlike
 from trimtab.trainer.checkpoints.folder_storage import FolderStorage
 from trimtab.trainer.checkpoints.index import CheckpointDamaged, IndexReference
 from trimtab.trainer.checkpoints.object_storage import ObjectStorage
-from trimtab.trainer.checkpoints.origin import NoSuchCheckpoint, chosen
+from trimtab.trainer.checkpoints.origin import NoSuchCheckpoint, chosen, first_kept
 from trimtab.trainer.checkpoints.registry import bucket_of
 from trimtab.trainer.checkpoints.seal import SealReader
-
-_FOLDER = "resume"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +68,8 @@ def find_beginning(job: RLJob, folder: Path, *, environment: Mapping[str, str], 
             settings = _found(job, wanted, folder, environment=environment, console=console)
     except (NoSuchCheckpoint, CheckpointDamaged, ReplacedTooFast, ObjectStoreError, InvalidSigningKey) as error:
         raise click.ClickException(f"spec.resumeFrom: {error}") from None
+    except NoBestStep as error:
+        raise click.ClickException(str(error)) from None
     if settings is not None:
         partial = folder / f"{RESUME_FILE}.partial"
         partial.write_text(settings.model_dump_json(), encoding="utf-8")
@@ -121,25 +122,28 @@ def _of_job(
             f"spec.resumeFrom.job: {state} is no state folder of a job {name}; run that one first, or give this one a"
             " --state-folder beside it"
         )
-    scores: list[Scored] = []
+    results: list[EvaluationResult] = []
     if wanted.step == BEST:
-        scores = scores_of(JobTopology(namespace, name), state_folder=state)
+        results = results_of(JobTopology(namespace, name), state_folder=state)
     with place_of(name, namespace=namespace, state_folder=state) as place:
-        source = _source_of(place, wanted, scores, policies)
+        source = _source_of(place, wanted, results, policies)
         console.print(f"copying checkpoints of {name}", soft_wrap=True, highlight=False)
         return asyncio.run(_copied(source, policies, folder))
 
 
-def _source_of(place: JobPlace, wanted: ResumeFrom, scores: Sequence[Scored], policies: Sequence[str]) -> _Source:
+def _source_of(
+    place: JobPlace, wanted: ResumeFrom, results: Sequence[EvaluationResult], policies: Sequence[str]
+) -> _Source:
     name, namespace = place.job.metadata.name, place.job.metadata.namespace or "default"
     public_key = Signer(place.keys.signing_seed).public_text
     objection = unlike(place.job.spec, policies, name=name, namespace=namespace, public_key=public_key)
     if objection is not None:
         raise click.ClickException(objection)
+    best = {policy: ranked(results, policy=policy) for policy in policies} if wanted.step == BEST else {}
 
     def step(policy: str, committed: tuple[IndexReference, ...]) -> IndexReference:
-        if wanted.step == BEST:
-            return best(committed, scores, policy=policy)
+        if policy in best:
+            return first_kept(committed, best[policy])
         return chosen(committed, _number(wanted))
 
     return _Source(
@@ -155,30 +159,8 @@ def _number(wanted: ResumeFrom) -> int | None:
     return wanted.step if isinstance(wanted.step, int) else None
 
 
-def best(committed: tuple[IndexReference, ...], scores: Sequence[Scored], *, policy: str) -> IndexReference:
-    """Of the checkpoints that are kept, the one whose version did best. Raises NoSuchCheckpoint."""
-    chosen(committed, None)
-    own = [score for score in scores if score.policy == policy]
-    benchmarks = sorted({score.benchmark for score in own})
-    if len(benchmarks) > 1:
-        raise NoSuchCheckpoint(
-            f"step: {policy} was evaluated on {', '.join(benchmarks)}; give the number of a step, by `trimtab"
-            " evaluation`, in place of Best"
-        )
-    by_version = {score.version: score.score for score in own}
-    evaluated = [one for one in committed if one.step in by_version]
-    if not evaluated:
-        kept = ", ".join(str(one.step) for one in committed)
-        raise NoSuchCheckpoint(
-            f"step: none of the checkpoints of {policy} that are kept, of steps {kept}, was evaluated; give the number"
-            " of one of them in place of Best. There are such when evaluation.everySteps is a multiple of"
-            " trainer.checkpoint.everySteps"
-        )
-    return max(evaluated, key=lambda one: (by_version[one.step], one.step))
-
-
 async def _copied(source: _Source, policies: Sequence[str], folder: Path) -> ResumeSettings:
-    target, partial = folder / _FOLDER, folder / f"{_FOLDER}.partial"
+    target, partial = folder / RESUME_FOLDER, folder / f"{RESUME_FOLDER}.partial"
     for leftover in (target, partial):
         await asyncio.to_thread(shutil.rmtree, leftover, ignore_errors=True)
     async with AsyncExitStack() as stack:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trimtab.api.job import RLJobSpec
 from trimtab.api.pod_template import template_command
+from trimtab.api.resume import BEST
+from trimtab.fabric.wire.evaluation import EvaluationResult
 
 _FIELD = "spec.resumeFrom"
+MOST_CHECKPOINTS = 1000
+"""As many as a job may keep: of versions that were evaluated where checkpoints are made, no older one can be there."""
+
+
+class NoBestStep(ValueError):
+    """It cannot be said which did best; the message names the field and the fix."""
 
 
 def refusal(spec: RLJobSpec) -> str | None:
     """Why it cannot be done whatever the other job is, with the fix."""
     if spec.resume_from is None:
         return None
+    if spec.resume_from.step == BEST and spec.resume_from.job is None:
+        return (
+            f"{_FIELD}.step: Best goes by the scores of a job, and of a checkpoint nobody knows which job's; name the"
+            " job in place of it, or give the number of a step"
+        )
     own = [policy.name for policy in spec.learning if template_command(policy.trainer.template, container="trainer")]
     if own:
         return (
@@ -28,6 +41,26 @@ def unlike(source: RLJobSpec, policies: Sequence[str], *, name: str, namespace: 
     return _missing(source, policies, name=name) or _elsewhere(
         source, policies, name=name, namespace=namespace, public_key=public_key
     )
+
+
+def ranked(results: Iterable[EvaluationResult], *, policy: str) -> tuple[int, ...]:
+    """Steps of the policy whose weights were evaluated, the best first and of equal ones the newest. Raises
+    NoBestStep."""
+    scores = {(one.benchmark, one.version): one.score for one in results if one.policy == policy}
+    own = [(score, version, benchmark) for (benchmark, version), score in scores.items() if score is not None]
+    benchmarks = sorted({benchmark for _, _, benchmark in own})
+    if not own:
+        raise NoBestStep(
+            f"{_FIELD}.step: no version of {policy} was evaluated; wait until one was, as spec.evaluation of that job"
+            " asks for it, or give the number of a step in place of Best"
+        )
+    if len(benchmarks) > 1:
+        raise NoBestStep(
+            f"{_FIELD}.step: {policy} was evaluated on {', '.join(benchmarks)}; give the number of a step, by `trimtab"
+            " evaluation`, in place of Best"
+        )
+    newest = sorted(own, key=lambda one: one[1], reverse=True)[:MOST_CHECKPOINTS]
+    return tuple(version for _, version, _ in sorted(newest, reverse=True))
 
 
 def itself(name: str) -> str:

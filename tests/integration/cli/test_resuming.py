@@ -55,9 +55,9 @@ def begun(folder: Path, resume: dict[str, Any]) -> ResumeSettings:
 
 def test_the_checkpoint_lies_beside_the_job_then(place: str, tmp_path: Path) -> None:
     found = begun(tmp_path, {"checkpoint": place, "publicKey": KEY, "step": 2})
-    assert found.step_of("solver") == 2
+    assert found.steps_of("solver") == (2,)
     assert found.place == str(tmp_path / "resume")
-    assert begun(tmp_path, {"checkpoint": place, "publicKey": KEY}).step_of("solver") == 4
+    assert begun(tmp_path, {"checkpoint": place, "publicKey": KEY}).steps_of("solver") == (4,)
 
 
 async def test_it_is_as_it_was_signed(place: str, tmp_path: Path) -> None:
@@ -74,6 +74,7 @@ async def test_it_is_as_it_was_signed(place: str, tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"publicKey": Signer.generate().public_text}, "not signed by any of the 1 trusted keys"),
+        ({"step": "Best"}, "step: Best goes by the scores of a job"),
         ({"step": 3}, "there is no checkpoint of step 3; there are those of 4, 2"),
         ({"checkpoint": "s3://trimtab/nothing/there"}, "there is no checkpoint of policy solver yet"),
     ],
@@ -83,5 +84,5 @@ def test_what_cannot_be_begun_with_is_named_before_anything_runs(
 ) -> None:
     with pytest.raises(click.ClickException, match=said) as refused:
         begun(tmp_path, {"checkpoint": place, "publicKey": KEY} | changes)
-    assert refused.value.message.startswith("spec.resumeFrom: ")
+    assert refused.value.message.startswith("spec.resumeFrom")
     assert not (tmp_path / "resume.json").exists()

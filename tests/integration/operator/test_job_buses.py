@@ -25,12 +25,15 @@ from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.keyvalue import KeyValue
 from trimtab.fabric.bus.permissions import claims_rights
 from trimtab.fabric.bus.streams import declare_job
+from trimtab.fabric.bus.topology import JobTopology
 from trimtab.fabric.bus.users.keys import KeyKind, KeyPair
 from trimtab.fabric.bus.users.limits import AccountLimits
 from trimtab.fabric.bus.users.mint import AccountMint
 from trimtab.fabric.bus.users.registry import ClaimsRefused, register
 from trimtab.fabric.bus.users.tokens import credentials_text, signed, system_account_token, user_token
 from trimtab.fabric.settings import NatsSettings
+from trimtab.fabric.wire.envelope import encode
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.kube.resources import Key
 from trimtab.operator.reconcile.job_buses import AccountBuses, JobIdentity, NoRoom, SharedBus
 from trimtab.operator.reconcile.job_watches import JobWatches
@@ -133,6 +136,36 @@ async def test_a_job_that_is_stopped_and_followed_again_at_once_is_heard(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_results_of_a_job_that_nobody_follows_are_read_and_its_connection_is_given_up(
+    nats: EmbeddedNatsWithAccounts, buses: AccountBuses
+) -> None:
+    watches, job = JobWatches(buses, interval_s=60.0), _new_job()
+    bus = await buses.bus(job)
+    assert await watches.results(job, ["p"]) == [], "it has no streams yet"
+    own = await buses.bus(job)
+    assert own is not bus
+    await declare_job(own, job.topology, deadline_s=D)
+    user = nats.mint().administrator(job_uid=job.uid)
+    credentials = MintedCredentials(lambda: user.credentials)
+    async with await Bus.connect(nats.address, name="test", credentials=credentials) as writer:
+        balance = KeyValue(writer, job.topology.balance)
+        for version in (2, 4, 6):
+            key = JobTopology.evaluation_key("p", "held-out", version=version)
+            await balance.put(key, encode(_result(job, version)), deadline_s=D)
+        await balance.put("p.evaluation.held-out.8", b"broken", deadline_s=D)
+    # Two jobs that begin at this one: the first to be done does not hang up on the other.
+    found = await asyncio.gather(watches.results(job, ["p"]), watches.results(job, ["p", "q"]))
+    assert [sorted(one.version for one in results) for results in found] == [[2, 4, 6], [2, 4, 6]]
+    assert await buses.bus(job) is not own
+    assert await watches.results(job, ["q"]) == []
+
+
+def _result(job: JobIdentity, version: int) -> EvaluationResult:
+    return EvaluationResult(
+        job=job.key.name, policy="p", benchmark="held-out", version=version, score=0.5, episodes=1, at=1.0
+    )
 
 
 @pytest.mark.slow

@@ -86,6 +86,14 @@ def test_a_new_job_begins_where_another_has_got_to(tmp_path: Path) -> None:
     run_to_its_end(best)
     (begun,) = (line for line in trainer_log(best) if line["event"] == "begun_elsewhere")
     assert begun["step"] in (2, 4)
+    # The copy is gone with the first step, and is not missed: the job goes on from its own checkpoints.
+    assert not (tmp_path / ".trimtab/third/resume").exists()
+    further = yaml.safe_load(best.read_text())
+    further["spec"]["maxSteps"] = 3
+    best.write_text(yaml.safe_dump(further))
+    run_to_its_end(best)
+    assert [step["step"] for step in logged_steps(best)][-1] == 2
+    assert sum(line["event"] == "begun_elsewhere" for line in trainer_log(best)) <= 1
 
     # A model of another shape.
     third = successor(first, "fourth", job="first")

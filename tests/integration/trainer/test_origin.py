@@ -99,6 +99,12 @@ def test_the_step_that_was_looked_up_counts(model: Path, there: Path) -> None:
     assert torch.equal(state_of(learner)[weight], torch.load(there / "1.pt", weights_only=True)[weight])
 
 
+def test_of_the_steps_that_did_best_the_first_that_is_kept_counts(model: Path, there: Path) -> None:
+    learner = begun(model, {"job": "j", "step": "Best"}, known(there, steps="solver=9/1/2"))
+    weight = next(iter(dict(learner.model.named_parameters())))
+    assert torch.equal(state_of(learner)[weight], torch.load(there / "1.pt", weights_only=True)[weight])
+
+
 def test_a_place_and_a_key_are_as_good_as_a_job(model: Path, there: Path) -> None:
     learner = begun(model, {"checkpoint": str(there), "publicKey": SIGNER.public_text})
     weight = next(iter(dict(learner.model.named_parameters())))
@@ -109,6 +115,8 @@ def test_a_place_and_a_key_are_as_good_as_a_job(model: Path, there: Path) -> Non
     ("wanted", "changes", "said"),
     [
         ({"job": "j", "step": 7}, {}, "no checkpoint of step 7; there are those of 2, 1"),
+        ({"job": "j", "step": "Best"}, {"steps": "solver=8/9"}, "solver: none .* of steps 2, 1, was evaluated"),
+        ({"job": "j", "step": "Best"}, {}, "step: Best is not known here"),
         ({"job": "j"}, {"place": "/nowhere"}, "/nowhere: there are no checkpoints of a policy solver"),
         ({"job": "j"}, {"public_key": Signer.generate().public_text}, "not signed by any of the 1 trusted keys"),
         ({"job": "j"}, {"job": "n/another"}, "of policy solver of job n/j, not of solver of n/another"),

@@ -80,13 +80,18 @@ def best(
     return by_number(latest, ranked[0].version)
 
 
-def scores_of(topology: JobTopology, *, state_folder: Path | None) -> list[Scored]:
+def results_of(topology: JobTopology, *, state_folder: Path | None) -> list[EvaluationResult]:
     """Of a job whose NATS server the environment names, or of one of `trimtab run`."""
     with readable_errors():
         entries = bucket_entries(topology, topology.balance, keys=_EVERY_RESULT, state_folder=state_folder)
+    return readable_values(entries, EvaluationResult)
+
+
+def scores_of(topology: JobTopology, *, state_folder: Path | None) -> list[Scored]:
+    """Of those in which an episode did not fail."""
     return [
         Scored(policy=one.policy, benchmark=one.benchmark, version=one.version, score=one.score)
-        for one in readable_values(entries, EvaluationResult)
+        for one in results_of(topology, state_folder=state_folder)
         if one.score is not None
     ]
 

@@ -43,7 +43,14 @@ from trimtab.operator.autoscale.agent.transcripts import TranscriptFolder
 from trimtab.operator.job_watch import JobMessage, JobWatch
 from trimtab.operator.local.executor import LocalExecutor, SecretMissing, secret_value
 from trimtab.operator.local.objects import LocalObjects
-from trimtab.operator.local.state_files import ATTEMPTS_FILE, ENVIRONMENT_FILE, LEDGER_KEY_FILE, RESUME_FILE, SEED_FILE
+from trimtab.operator.local.state_files import (
+    ATTEMPTS_FILE,
+    ENVIRONMENT_FILE,
+    LEDGER_KEY_FILE,
+    RESUME_FILE,
+    RESUME_FOLDER,
+    SEED_FILE,
+)
 from trimtab.operator.plan.progress import JobReport
 from trimtab.operator.plan.room import Room, size_text
 from trimtab.operator.stream_limits import StreamDefaults, stream_limits
@@ -121,6 +128,7 @@ class LocalJob:
         self._executor: LocalExecutor | None = None
         self.watch: JobWatch | None = None
         self._disk_due = 0.0
+        self._has_dropped = False
 
     @property
     def executor(self) -> LocalExecutor:
@@ -178,6 +186,7 @@ class LocalJob:
         executor, objects = self.executor, self.objects
         while True:
             self._look_at_disk()
+            await self._drop_other_checkpoint()
             executor.tend()
             pods = executor.observe()
             if stopping.is_set():
@@ -211,6 +220,15 @@ class LocalJob:
         self._disk_due = now + _DISK_INTERVAL_S
         room = self.nats.look_at_disk()
         self.watch.disk_shortage = disk_shortage(self.folder, room) if room.is_short else None
+
+    async def _drop_other_checkpoint(self) -> None:
+        """The copy of what the job began at. A policy that has made a step had a checkpoint of its own on the disk
+        before, and goes on from that after a restart."""
+        if self._has_dropped or self.watch is None or not all(one.steps for one in self.watch.policies.values()):
+            return
+        self._has_dropped, copy = True, self.folder / RESUME_FOLDER
+        # One that cannot be deleted takes room, and nothing else.
+        await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
 
     def _report(self) -> JobReport:
         if self.watch is None:

@@ -43,7 +43,11 @@ SECRETS_FOLDER = "/trimtab/secrets"
 SEED_KEY = "weights__signing_seed"
 LEDGER_KEY = "ledger__key"
 _RESUME_KEYS = {name: f"resume__{name}" for name in ("place", "job", "public_key")}
-_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"} | dict.fromkeys(_RESUME_KEYS.values(), "trainer")
+_STEPS_KEY = "resume__steps"
+"""Beside those, where the manifest names the best step and not one by its number."""
+_SHOWN_ONLY_TO = {SEED_KEY: "trainer", LEDGER_KEY: "dataflow"} | dict.fromkeys(
+    (*_RESUME_KEYS.values(), _STEPS_KEY), "trainer"
+)
 NATS_CREDENTIALS = "nats-credentials"
 STORE_CREDENTIALS = "object-store-credentials"
 """The files, in every pod; the Secret has one of each for each role."""
@@ -133,9 +137,15 @@ def kept_keys(secret: Object | None) -> tuple[str | None, str | None]:
 
 
 def kept_origin(secret: Object | None) -> ResumeSettings | None:
-    """Where the job's trainers begin, where that was looked up already."""
-    found = {name: text for name, key in _RESUME_KEYS.items() if (text := _kept(secret, key)) is not None}
-    return ResumeSettings.model_validate(found) if len(found) == len(_RESUME_KEYS) else None
+    """Where the job's trainers begin, where that was looked up already. What people have made of it, and cannot be
+    read, was not."""
+    try:
+        found = {name: text for name, key in _RESUME_KEYS.items() if (text := _kept(secret, key)) is not None}
+        steps = _kept(secret, _STEPS_KEY)
+        origin = ResumeSettings.model_validate(found | ({} if steps is None else {"steps": steps}))
+    except ValueError:
+        return None
+    return origin if len(found) == len(_RESUME_KEYS) else None
 
 
 def _kept(secret: Object | None, key: str) -> str | None:
@@ -179,6 +189,7 @@ def job_credentials(
     data = {name: text.encode() for name, text in secrets.items()} | files
     if origin is not None:
         data |= {key: str(getattr(origin, name)).encode() for name, key in _RESUME_KEYS.items()}
+        data |= {_STEPS_KEY: ",".join(origin.steps).encode()} if origin.steps else {}
     data |= {credentials_key(role): user.credentials.encode() for role, user in (users or {}).items()}
     data |= {f"{STORE_CREDENTIALS}-{role}": keys.as_file().encode() for role, keys in (storage or {}).items()}
     own: dict[str, dict[str, str]] = {role: {} for role in (*(users or {}), *(storage or {}))}

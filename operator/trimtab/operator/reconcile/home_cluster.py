@@ -35,7 +35,7 @@ from trimtab.operator.reconcile.cluster import Cluster
 from trimtab.operator.reconcile.isolation import ensure_network
 from trimtab.operator.reconcile.job_buses import JobIdentity
 from trimtab.operator.reconcile.objections import Objection
-from trimtab.operator.reconcile.origin import origin_of, origin_prefix
+from trimtab.operator.reconcile.origin import is_needed, origin_of, origin_prefix
 from trimtab.operator.reconcile.ownership import NameBusy, Objected, controller_uid, create_own
 from trimtab.operator.storage_mint import StorageMint, StorageRefused
 
@@ -85,7 +85,9 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     would wait for it, also when it was deleted. Raises Objected or NameBusy."""
     metadata = job["metadata"]
     known = cluster.credentials.get(metadata["uid"])
-    window = window_of(cluster.mint, cluster.storage)
+    # With the first step the right to read another job's checkpoints is withdrawn.
+    begins = job["spec"].get("resumeFrom") is not None and is_needed(job)
+    window = (begins, window_of(cluster.mint, cluster.storage))
     settings, roles = cluster.settings, roles_of(job)
     current = known is not None and known.is_current(settings.nats, settings.object_store, window=window, roles=roles)
     if known is not None and current and not look:
@@ -99,9 +101,15 @@ async def ensure_credentials(cluster: Cluster, job: Object, *, look: bool = Fals
     keys, store = _keys(cluster, job, own), settings.object_store
     try:
         origin = await origin_of(
-            cluster.client, job, own if known is None else known.secret, object_store=store, key_root=cluster.key_root
+            cluster.client,
+            job,
+            own if known is None else known.secret,
+            object_store=store,
+            key_root=cluster.key_root,
+            results=cluster.watches.results,
         )
-        storage = await storage_keys(cluster.storage, job, store, roles=roles, origin=origin_prefix(origin, store))
+        place = origin_prefix(origin, store) if begins else None
+        storage = await storage_keys(cluster.storage, job, store, roles=roles, origin=place)
     except StorageRefused as error:
         if known is not None and present is not None and ours:
             _log.warning("storage_credentials_not_renewed", job=metadata["name"], error=str(error))

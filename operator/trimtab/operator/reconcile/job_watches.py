@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.errors import BusError, BusUnauthenticated
+from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnauthenticated
 from trimtab.fabric.bus.fleet_note import FleetNote
 from trimtab.fabric.bus.names import escape_token
 from trimtab.fabric.bus.stream_limits import StreamLimits
 from trimtab.fabric.bus.streams import delete_stream
 from trimtab.fabric.bus.users.registry import ClaimsRefused
+from trimtab.fabric.wire.evaluation import EvaluationResult
 from trimtab.fabric.wire.member import SandboxLayers
 from trimtab.kube.resources import Key
+from trimtab.operator.evaluation_results import results_on
 from trimtab.operator.job_watch import JobWatch
 from trimtab.operator.plan.durability import SyncInterval
 from trimtab.operator.plan.progress import JobReport
@@ -30,6 +33,7 @@ from trimtab.operator.reconcile.job_buses import JobBuses, JobIdentity, NoRoom
 _log = structlog.get_logger(__name__)
 _BACKOFF = FullJitter(base_s=1.0, cap_s=30.0)
 _ERASE_DEADLINE_S = 10.0
+_READ_DEADLINE_S = 20.0
 _DIGITS = 3
 
 
@@ -89,6 +93,8 @@ class JobWatches:
         self._to_admit: dict[str, JobIdentity] = {}
         self._troubles: dict[Key, _Trouble] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._readers: Counter[str] = Counter()
+        """By the uid of the job whose results they read: the last one hangs up."""
 
     def listen(self, listener: Callable[[Key], None]) -> None:
         """Told of jobs that have said something new, at most once in an interval."""
@@ -144,6 +150,23 @@ class JobWatches:
     @property
     def count(self) -> int:
         return len(self._followed)
+
+    async def results(self, job: JobIdentity, policies: Collection[str]) -> list[EvaluationResult]:
+        """What evaluations have said of a job, which need not run any more. Raises BusError."""
+        self._readers[job.uid] += 1
+        try:
+            async with asyncio.timeout(_READ_DEADLINE_S):
+                bus = await self._buses.bus(job)
+                return await results_on(bus, job.topology, policies, deadline_s=_READ_DEADLINE_S)
+        except TimeoutError:
+            raise BusTimeout(f"no answer within {_READ_DEADLINE_S:.3g} s") from None
+        finally:
+            self._readers[job.uid] -= 1
+            if not self._readers[job.uid]:
+                del self._readers[job.uid]
+                # Nothing is waited for in between: whoever follows it has said so before it asks for its bus.
+                if job.key not in self._requests:
+                    await self._buses.release(job)
 
     async def erase(self, job: JobIdentity) -> None:
         """The job's streams and buckets, and then its accounts. Raises BusError when that cannot be done now."""

@@ -12,7 +12,6 @@ from trimtab.api.job import RLJobSpec
 from trimtab.api.policy import Model
 from trimtab.api.pool import RolloutPoolSpec
 from trimtab.api.prompts import PromptInput
-from trimtab.api.resume import BEST
 from trimtab.api.source_uri import HubSource, place_below, source_of
 from trimtab.api.trainer import TrainerSpec
 from trimtab.operator import resume_source
@@ -65,7 +64,7 @@ def refusal_of(spec: RLJobSpec | RolloutPoolSpec | TrainerSpec) -> str | None:
             found = list(_model("spec.model", spec.model))
     if isinstance(spec, RLJobSpec) and (why := next(_untold(spec), None)) is not None:
         return why
-    if isinstance(spec, RLJobSpec) and (why := _resumes_badly(spec)) is not None:
+    if isinstance(spec, RLJobSpec) and (why := resume_source.refusal(spec)) is not None:
         return why
     if moving := list(_moving(spec)):
         return (
@@ -102,15 +101,6 @@ def _untold(spec: RLJobSpec) -> Iterator[str]:
                     else ""
                 )
             )
-
-
-def _resumes_badly(spec: RLJobSpec) -> str | None:
-    if spec.resume_from is not None and spec.resume_from.step == BEST:
-        return (
-            "spec.resumeFrom.step: Best is looked up by `trimtab run`, and not in a cluster yet; see"
-            " `trimtab evaluation JOB` and give the number of that step"
-        )
-    return resume_source.refusal(spec)
 
 
 def _model(field: str, model: Model | None) -> Iterator[str]:

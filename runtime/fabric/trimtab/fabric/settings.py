@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -135,17 +135,19 @@ class ResumeSettings(_Section):
     """namespace/name of the job that has written them; absent, whichever has the key."""
     public_key: str
     """By which what it has signed is known."""
-    steps: tuple[str, ...] = ()
-    """As policy=step, where that was decided already."""
+    steps: tuple[Annotated[str, Field(pattern=r"^[^=,/]+=[0-9]{1,18}(/[0-9]{1,18})*$")], ...] = ()
+    """As policy=step or policy=step/step, where that was decided already: of those the first whose checkpoint is
+    kept."""
 
     @field_validator("steps", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return _listed(value)
 
-    def step_of(self, policy: str) -> int | None:
+    def steps_of(self, policy: str) -> tuple[int, ...]:
+        """The one to begin at first; none where that was not decided."""
         said = dict(pair.split("=", 1) for pair in self.steps)
-        return int(said[policy]) if policy in said else None
+        return tuple(int(step) for step in said[policy].split("/")) if policy in said else ()
 
 
 class EngineSettings(_Section):

@@ -38,6 +38,8 @@ def keeper_rights(*, inbox_prefix: str) -> Rights:
             "$JS.API.CONSUMER.CREATE.*.*.$KV.>",
             "$JS.API.CONSUMER.MSG.NEXT.*.*",
             "$JS.API.CONSUMER.DELETE.*.*",
+            # A heartbeat that did not come by following is looked up before its sender counts as lost.
+            "$JS.API.DIRECT.GET.*.$KV.>",
         ),
         subscribe=(own_inbox(inbox_prefix),),
     )

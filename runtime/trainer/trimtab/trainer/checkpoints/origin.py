@@ -4,12 +4,13 @@ and which of them it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.api.policy import Policy
-from trimtab.api.resume import ResumeFrom
+from trimtab.api.resume import BEST, ResumeFrom
 from trimtab.fabric.objects.client import ObjectStore
 from trimtab.fabric.objects.errors import ObjectNotFound, StoreRefused, StoreUnauthorized
 from trimtab.fabric.pod import JobMisconfigured
@@ -39,13 +40,15 @@ class Origin:
     policy: str
     step: int | None
     """None is the newest."""
+    ranked: tuple[int, ...] = ()
+    """In place of it, where whoever runs the job has looked them up: of these the first that is kept."""
     optimizer: bool
 
     async def sealed(self) -> bytes:
         """The index of the checkpoint as it was signed. Raises JobMisconfigured."""
         try:
             committed = await self.reader.committed()
-            return await self.reader.sealed(chosen(committed, self.step))
+            return await self.reader.sealed(self._chosen(committed))
         except FileMissing:
             raise JobMisconfigured(f"{_FIELD}: {self.where}: {_none_of(self.policy)}") from None
         except NoSuchCheckpoint as error:
@@ -56,6 +59,9 @@ class Origin:
             raise JobMisconfigured(
                 f"{_FIELD}: {error}; name a place that this job's credentials (TRIMTAB_OBJECT_STORE__…) may read"
             ) from None
+
+    def _chosen(self, committed: tuple[IndexReference, ...]) -> IndexReference:
+        return first_kept(committed, self.ranked) if self.ranked else chosen(committed, self.step)
 
 
 def chosen(committed: tuple[IndexReference, ...], step: int | None) -> IndexReference:
@@ -68,6 +74,21 @@ def chosen(committed: tuple[IndexReference, ...], step: int | None) -> IndexRefe
         raise NoSuchCheckpoint(
             f"there is no checkpoint of step {step}; there are those of {kept}. trainer.checkpoint.keep of that job"
             " says how many are kept"
+        )
+    return found
+
+
+def first_kept(committed: tuple[IndexReference, ...], ranked: Sequence[int]) -> IndexReference:
+    """Of the steps that were evaluated, the best first, the first that has a checkpoint. Raises NoSuchCheckpoint."""
+    chosen(committed, None)
+    # Of equal steps the newest, as always.
+    kept = {one.step: one for one in reversed(committed)}
+    found = next((kept[step] for step in ranked if step in kept), None)
+    if found is None:
+        steps = ", ".join(str(one.step) for one in committed)
+        raise NoSuchCheckpoint(
+            f"none of the checkpoints that are kept, of steps {steps}, was evaluated; give the number of one of them in"
+            " place of Best. There are such when evaluation.everySteps is a multiple of trainer.checkpoint.everySteps"
         )
     return found
 
@@ -87,15 +108,14 @@ async def open_origin(
 ) -> Origin:
     """As who runs the job has found it, or as the manifest says it."""
     found, step = settings.resume, wanted.step
+    ranked = () if found is None else found.steps_of(policy.name)
     if found is not None:
         place, job, key = found.place, found.job, found.public_key
-        resolved = found.step_of(policy.name)
-        step = step if resolved is None else resolved
     elif wanted.checkpoint is not None and wanted.public_key is not None:
         place, job, key = wanted.checkpoint, None, wanted.public_key
     else:
         raise JobMisconfigured(f"{_FIELD}: TRIMTAB_RESUME__…: missing; whoever runs the job must say where that is")
-    if isinstance(step, str):
+    if step == BEST and not ranked:
         raise JobMisconfigured(f"{_FIELD}.step: {step} is not known here; give the number of a step")
     try:
         seal = SealReader(job=job, policy=policy.name, verifier=Verifier([key]))
@@ -106,7 +126,8 @@ async def open_origin(
         reader=CheckpointReader(storage, seal),
         where=place,
         policy=policy.name,
-        step=step,
+        step=step if isinstance(step, int) else None,
+        ranked=ranked,
         optimizer=wanted.optimizer,
     )
 
