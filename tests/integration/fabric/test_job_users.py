@@ -317,6 +317,7 @@ async def test_the_operator_follows_and_deletes_and_writes_nothing(jobs: Jobs) -
         await KeyValue(jobs.administrator, ours.balance).put("k", b"1", deadline_s=60.0)
         async with KvWatch(KeyValue(operator, ours.balance)) as watch:
             await watch.next(deadline_s=60.0)
+        assert (await KeyValue(operator, ours.balance).get("k", deadline_s=60.0)).value == b"1"
         assert violations(jobs.server) == before
         await refused_alone(attempts, to=operator, administrator=jobs.administrator)
         for name in stream_names(ours):

@@ -58,7 +58,7 @@ export class Detail {
       return;
     }
     this.newest = Math.max(this.newest, one.step);
-    for (const [name, value] of Object.entries(one.values)) {
+    for (const [name, value] of Object.entries(one.values ?? {})) {
       if (!this.series.has(name)) this.series.set(name, new Series());
       this.series.get(name).add(one.step, one.t, value);
     }
