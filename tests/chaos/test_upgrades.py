@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.support.audited_job import audited
 from tests.support.polling import eventually, within
@@ -58,8 +59,10 @@ class Upgraded:
         """As a cluster does it: the process is asked to end, and the next one begins with another image."""
         self.versions.set(role, tree)
         for suffix in _CONTAINERS[role]:
-            (pid,) = (pid for name, pid in self.local.executor.pids().items() if name.endswith(suffix))
-            await _ended(pid)
+            pids = [pid for name, pid in self.local.executor.pids().items() if name.endswith(suffix)]
+            assert pids, f"there is no {suffix}"
+            # Ranks end together: one that is gone ends the others' attempt.
+            await asyncio.gather(*map(_ended, pids))
         said = None if tree is None else ADDED
         await eventually(lambda: self._says(role, said), timeout_s=60, interval_s=0.5)
 
@@ -82,8 +85,12 @@ async def _ended(pid: int) -> None:
 
 
 @asynccontextmanager
-async def upgraded(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> AsyncIterator[Upgraded]:
+async def upgraded(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, ranks: int) -> AsyncIterator[Upgraded]:
     file = make_quickstart(folder, name=name, max_steps=_ENDLESS)
+    manifest = yaml.safe_load(file.read_text())
+    (policy,) = manifest["spec"]["policies"]
+    policy.setdefault("trainer", {})["replicas"] = ranks
+    file.write_text(yaml.safe_dump(manifest))
     local = LocalJob(read_job(file), job_file=file, folder=folder / ".trimtab" / name)
     versions, stopping = RoleVersions(folder / "versions", monkeypatch), asyncio.Event()
     running = asyncio.create_task(local.run(stopping))
@@ -94,9 +101,12 @@ async def upgraded(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> 
         await within(running, 120)
 
 
-async def test_a_job_is_upgraded_and_rolled_back_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_a_job_is_upgraded_and_rolled_back_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
     later = make_next(tmp_path / "next")
-    async with upgraded(tmp_path, monkeypatch, "upgraded") as job:
+    async with upgraded(tmp_path, monkeypatch, "upgraded", ranks=ranks) as job:
         await eventually(lambda: job.step() >= 3, timeout_s=120)
         for role in RoleVersions.ROLES:
             await job.roll(role, later)
@@ -120,11 +130,12 @@ async def test_a_job_is_upgraded_and_rolled_back_while_it_runs(tmp_path: Path, m
     granted, batch = report.steps[_POLICY], job.local.job.spec.data.batch_size
     # A portion of the step that was under way when the job was stopped may have been given out.
     assert granted * batch <= report.trained[_POLICY] < (granted + 1) * batch
-    steps = logged_steps(job.file)
+    first_rank = f"{_POLICY}-trainer-0"
+    steps = logged_steps(job.file, policy=first_rank)
     done = sorted({line["step"] for line in steps})
     assert done == list(range(len(done))), "the curve has no gap"
     assert reached <= len(done) <= granted
     # Engine and trainer of two versions have the same weights.
     assert all(off < 1e-3 for line in steps if (off := line["logprob_mismatch"]) is not None)
-    resumed = [line["step"] for line in trainer_log(job.file) if line["event"] == "resumed"]
+    resumed = [line["step"] for line in trainer_log(job.file, policy=first_rank) if line["event"] == "resumed"]
     assert len(resumed) >= 2
