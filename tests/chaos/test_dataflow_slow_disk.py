@@ -20,7 +20,7 @@ from trimtab.dataflow.audit.report import audit
 
 pytestmark = pytest.mark.slow
 
-_WRITES_PER_S = (0, 100, 20, 5, 0)
+_WRITES_PER_S = (0, 100, 20, 10, 0)
 _STEPS = 4
 
 
