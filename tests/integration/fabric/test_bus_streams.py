@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 from tests.support.polling import patiently
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery, Settlement
-from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.direct_get import get_in_pieces, get_messages
 from trimtab.fabric.bus.errors import (
     BusNotFound,
     BusTimeout,
@@ -263,6 +264,45 @@ async def test_direct_reads_with_gaps(bus: Bus, stream: StreamSpec) -> None:
     assert several.value.sequences == result.missing
     whole = await get_messages(bus, stream.name, range(20, 30), deadline_s=D)
     assert list(whole.complete()) == list(range(20, 30))
+
+
+async def test_direct_reads_come_in_pieces_by_sequence(bus: Bus, stream: StreamSpec) -> None:
+    await fill(bus, stream, 40, size=1000)
+    await delete_message(bus, stream.name, 17, deadline_s=D)
+    wanted = [40, 3, *range(10, 20), 3]
+    pieces = [one async for one in get_in_pieces(bus, stream.name, wanted, deadline_s=D, piece=5, max_bytes=6_000)]
+    assert [(list(piece.messages), piece.missing) for piece in pieces] == [
+        ([3, 10, 11, 12, 13], ()),
+        ([14, 15, 16, 18], (17,)),
+        ([19, 40], ()),
+    ]
+    assert [m.payload[:1] for piece in pieces for m in piece.messages.values()] == [
+        bytes([s - 1]) for piece in pieces for s in piece.messages
+    ]
+
+
+async def test_the_next_pieces_come_while_one_is_worked_on(bus: Bus, stream: StreamSpec) -> None:
+    await fill(bus, stream, 30, size=1000)
+    before = asyncio.all_tasks()
+    pieces = get_in_pieces(bus, stream.name, range(1, 31), deadline_s=D, piece=10)
+    async with contextlib.aclosing(pieces):
+        assert list((await anext(pieces)).messages) == list(range(1, 11))
+        reads = asyncio.all_tasks() - before
+        async with asyncio.timeout(D):
+            await asyncio.gather(*reads)  # without another one having been asked for
+    assert asyncio.all_tasks() <= before
+
+
+async def test_pieces_that_nobody_takes_leave_nothing_behind(bus: Bus, stream: StreamSpec) -> None:
+    await fill(bus, stream, 30, size=1000)
+    before = asyncio.all_tasks()
+    pieces = get_in_pieces(bus, stream.name, range(1, 31), deadline_s=D, piece=1, parallel=1)
+    async with contextlib.aclosing(pieces):
+        await anext(pieces)
+    assert asyncio.all_tasks() <= before
+    with pytest.raises(BusTimeout):
+        await anext(get_in_pieces(bus, "NOPE", range(1, 31), deadline_s=0.3, piece=10))
+    assert asyncio.all_tasks() <= before
 
 
 async def test_direct_read_of_a_missing_stream(bus: Bus) -> None:

@@ -123,6 +123,21 @@ async def test_a_refusal_is_raised_with_what_would_be_granted(
     assert (caught.value.refusal, caught.value.next_step) == (refusal, 7)
 
 
+async def test_rows_come_in_the_order_of_the_lease(bus: Bus, topology: JobTopology) -> None:
+    batch_server = BatchServer(bus, topology, steps=2)
+
+    def reversed_lease(request: BatchRequest) -> BatchLease:
+        lease = batch_server.lease(request)
+        assert isinstance(lease, BatchLease)
+        return msgspec.structs.replace(lease, samples=lease.samples[::-1])
+
+    batch_server.instead = reversed_lease
+    async with await batch_server.open():
+        portion = await stream_of(bus, topology).portion(FIRST, trained=UNTRAINED, stopping=never)
+    assert portion is not None
+    assert [row.key for row in portion.rows] == [2, 1]
+
+
 async def test_a_row_that_is_not_the_one_that_was_leased_is_not_trained_on(bus: Bus, topology: JobTopology) -> None:
     batch_server = BatchServer(bus, topology, steps=2)
 

@@ -18,7 +18,7 @@ from trimtab.fabric.wire.envelope import decode, encode
 from trimtab.fabric.wire.errors import InvalidFieldError
 from trimtab.fabric.wire.lease import MAX_SAMPLES, BatchLease, BatchNotReady, Episode, Group, LeaseRefused, StepTotals
 from trimtab.fabric.wire.message import Message
-from trimtab.fabric.wire.spans import Producer, Span, merged, model_mask, token_versions
+from trimtab.fabric.wire.spans import Producer, Span, merged, model_mask, over_tokens, token_versions
 from trimtab.fabric.wire.task import Task
 from trimtab.fabric.wire.trajectory import Failed, Trajectory
 
@@ -154,6 +154,19 @@ def test_what_a_trajectory_says_about_its_tokens() -> None:
     assert not aligned[~mask].any()
     assert set(token_versions(message.spans)[mask].tolist()) == {7, 8}
     assert set(token_versions(message.spans)[~mask].tolist()) == {-1}
+
+
+def test_values_of_trained_tokens_are_put_at_their_places() -> None:
+    spans = (
+        Span(2, Producer.PROMPT),
+        Span(3, Producer.MODEL, 1),
+        Span(1, Producer.ENVIRONMENT),
+        Span(1, Producer.MODEL, 2),
+    )
+    values = np.arange(1, 5, dtype=np.float32)
+    assert over_tokens(spans, values).tolist() == [0, 0, 1, 2, 3, 0, 4]
+    with pytest.raises(ValueError, match="5 values for 4 model tokens"):
+        over_tokens(spans, np.zeros(5, dtype=np.float32))
 
 
 def test_a_failure_without_tokens_has_no_versions() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ import structlog
 
 from trimtab.fabric.backoff import FullJitter
 from trimtab.fabric.bus.connection import Bus
-from trimtab.fabric.bus.direct_get import StoredMessage, get_messages
+from trimtab.fabric.bus.direct_get import StoredMessage, get_in_pieces, get_messages
 from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable, RemoteError
 from trimtab.fabric.bus.requests import Reply, request
 from trimtab.fabric.objects.errors import StoreTimeout, StoreUnavailable
@@ -32,12 +34,13 @@ from trimtab.fabric.wire.lease import (
     LeaseAcked,
     LeaseRefused,
     Refusal,
+    SampleReference,
     StepTiming,
 )
 from trimtab.fabric.wire.message import Message
 from trimtab.trainer.advantages import AdvantageRule
 from trimtab.trainer.background import Background
-from trimtab.trainer.batch import RowLimits, StepPortion
+from trimtab.trainer.batch import Row, RowLimits, StepPortion
 from trimtab.trainer.leased_columns import LeasedColumns
 from trimtab.trainer.leased_rows import LeasedRows, RowUnusable
 
@@ -233,27 +236,39 @@ class BatchStream:
         )
 
     async def _rows(self, lease: BatchLease) -> StepPortion:
-        sequences = [sample.sequence for sample in lease.samples]
-        stored = (await get_messages(self._bus, lease.stream, sequences, deadline_s=_ROWS_DEADLINE_S)).complete()
-        leased = LeasedRows(
-            lease=lease, advantages=self._advantages, limits=self._limits, columns=await self._columns(lease)
-        )
-        redeemed = await self._redeemed({sequence: message.payload for sequence, message in stored.items()})
-        payloads = {at: redeemed.get(at, message.payload) for at, message in stored.items()}
-        self._on_rows(lease, {at: payload for at, payload in payloads.items() if isinstance(payload, bytes)})
-        rows = []
+        columns = await self._columns(lease)
+        leased = LeasedRows(lease=lease, advantages=self._advantages, limits=self._limits, columns=columns)
+        samples: defaultdict[int, list[SampleReference]] = defaultdict(list)
         for sample in lease.samples:
-            try:
-                payload = payloads[sample.sequence]
-                if isinstance(payload, Exception):
-                    raise payload
-                rows.append(leased.row(sample, payload))
-            except (WireError, RowUnusable, ClaimUnusable) as error:
-                _log.error("row_set_aside", sequence=sample.sequence, reason=str(error))
-                self._on_set_aside()
-                rows.append(leased.blank(sample))
+            samples[sample.sequence].append(sample)
+        frames: dict[int, bytes] = {}
+        rows: dict[str, Row] = {}
+        unusable: list[tuple[int, str]] = []
+        # What has come is read while the rest is on its way.
+        pieces = get_in_pieces(self._bus, lease.stream, samples, deadline_s=_ROWS_DEADLINE_S)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                stored = {sequence: message.payload for sequence, message in piece.complete().items()}
+                payloads = {**stored, **await self._redeemed(stored)}
+                frames |= {at: payload for at, payload in payloads.items() if isinstance(payload, bytes)}
+                for sequence, payload in payloads.items():
+                    for sample in samples[sequence]:
+                        try:
+                            rows[sample.trajectory_id] = _row(leased, sample, payload)
+                        except (WireError, RowUnusable, ClaimUnusable) as error:
+                            unusable.append((sequence, str(error)))
+                            rows[sample.trajectory_id] = leased.blank(sample)
+        # Told once all are here: those of a lease that breaks off are read again.
+        self._on_rows(lease, frames)
+        for sequence, reason in unusable:
+            _log.error("row_set_aside", sequence=sequence, reason=reason)
+            self._on_set_aside()
         return StepPortion(
-            step=lease.step, lease_id=lease.lease_id, rows=tuple(rows), totals=lease.totals, dealt=lease.dealt
+            step=lease.step,
+            lease_id=lease.lease_id,
+            rows=tuple(rows[sample.trajectory_id] for sample in lease.samples),
+            totals=lease.totals,
+            dealt=lease.dealt,
         )
 
     async def _columns(self, lease: BatchLease) -> LeasedColumns | None:
@@ -319,6 +334,12 @@ class BatchStream:
         answer = decode(reply.payload, LeaseAcked, LeaseRefused)
         if isinstance(answer, LeaseRefused):
             raise StepRefused(answer)
+
+
+def _row(leased: LeasedRows, sample: SampleReference, payload: bytes | WireError | ClaimUnusable) -> Row:
+    if isinstance(payload, Exception):
+        raise payload
+    return leased.row(sample, payload)
 
 
 def _versions(columns: Iterable[StoredMessage]) -> dict[int, int]:

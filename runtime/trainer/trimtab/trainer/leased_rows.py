@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trimtab.fabric.wire.envelope import decode
 from trimtab.fabric.wire.lease import BatchLease, Episode, SampleReference
-from trimtab.fabric.wire.spans import model_mask, token_versions
+from trimtab.fabric.wire.spans import model_mask, over_tokens, token_versions
 from trimtab.fabric.wire.trajectory import Trajectory
 from trimtab.trainer.advantages import AdvantageRule, AdvantagesUnusable, GroupAdvantages, TurnsUnknown
 from trimtab.trainer.batch import Row, RowEpisode, RowLimits, blank_row
@@ -38,8 +38,6 @@ def row_of(
     that is masked has none that are trained.
     """
     mask = model_mask(trajectory.spans)
-    aligned = np.zeros(len(mask), dtype=np.float32)
-    aligned[mask] = advantages
     return Row(
         key=key,
         episode=episode,
@@ -47,7 +45,7 @@ def row_of(
         logprobs=trajectory.token_logprobs(),
         mask=np.zeros_like(mask) if masked else mask,
         versions=token_versions(trajectory.spans),
-        advantages=aligned,
+        advantages=over_tokens(trajectory.spans, advantages),
         columns={stage: np.zeros_like(values) for stage, values in columns.items()} if masked else columns,
         column_versions=column_versions,
     )
@@ -72,7 +70,7 @@ class LeasedRows:
         trajectory = decode(payload, Trajectory)
         assert isinstance(trajectory, Trajectory)
         self._check(trajectory, sample)
-        episode, mask = self._came_to(sample), model_mask(trajectory.spans)
+        episode = self._came_to(sample)
         columns = self._columns(sample, trajectory)
         rewards = RowRewards(
             reward=sample.reward,
@@ -80,7 +78,7 @@ class LeasedRows:
             trained_tokens=sample.trained_tokens,
             turns=trajectory.turn_rewards,
             logprobs=trajectory.logprobs,
-            columns={stage: values[mask] for stage, values in columns.items()},
+            columns=_of_trained(columns, trajectory),
         )
         try:
             advantages = self._groups[sample.group].of(rewards)
@@ -142,3 +140,13 @@ class LeasedRows:
             raise RowUnusable(f"it has {tokens} tokens, the model reads {limits.longest}")
         if limits is not None and tokens and int(trajectory.token_ids.max()) >= limits.vocabulary:
             raise RowUnusable(f"it has the token {trajectory.token_ids.max()}, the model {limits.vocabulary} of them")
+
+
+def _of_trained(
+    columns: Mapping[str, npt.NDArray[np.float32]], trajectory: Trajectory
+) -> Mapping[str, npt.NDArray[np.float32]]:
+    """Of the trained tokens alone."""
+    if not columns:
+        return columns
+    mask = model_mask(trajectory.spans)
+    return {stage: values[mask] for stage, values in columns.items()}

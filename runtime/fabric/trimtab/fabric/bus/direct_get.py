@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from trimtab.fabric.bus.retry import RETRY_BACKOFF, until_deadline
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 MAX_RUN = 256
+_PIECE = 64
+"""Many enough that a question costs little beside its answer, few enough that the first is there soon."""
 _SERVER_HEADERS = frozenset(
     {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence"}
 )
@@ -115,6 +117,39 @@ async def get_messages(
     except TimeoutError:
         raise BusTimeout(f"reading {len(sequences)} messages of {stream!r} took over {deadline_s:.3g} s") from None
     return StoredMessages(messages=found, missing=tuple(missing))
+
+
+async def get_in_pieces(
+    bus: Bus,
+    stream: str,
+    sequences: Iterable[int],
+    *,
+    deadline_s: float,
+    piece: int = _PIECE,
+    parallel: int = 4,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> AsyncGenerator[StoredMessages, None]:
+    """The same by ascending sequence, `piece` of them at a time, for who has work to do on each: the next ones come
+    meanwhile. The deadline is for all of them, that work included."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + deadline_s
+    turn = asyncio.Semaphore(parallel)
+
+    async def read(piece_of: Sequence[int]) -> StoredMessages:
+        async with turn:
+            left = max(0.001, end - clock())
+            share = max(1, max_bytes // parallel)
+            return await get_messages(bus, stream, piece_of, deadline_s=left, parallel=1, max_bytes=share)
+
+    wanted = sorted(set(sequences))
+    reads = [asyncio.create_task(read(wanted[first : first + piece])) for first in range(0, len(wanted), piece)]
+    try:
+        for one in reads:
+            yield await one
+    finally:
+        for one in reads:
+            one.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
 async def _are_kept(bus: Bus, stream: str, sequences: Sequence[int], *, deadline_s: float) -> bool:

@@ -7,7 +7,7 @@ and so are not an echo: that is what this policy sampled in this episode and is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, TypeVar
 
@@ -81,13 +81,38 @@ def model_versions(spans: Iterable[Span]) -> tuple[int, int] | None:
 
 def model_mask(spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
     """True for every token the model wrote: the loss mask."""
-    return _expanded(spans, [span.producer is Producer.MODEL for span in spans], np.bool_)
+    mask = np.zeros(total_length(spans), dtype=np.bool_)
+    for place, _ in _model_runs(spans):
+        mask[place] = True
+    return mask
 
 
 def token_versions(spans: Sequence[Span]) -> npt.NDArray[np.int64]:
     """The weight version of every token, -1 where the model did not write it."""
-    return _expanded(spans, [-1 if span.version is None else span.version for span in spans], np.int64)
+    versions = np.full(total_length(spans), -1, dtype=np.int64)
+    for place, span in _model_runs(spans):
+        assert span.version is not None
+        versions[place] = span.version
+    return versions
 
 
-def _expanded(spans: Sequence[Span], values: list[int], dtype: type[Item]) -> npt.NDArray[Item]:
-    return np.repeat(np.array(values, dtype=dtype), [span.length for span in spans])
+def over_tokens(spans: Sequence[Span], values: npt.NDArray[Item]) -> npt.NDArray[Item]:
+    """What is said of each token that the model wrote, at its place among all tokens; 0 at the others."""
+    if len(values) != model_length(spans):
+        raise ValueError(f"{len(values)} values for {model_length(spans)} model tokens")
+    placed = np.zeros(total_length(spans), dtype=values.dtype)
+    taken = 0
+    # Runs are copied whole: a mask would look at every token.
+    for place, span in _model_runs(spans):
+        placed[place] = values[taken : taken + span.length]
+        taken += span.length
+    return placed
+
+
+def _model_runs(spans: Iterable[Span]) -> Iterator[tuple[slice, Span]]:
+    """Where in the row each run of the model's tokens stands."""
+    at = 0
+    for span in spans:
+        if span.producer is Producer.MODEL:
+            yield slice(at, at + span.length), span
+        at += span.length

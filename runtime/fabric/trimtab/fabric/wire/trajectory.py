@@ -23,8 +23,8 @@ from trimtab.fabric.wire.spans import (
     Producer,
     Spans,
     model_length,
-    model_mask,
     model_versions,
+    over_tokens,
     total_length,
 )
 from trimtab.fabric.wire.values import (
@@ -248,9 +248,7 @@ class Trajectory(Message, frozen=True, kw_only=True, eq=False):
 
     def token_logprobs(self) -> Logprobs:
         """One logprob per token, 0 where the model did not write it: aligned with token_ids."""
-        aligned = np.zeros(len(self.token_ids), dtype=np.float32)
-        aligned[model_mask(self.spans)] = self.logprobs
-        return aligned
+        return over_tokens(self.spans, self.logprobs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectory):
