@@ -74,8 +74,8 @@ class Sizes:
 
 
 SMALL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=15.0, service_kills=4, kills=1, steps=3, everything=False),
-    stage_storm=DataflowStorm(seconds=12.0, service_kills=3, kills=1, steps=2, everything=False),
+    dataflow_storm=DataflowStorm(seconds=10.0, service_kills=3, kills=1, steps=3, everything=False),
+    stage_storm=DataflowStorm(seconds=9.0, service_kills=2, kills=1, steps=2, everything=False),
     drains=Drains(tasks=50, scale_downs=3, kills=1, slow_every=8),
     agent_storm=AgentStorm(seconds=6.0, swap_every_s=1.0, kill_every_s=3.0, agents=4),
     quickstart_steps=16,
@@ -83,18 +83,18 @@ SMALL = Sizes(
     quickstart_gain=0.02,
     interrupted_jobs=False,
     quickstart_replicas=2,
-    examples=40,
-    hostile_objects=2000,
-    hostile_writes=60,
-    lost_tails=4,
+    examples=25,
+    hostile_objects=1000,
+    hostile_writes=40,
+    lost_tails=3,
     power_losses=2,
     bus_power_losses=2,
     rank_kills=2,
     operator_kills=3,
-    weight_transfer_kills=6,
-    flipped_bits=120,
-    host_copy_rounds=20,
-    lines_between_kills=10,
+    weight_transfer_kills=4,
+    flipped_bits=60,
+    host_copy_rounds=15,
+    lines_between_kills=14,
 )
 FULL = Sizes(
     dataflow_storm=DataflowStorm(seconds=120.0, service_kills=20, kills=3, steps=10, everything=True),

@@ -78,6 +78,7 @@ async def shrink(sim: Simulation, *, since: Sequence[int] = (1, 1)) -> None:
     await eventually(shrunk, timeout_s=5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [{}, REPLAY], ids=["fresh", "replay"])
 async def test_streams_shrink_while_training_goes_on_through_restarts(
     nats_settings: NatsSettings, tmp_path: Path, data: dict[str, Any]

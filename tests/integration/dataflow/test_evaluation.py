@@ -87,6 +87,7 @@ async def test_every_so_many_versions_the_benchmarks_are_run_and_scored(
         assert (await audit(sim.bus, sim.topology, data=sim.job.spec.data)).violations == []
 
 
+@pytest.mark.slow
 async def test_a_round_survives_the_service_and_unreliable_workers(nats_settings: NatsSettings, tmp_path: Path) -> None:
     lives = random.Random(3)
     held_out = evaluation(tmp_path, prompts=400, limit=400)

@@ -167,6 +167,7 @@ async def test_a_store_of_neither_authority_and_a_broken_file_are_refused(
             await objects.head("a", deadline_s=D)
 
 
+@pytest.mark.slow
 async def test_requests_under_way_end_when_the_authority_is_renewed(
     store: TlsSeaweed, certificates: Certificates, first: CertificateAuthority, second: CertificateAuthority
 ) -> None:

@@ -255,7 +255,7 @@ async def test_an_agent_has_so_many_processes_and_no_more(places: Places) -> Non
     assert working_in(places.folder) == []
 
 
-@pytest.mark.parametrize("session", ["pass", "os.setsid()"])
+@pytest.mark.parametrize("session", [pytest.param("pass", marks=pytest.mark.slow), "os.setsid()"])
 async def test_processes_that_beget_one_another_end_with_the_agent(places: Places, session: str) -> None:
     """Each lives for a moment, so that it is not there any more when it is to be killed."""
     program = "\n".join(

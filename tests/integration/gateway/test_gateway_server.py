@@ -57,7 +57,7 @@ async def test_an_unknown_role_is_refused_with_those_that_there_are(ask: Asking)
             await ask(gateway, "gpt-4o")
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ask", PROTOCOLS)
 async def test_no_error_is_repeated_by_the_libraries(ask: Asking, stream: bool) -> None:
     statuses: dict[type[GatewayError], set[int]] = {

@@ -40,6 +40,7 @@ def distilled(task: KnownTask, model: Path, teaching: Path, *, steps: int, stale
     return divergence(run.begin, wanted), divergence(run.end, wanted)
 
 
+@pytest.mark.slow
 def test_a_student_nears_its_teacher(word_task: KnownTask, word_model: Path, opinionated_teacher: Path) -> None:
     before, after = distilled(word_task, word_model, opinionated_teacher, steps=25)
     assert after < 0.5 * before
@@ -55,6 +56,7 @@ def test_a_student_becomes_its_teacher(
     assert after < 0.05 * before
 
 
+@pytest.mark.slow
 def test_a_policy_with_a_critic_begins_to_learn(word_task: KnownTask, word_model: Path) -> None:
     run, critic = learn_with_critic(word_task, model_path=word_model, seed=SEED, steps=20)
     assert run.last_reward > 1.5 * run.rewards[0]

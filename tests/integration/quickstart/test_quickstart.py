@@ -138,6 +138,7 @@ def test_its_reports_and_results_can_be_read_when_it_is_over(finished: tuple[Pat
         assert all(what in entry for entry in json.loads(said.stdout))
 
 
+@pytest.mark.slow
 def test_what_it_said_can_be_read_when_it_is_over(finished: tuple[Path, Streams, AuditReport], sizes: Sizes) -> None:
     """The rows of the last step, by the tokenizer of the model that the job began with."""
     place = ["learns", "--state-folder", str(finished[0].parent / ".trimtab" / "learns")]
@@ -149,6 +150,7 @@ def test_what_it_said_can_be_read_when_it_is_over(finished: tuple[Path, Streams,
     assert "── model · turn 1 · version" in said.stdout
 
 
+@pytest.mark.slow
 def test_its_model_is_taken_out_when_it_is_over(finished: tuple[Path, Streams, AuditReport], tmp_path: Path) -> None:
     """No server runs then. What is pulled is what transformers loads, and knows more than the model it began with."""
     folder = finished[0].parent

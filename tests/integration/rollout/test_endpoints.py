@@ -219,7 +219,7 @@ async def test_an_endpoint_that_does_not_answer_is_a_failure_in_time(name: str) 
             await generate(client)
 
 
-@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("status", [200, pytest.param(500, marks=pytest.mark.slow)])
 async def test_a_small_answer_that_unpacks_to_a_huge_one_is_not_read_to_its_end(status: int) -> None:
     packed = gzip.compress(bytes(300 << 20), compresslevel=1)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+import pytest
 from pydantic import BaseModel
 
 from tests.support.polling import eventually
@@ -45,6 +46,7 @@ async def trimtab(settings: NatsSettings, *arguments: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 async def test_a_workflow_that_always_raises_ends_in_quarantine_while_other_groups_go_on(
     job: Job, roles: Mapping[str, Role], nats_settings: NatsSettings
 ) -> None:

@@ -178,6 +178,7 @@ async def test_a_row_that_no_message_can_carry_is_claimed_in_object_storage(
     assert await job.quarantined() == {}
 
 
+@pytest.mark.slow
 async def test_while_the_store_is_away_a_huge_row_is_handed_back_and_comes_later(
     job: Job, roles: Mapping[str, Role], own_seaweed: EmbeddedSeaweed
 ) -> None:

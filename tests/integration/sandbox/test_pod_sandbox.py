@@ -72,6 +72,7 @@ async def test_a_program_that_nobody_waits_for_leaves_room(
         assert (await sandbox.run(python("print(1)"))).succeeded
 
 
+@pytest.mark.slow
 async def test_a_container_that_dies_fails_the_episode_and_the_next_program_finds_the_new_one(
     socket_path: Path,
 ) -> None:

@@ -106,6 +106,7 @@ async def test_without_the_dataflows_word_nothing_is_published(
     assert await announced(bus, topology) == before
 
 
+@pytest.mark.slow
 async def test_a_trainer_without_any_checkpoint_has_nothing_to_show(
     bus: Bus,
     store: ObjectStore,

@@ -43,7 +43,7 @@ def test_rows_of_a_cut_train_every_token_once() -> None:
     assert cut.totals.tokens > uncut.totals.tokens
 
 
-@pytest.mark.parametrize("algorithm", QUICK)
+@pytest.mark.parametrize("algorithm", [QUICK[0], *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK[1:])])
 def test_a_cut_changes_nothing(model: Path, as_whole: Callable[[str], Weights], algorithm: str) -> None:
     check_same(trained(model, algorithm, cut_seed=3, micro_batch_tokens=64, portions=3), as_whole(algorithm))
 

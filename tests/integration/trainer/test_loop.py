@@ -261,7 +261,7 @@ class OneOfSeveral(TrainingLoop):
         pass
 
 
-@pytest.mark.parametrize("max_staleness", [0, 2])
+@pytest.mark.parametrize("max_staleness", [pytest.param(0, marks=pytest.mark.slow), 2])
 async def test_no_step_is_further_from_the_newest_published_weights_than_samples_may_be(
     bus: Bus, topology: JobTopology, make: Callable[..., Trainer], max_staleness: int
 ) -> None:

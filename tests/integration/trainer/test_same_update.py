@@ -17,6 +17,7 @@ from tests.support.trainer.same_update import ALGORITHMS, SAMPLES, run_rank, ste
 from trimtab.trainer.learner import RowsMissing
 
 Weights = dict[str, torch.Tensor]
+QUICK = ("grpo", "dapo", "gspo", "grpo-kl-entropy", "grpo-normalized", "m2po-updates", "critic-updates")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,9 @@ def test_algorithms_differ_from_one_another(alone: Callable[[str], Weights]) -> 
         assert not torch.allclose(embeddings[one], embeddings[other], atol=2e-5), f"{one} and {other}"
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
+)
 def test_micro_batches_and_portions_change_nothing(
     model: Path, alone: Callable[[str], Weights], algorithm: str
 ) -> None:

@@ -73,7 +73,7 @@ async def roots(site: WeightSite) -> dict[int, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 async def test_pools_see_what_one_publisher_would_have_given_them(site: WeightSite, count: int) -> None:
     """With four ranks one of them owns no block."""
     ranks, puller = await Ranks.open(site, count, rules=OFTEN), await site.puller()

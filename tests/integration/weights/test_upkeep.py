@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from tests.support.weights.states import TrainedState
 from tests.support.weights.weight_site import RULES, D, WeightSite, content
 from trimtab.fabric.bus.errors import BusError, BusTimeout
@@ -77,6 +79,7 @@ async def test_old_versions_go_when_nobody_holds_them(site: WeightSite) -> None:
         assert content(puller) == TrainedState(11).file()
 
 
+@pytest.mark.slow
 async def test_the_best_version_stays_and_so_does_what_is_being_evaluated(site: WeightSite) -> None:
     rules = UpkeepRules(
         anchor_every=3,
@@ -114,6 +117,7 @@ async def test_the_best_version_stays_and_so_does_what_is_being_evaluated(site: 
     assert kept.positions == {Position(1, 19)}, "the last evaluation is over, and no version comes after it"
 
 
+@pytest.mark.slow
 async def test_a_run_whose_every_version_is_a_copy_keeps_a_few_of_them(site: WeightSite) -> None:
     """As where all weights move in every step, and are published as they are computed."""
     rules = UpkeepRules(

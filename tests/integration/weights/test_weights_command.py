@@ -381,6 +381,7 @@ async def test_pull_brings_the_version_that_did_best(
     assert "not evaluated on c, but on b" in (await shell(*best, "--benchmark", "c", code=1)).stderr
 
 
+@pytest.mark.slow
 async def test_pull_brings_the_version_that_was_kept_for_its_score_when_the_job_is_gone(
     site: WeightSite, shell: Shell, tmp_path: Path
 ) -> None:
@@ -408,6 +409,7 @@ async def test_one_who_was_away_pulls_the_fold(site: WeightSite, shell: Shell, t
     assert (tmp_path / "model.safetensors").read_bytes() == TrainedState(4).file()
 
 
+@pytest.mark.slow
 async def test_pull_keeps_to_its_budget_and_to_its_keys(filled: WeightSite, shell: Shell, tmp_path: Path) -> None:
     assert "--max-bytes is 10.0 kB" in (await shell("pull", str(tmp_path), "--max-bytes", "10kB", code=1)).stderr
     shell.environment["TRIMTAB_WEIGHTS__PUBLIC_KEYS"] = Signer.generate().public_text
@@ -416,6 +418,7 @@ async def test_pull_keeps_to_its_budget_and_to_its_keys(filled: WeightSite, shel
     assert not await filled.sizes("lease")
 
 
+@pytest.mark.slow
 async def test_an_interrupted_pull_keeps_what_it_has_and_goes_on(
     site: WeightSite, shell: Shell, tmp_path: Path
 ) -> None:

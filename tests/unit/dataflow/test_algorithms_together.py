@@ -96,6 +96,7 @@ def judge(feed: Feed) -> None:
         feed.ledger.apply(GroupsFiltered(policy="solver", kept=kept, left_out=left_out))
 
 
+@pytest.mark.slow
 def test_each_saves_what_it_saves_alone_and_no_batch_has_a_group_that_teaches_nothing() -> None:
     sampled = run(PassThrough(), FRESH)
     replayed = run(PassThrough(), REPLAY)

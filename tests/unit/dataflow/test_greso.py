@@ -114,7 +114,7 @@ def usual_run(seed: int) -> Tally:
     return train(Greso(FREE), Population(seed), steps=450)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_shares_of_easy_and_hard_groups_come_to_their_targets(seed: int) -> None:
     settings = FREE
     tally = usual_run(seed)
@@ -205,6 +205,7 @@ def test_a_prompt_that_comes_within_reach_is_found_again_soon() -> None:
     assert epochs <= 10, "half of them are tried within ten epochs"
 
 
+@pytest.mark.slow
 def test_the_batch_estimate_fills_a_batch_in_one_round() -> None:
     curator, population = Greso(FREE), Population(1)
     train(curator, population, steps=150)

@@ -60,14 +60,14 @@ def test_outside_of_its_size_a_permutation_has_nothing() -> None:
             Permutation(3, key="").at(position)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_all_orders_of_a_few_elements_are_equally_likely(size: int) -> None:
     seen = Counter(tuple(Permutation(size, key=str(key)).at(n) for n in range(size)) for key in range(3000))
     orders = list(itertools.permutations(range(size)))
     _assert_uniform(np.array([seen[order] for order in orders]), degrees=len(orders) - 1)
 
 
-@pytest.mark.parametrize("size", [10, 64, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [10, *(pytest.param(size, marks=pytest.mark.slow) for size in (64, 100))])
 def test_every_element_comes_at_every_position_equally_often(size: int) -> None:
     counts = np.zeros((size, size))
     for key in range(20 * size):

@@ -231,7 +231,9 @@ def test_with_two_uses_at_most_half_of_the_batches_is_replayed() -> None:
     assert 0.48 < trainer.replayed_samples / trainer.consumed_samples <= 0.5
 
 
-@pytest.mark.parametrize("zero_variance", [0.25, 0.5, 0.7])
+@pytest.mark.parametrize(
+    "zero_variance", [0.25, pytest.param(0.5, marks=pytest.mark.slow), pytest.param(0.7, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_dynamic_sampling_and_replay_each_have_their_factor(ratio: float, zero_variance: float) -> None:
     """With a share z of groups without variance a step costs 1 / (1 - z) as many tasks, with replay 1 - r of those."""

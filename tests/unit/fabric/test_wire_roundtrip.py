@@ -32,7 +32,7 @@ def test_every_kind_of_message_has_a_strategy_and_a_specimen_and_its_own_number(
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 def test_any_message_survives_encoding(cls: type[Message]) -> None:
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @settings(deadline=None, derandomize=True, database=None)
     @given(MESSAGES[cls])
     def survives(message: Message) -> None:
         frame = encode(message)

@@ -218,7 +218,7 @@ def flipped(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("size", [2 * MIB, 20 * MIB])
+@pytest.mark.parametrize("size", [2 * MIB, pytest.param(20 * MIB, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "damage", [flipped, lambda body: body[:-1], lambda body: body + b"x"], ids=["flipped bit", "shorter", "longer"]
 )

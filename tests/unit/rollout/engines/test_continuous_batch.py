@@ -170,9 +170,9 @@ def test_a_prompt_that_was_half_computed_when_weights_changed_is_computed_again(
     [
         replace(LIMITS, max_running=2),
         replace(LIMITS, max_total_tokens=300),
-        replace(LIMITS, max_cached_tokens=0),
-        replace(LIMITS, max_cached_tokens=50),
-        replace(LIMITS, prefill_tokens=7),
+        pytest.param(replace(LIMITS, max_cached_tokens=0), marks=pytest.mark.slow),
+        pytest.param(replace(LIMITS, max_cached_tokens=50), marks=pytest.mark.slow),
+        pytest.param(replace(LIMITS, prefill_tokens=7), marks=pytest.mark.slow),
     ],
     ids=str,
 )

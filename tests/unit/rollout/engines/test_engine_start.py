@@ -98,6 +98,7 @@ def test_where_generation_ends_may_be_said_beside_the_config(tmp_path: Path) -> 
     assert read_architecture(tmp_path).eos_ids == {1, 2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [("trimtab.rollout.engines.builtin.__main__", "transformers"), ("trimtab.rollout.__main__", "torch")],

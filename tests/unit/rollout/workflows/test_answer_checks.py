@@ -165,6 +165,7 @@ async def test_an_answer_without_end_fails_the_group_by_name_and_gives_no_reward
     assert caught.value.kind == "verification-timeout"
 
 
+@pytest.mark.slow
 async def test_an_answer_without_end_scores_what_the_manifest_says() -> None:
     arguments = {"timeout_s": 3.0, "on_timeout": -0.5}
     workflow = SingleTurn(check="math", check_args=arguments, answer_pattern=r"\\boxed.*")
@@ -175,6 +176,7 @@ async def test_an_answer_without_end_scores_what_the_manifest_says() -> None:
     assert (none.reward, none.reward_parts) == (0.0, {"check_timeout": 0.0})
 
 
+@pytest.mark.slow
 async def test_an_attempt_without_end_is_rejected_by_a_right_verdict() -> None:
     workflow = SolverVerifier(check_args={"timeout_s": 3.0, "on_timeout": 0}, retries=0)
     scripts = {"solver": Script(ENDLESS), "verifier": Script("REJECT")}
