@@ -48,7 +48,7 @@ demo: $(QUICKSTART) $(KERNELS)  ## a real RLJob end to end on this machine: watc
 	$(BIN)/trimtab run --fresh examples/quickstart/job.yaml
 
 # Several at a time, the longest first: much of the time they wait. They wait with patience, so look at who took long.
-PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),3) --no-loadscope-reorder --durations=20
+PYTEST := $(BIN)/pytest -n $(or $(TEST_PROCESSES),4) --no-loadscope-reorder --durations=20
 
 test: $(INSTALLED) $(KERNELS)  ## what every change must pass, in ten minutes: all parts on real servers, small kills, one whole job
 	$(PYTEST)

@@ -74,8 +74,8 @@ class Sizes:
 
 
 SMALL = Sizes(
-    dataflow_storm=DataflowStorm(seconds=10.0, service_kills=3, kills=1, steps=3, everything=False),
-    stage_storm=DataflowStorm(seconds=9.0, service_kills=2, kills=1, steps=2, everything=False),
+    dataflow_storm=DataflowStorm(seconds=15.0, service_kills=4, kills=1, steps=3, everything=False),
+    stage_storm=DataflowStorm(seconds=12.0, service_kills=3, kills=1, steps=2, everything=False),
     drains=Drains(tasks=50, scale_downs=3, kills=1, slow_every=8),
     agent_storm=AgentStorm(seconds=6.0, swap_every_s=1.0, kill_every_s=3.0, agents=4),
     quickstart_steps=16,
@@ -91,7 +91,7 @@ SMALL = Sizes(
     bus_power_losses=2,
     rank_kills=2,
     operator_kills=3,
-    weight_transfer_kills=4,
+    weight_transfer_kills=6,
     flipped_bits=60,
     host_copy_rounds=15,
     lines_between_kills=14,
