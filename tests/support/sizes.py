@@ -16,6 +16,10 @@ class DataflowStorm:
     everything: bool
     """Whether it is so long that all that may happen to a group, a worker or a rank has happened."""
 
+    def required(self, *ends: str) -> dict[str, int]:
+        """How often, at least, each of these has to happen, beside the kills of the service."""
+        return {"service killed": self.service_kills, **dict.fromkeys(ends, self.kills)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drains:

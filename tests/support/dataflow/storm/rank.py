@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import numpy as np
 
 from tests.support.dataflow.simulation import Simulation
 from tests.support.dataflow.stage_worker import numbers, reward
+from tests.support.dataflow.storm.leaving import on_sigterm
 from tests.support.dataflow.storm.site import RANKS, STEP_S, Durable, Leased, Row, Site, Superseded
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
@@ -177,5 +177,5 @@ def train(site: Site, policy: str, rank: int, attempt: int) -> None:
 async def _train(site: Site, policy: str, rank: int, attempt: int) -> None:
     async with await Bus.connect(site.nats, name=f"{policy}-{rank}-{attempt}") as bus:
         one = Rank(bus, site, policy, rank=rank, attempt=attempt)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, one.stopping.set)
+        on_sigterm(one.stopping.set)
         await one.run()

@@ -9,6 +9,7 @@ from functools import partial
 
 from pydantic import SecretStr
 
+from tests.support.dataflow.storm.leaving import hold_sigterm, release_sigterm
 from tests.support.dataflow.storm.site import JOB, NAMESPACE, Site, manifest
 from trimtab.api.validation import parse
 from trimtab.dataflow.__main__ import DataflowPodSettings, main
@@ -22,9 +23,11 @@ SERVICE = "dataflow"
 def prepare() -> None:
     """What a template process does before it forks, beside importing this: compile the rules of manifests."""
     parse(manifest())
+    hold_sigterm()
 
 
 def serve(site: Site) -> None:
+    release_sigterm()  # a pod ends by it at any moment
     site.write_output_to(SERVICE)
     settings = JobPodSettings(
         pod=PodSettings(namespace=NAMESPACE, job=JOB, role="dataflow", name="dataflow-0"),

@@ -11,6 +11,7 @@ import signal
 from functools import partial
 
 from tests.support.dataflow.stage_worker import Faults, StageWorker
+from tests.support.dataflow.storm.leaving import on_sigterm
 from tests.support.dataflow.storm.site import Computed, Site
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
@@ -33,7 +34,7 @@ async def _compute(site: Site, name: str, life: int) -> None:
         site.note(name, Computed(stage, group_id, run, sequence))
 
     stopping = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    on_sigterm(stopping.set)
     chance = random.Random(f"{name}/{life}")
     async with await Bus.connect(site.nats, name=name) as bus:
         workers = [

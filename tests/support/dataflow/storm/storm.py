@@ -10,10 +10,11 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
+from types import MappingProxyType
 from typing import Protocol
 
 from tests.support.dataflow.storm.rank import train
@@ -25,6 +26,7 @@ from tests.support.template_process import TemplateProcess
 
 _LOOK_S = 0.05
 _LEAVE_DEADLINE_S = 240.0
+_PATIENCE_S = 120.0
 _WORKER_LIFE_S = (4.0, 25.0)
 _TRAINER_LIFE_S = (6.0, 20.0)
 _AWAY_S = (0.2, 3.0)
@@ -246,6 +248,7 @@ class Storm:
 
     def __init__(self, sky: Sky, *, seconds: float, service_kills: int) -> None:
         now = time.monotonic()
+        self._sky = sky
         self._end = now + seconds
         # The first moments and the last belong to everybody: a kill after the end would not count.
         kills_at = [now + sky.chance.uniform(2.0, seconds - 2.0) for _ in range(service_kills)]
@@ -264,8 +267,11 @@ class Storm:
     def _parts(self) -> tuple[Part, ...]:
         return (self._service, *self._trainers, *self._workers, *self._stages)
 
-    def rage(self) -> None:
-        while (now := time.monotonic()) < self._end:
+    def rage(self, at_least: Mapping[str, int] = MappingProxyType({})) -> None:
+        """For as long as it is to last, and on a busy machine on until this has happened so often."""
+        while (now := time.monotonic()) < self._end or (
+            now < self._end + _PATIENCE_S and any(self._sky.tally[what] < times for what, times in at_least.items())
+        ):
             for part in self._parts:
                 part.look(now)
             time.sleep(_LOOK_S)

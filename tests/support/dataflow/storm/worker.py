@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tests.support.dataflow.storm.leaving import on_sigterm
 from tests.support.dataflow.storm.site import MIN_TOKENS, STALENESS, STEP_S, Dying, Site, Stored
 from tests.support.rollout.speakers import role
 from tests.support.rollout.unused_claims import unused_claims
@@ -231,7 +232,7 @@ def roll_out(site: Site, profile: Profile, life: int) -> None:
 
 async def _roll_out(site: Site, profile: Profile, life: int) -> None:
     stopping = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    on_sigterm(stopping.set)
     async with await Bus.connect(site.nats, name=profile.name) as bus:
         await declare_job(bus, site.topology, deadline_s=_PUBLISH_DEADLINE_S)
         worker = Worker(
