@@ -64,6 +64,8 @@ from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.settings import NatsAccountsSettings, OwnSecret, StorageRoleSettings, StsSettings
 from trimtab.operator.storage_mint import StorageMint
 
+QUICK = ("evaluation", "minted", "remote", "replicated")
+"""Sets of values that differ most from one another; all are rendered and compared in both tiers."""
 _PROMETHEUS = "monitoring.coreos.com/v1"
 _RELEASE = "trimtab"
 
@@ -103,7 +105,9 @@ def _pods(entries: list[Object], namespace: str) -> list[Object]:
 
 
 @pytest.mark.usefixtures("teams")
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETS]
+)
 def test_accepted_by_the_api_server_as_it_is(name: str, control_plane: ControlPlane, restricted: str) -> None:
     values = json.loads(json.dumps(values_of(name)).replace(NAMESPACE, restricted))
     entries = objects(values, namespace=restricted)

@@ -104,7 +104,6 @@ async def rows_in(settings: NatsSettings, topology: JobTopology) -> int:
         return int(info["state"]["messages"])
 
 
-@pytest.mark.slow
 def test_a_job_is_backed_up_with_its_account_and_its_keys_and_made_anew(
     scene: Scene, servers: dict[str, str], namespace: str, tmp_path: Path
 ) -> None:

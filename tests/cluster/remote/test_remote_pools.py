@@ -15,7 +15,6 @@ HOME = {"name": "home", "replicas": 1, "gracePeriodSeconds": 5}
 AT_HOME = ("tiny-dataflow-0", "tiny-solver-trainer-0", "tiny-home-rollout-0")
 
 
-@pytest.mark.slow
 def test_a_pool_is_made_scaled_and_deleted_there(scene: Scene, far: FarSide) -> None:
     scene.apply(kubeconfig_secret(far.kubeconfig()), tiny_job(pools=[HOME, far.pool(replicas=2)]))
     scene.has_pods(*AT_HOME)

@@ -251,13 +251,11 @@ class BatchStream:
                 stored = {sequence: message.payload for sequence, message in piece.complete().items()}
                 payloads = {**stored, **await self._redeemed(stored)}
                 frames |= {at: payload for at, payload in payloads.items() if isinstance(payload, bytes)}
-                for sequence, payload in payloads.items():
-                    for sample in samples[sequence]:
-                        try:
-                            rows[sample.trajectory_id] = _row(leased, sample, payload)
-                        except (WireError, RowUnusable, ClaimUnusable) as error:
-                            unusable.append((sequence, str(error)))
-                            rows[sample.trajectory_id] = leased.blank(sample)
+                for sample in (sample for sequence in payloads for sample in samples[sequence]):
+                    row, objection = _row(leased, sample, payloads[sample.sequence])
+                    rows[sample.trajectory_id] = row
+                    if objection is not None:
+                        unusable.append((sample.sequence, objection))
         # Told once all are here: those of a lease that breaks off are read again.
         self._on_rows(lease, frames)
         for sequence, reason in unusable:
@@ -336,10 +334,16 @@ class BatchStream:
             raise StepRefused(answer)
 
 
-def _row(leased: LeasedRows, sample: SampleReference, payload: bytes | WireError | ClaimUnusable) -> Row:
-    if isinstance(payload, Exception):
-        raise payload
-    return leased.row(sample, payload)
+def _row(
+    leased: LeasedRows, sample: SampleReference, payload: bytes | WireError | ClaimUnusable
+) -> tuple[Row, str | None]:
+    """The row, or a blank one in its place and what is wrong with it."""
+    try:
+        if isinstance(payload, Exception):
+            raise payload
+        return leased.row(sample, payload), None
+    except (WireError, RowUnusable, ClaimUnusable) as error:
+        return leased.blank(sample), str(error)
 
 
 def _versions(columns: Iterable[StoredMessage]) -> dict[int, int]:

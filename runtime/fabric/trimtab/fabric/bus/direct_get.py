@@ -130,7 +130,7 @@ async def get_in_pieces(
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> AsyncGenerator[StoredMessages, None]:
     """The same by ascending sequence, `piece` of them at a time, for who has work to do on each: the next ones come
-    meanwhile. The deadline is for all of them, that work included."""
+    meanwhile, and do not wait for that work. The deadline is for all of them."""
     clock = asyncio.get_running_loop().time
     end = clock() + deadline_s
     turn = asyncio.Semaphore(parallel)
