@@ -1,8 +1,10 @@
-"""The process of the pod that writes to trackers, as its role: a real bus, a real store, a real MLflow server."""
+"""The process of the pod that writes to trackers, as its role: a real bus, a real store, and a real MLflow server where
+one is told."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -29,6 +31,7 @@ from tests.support.fabric.account_users import (
 )
 from tests.support.operator.scene import tiny_job
 from tests.support.polling import eventually
+from trimtab.cli.chronicle.file import FILE_NAME
 from trimtab.embedded.nats_accounts import EmbeddedNatsWithAccounts
 from trimtab.embedded.ports import free_ports
 from trimtab.embedded.seaweedfs import JOB_ROLE_ARN, EmbeddedSeaweed
@@ -44,8 +47,7 @@ from trimtab.operator.pods.storage_policy import JobPlace
 from trimtab.operator.settings import StorageRoleSettings, StsSettings
 from trimtab.operator.storage_mint import StorageMint
 
-# Libraries of others warn of what is theirs.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 _JOB, _NAMESPACE, _PREFIX = "tiny", "team", "all/team/tiny-12345678"
 _S = 30.0
 
@@ -63,8 +65,14 @@ class _Place:
     folder: Path
     topology: JobTopology
 
-    async def environment(self) -> dict[str, str]:
-        """As the operator writes it into the pod, with credentials of this role alone."""
+    def write_job(self, url: str) -> None:
+        manifest = tiny_job(tracking=[{"type": "mlflow", "url": url}])
+        manifest["metadata"] |= {"name": _JOB, "namespace": _NAMESPACE}
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+
+    async def environment(self, *, packages: Path | None = None) -> dict[str, str]:
+        """As the operator writes it into the pod, with credentials of this role alone. `packages` are those of
+        trackers."""
         settings = StorageRoleSettings(sts=StsSettings(role_arn=JOB_ROLE_ARN))
         mint = StorageMint(settings, self.store.settings, clock=lambda: 1e9)
         place = JobPlace(bucket="trimtab", prefix=_PREFIX, policies=("solver",))
@@ -81,16 +89,15 @@ class _Place:
                 credentials_file=file,
             ),
         )
-        (self.folder / "site").mkdir(exist_ok=True)
-        (self.folder / "site/sitecustomize.py").write_text(
-            f"import sys\nsys.path.append({str(trackers_packages())!r})\n"
-        )
+        if packages is not None:
+            (self.folder / "site").mkdir(exist_ok=True)
+            (self.folder / "site/sitecustomize.py").write_text(f"import sys\nsys.path.append({str(packages)!r})\n")
         return {
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
             **environment_for(pod),
             "TRIMTAB_PROBES__PORT": "0",
             "TRIMTAB_JOB_FILE": str(self.folder / "job.yaml"),
-            "PYTHONPATH": str(self.folder / "site"),
+            **({} if packages is None else {"PYTHONPATH": str(self.folder / "site")}),
         }
 
 
@@ -171,14 +178,60 @@ def _kept(place: _Place) -> bytes:
     return body
 
 
+async def test_a_pod_whose_trackers_library_is_missing_says_so_and_what_it_heard_is_kept(place: _Place) -> None:
+    place.write_job("http://mlflow.invalid")
+    log, environment = place.folder / "pod.log", await place.environment()
+    await registered(place.nats, place.topology)
+    await declared_by_the_operator(place.nats, place.topology)
+    dataflow_settings = settings_of(place.nats, "dataflow", place.topology, place.folder)
+    trainer_settings = settings_of(place.nats, "trainer", place.topology, place.folder)
+    async with (
+        await Bus.connect(dataflow_settings, name="dataflow") as dataflow,
+        await Bus.connect(trainer_settings, name="trainer") as trainer,
+        operator_bus(place.nats, place.topology) as operator,
+    ):
+        balance, members = KeyValue(dataflow, place.topology.balance), KeyValue(trainer, place.topology.members)
+        key = place.topology.progress_key("solver")
+        for step in range(3):
+            await balance.put(key, _progress(step), deadline_s=60.0)
+        await write_fleet_note(operator, place.topology, _note(wanted=2, decided=(2,)), deadline_s=60.0)
+        with _pod(place, environment, scratch="first") as first:
+
+            async def all_heard() -> bool:
+                await members.put("rank", _heartbeat(), deadline_s=60.0)
+                told = _history(place, "first")
+                return {"step", "measured", "rescaled", "died"} <= set(told) and told.count("step") == 3
+
+            await eventually(all_heard, timeout_s=_S, ended=first.poll)
+            await eventually(lambda: "the library is not installed here: pip install mlflow" in log.read_text(), timeout_s=_S, ended=first.poll)
+            await balance.put(key, _progress(3), deadline_s=60.0)
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(120) == 0, log.read_text()[-4000:]
+        assert "tracker_not_told" in log.read_text()
+        # On another node it has all of it, and what it hears again it knows.
+        with _pod(place, environment, scratch="second") as second:
+            await balance.put(key, _progress(4), deadline_s=60.0)
+            await eventually(lambda: _history(place, "second").count("step") == 5, timeout_s=_S, ended=second.poll)
+            told = _history(place, "second")
+            assert (told.count("rescaled"), told.count("died")) == (1, 1)
+    assert violations(place.nats) == []
+
+
+def _history(place: _Place, scratch: str) -> list[str]:
+    """What each record is of."""
+    file = place.folder / scratch / FILE_NAME
+    return [json.loads(line)["what"] for line in file.read_bytes().splitlines()] if file.exists() else []
+
+
+# Libraries of others warn of what is theirs.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("libraries")
 async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _Place) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    manifest = tiny_job(tracking=[{"type": "mlflow", "url": url}])
-    manifest["metadata"] |= {"name": _JOB, "namespace": _NAMESPACE}
-    (place.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
-    log, environment = place.folder / "pod.log", await place.environment()
+    place.write_job(url)
+    log, environment = place.folder / "pod.log", await place.environment(packages=trackers_packages())
     await registered(place.nats, place.topology)
     dataflow_settings = settings_of(place.nats, "dataflow", place.topology, place.folder)
     trainer_settings = settings_of(place.nats, "trainer", place.topology, place.folder)
