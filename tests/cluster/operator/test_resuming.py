@@ -117,16 +117,18 @@ def test_the_best_is_looked_up_once_by_the_scores_of_the_other_job(scene: Scene,
     assert "spec.resumeFrom.step: no version of solver was evaluated" in message
     assert scene.pods("tiny") == {}
 
-    asyncio.run(scored(scene, servers, {2: 0.5, 4: 0.75, 6: 0.5}))
+    asyncio.run(scored(scene, servers, {4: 0.75}))
     scene.until(lambda: set(PODS_OF_TINY) <= set(scene.pods()), bool)
-    assert in_secret(scene)["resume__steps"] == "solver=4/6/2"
+    assert in_secret(scene)["resume__steps"] == "solver=4"
     assert "resume__steps" in shown(scene, PODS_OF_TINY[1])
-    asyncio.run(scored(scene, servers, {8: 1.0}))
+    asyncio.run(scored(scene, servers, {2: 0.5, 6: 0.5, 8: 1.0}))
     # Who deletes the Secret has it made again, with what it had.
     scene.kubectl("delete", "secret", SECRET)
     scene.kubectl("delete", "pod", PODS_OF_TINY[2], "--grace-period=0", "--force")
     scene.until(lambda: scene.get(SECRETS, SECRET), bool)
-    assert in_secret(scene)["resume__steps"] == "solver=4/6/2"
+    assert in_secret(scene)["resume__steps"] == "solver=4"
+    scene.apply(tiny_job("later", resumeFrom={"job": "source", "step": "Best"}))
+    assert in_secret(scene, "later-credentials")["resume__steps"] == "solver=8/4/6/2", "by score, the later one first"
 
 
 def test_the_right_to_read_the_other_checkpoints_ends_with_the_first_step(
