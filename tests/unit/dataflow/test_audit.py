@@ -107,6 +107,14 @@ def test_each_violation_is_found(records: list[Record], headers: list[Trajectory
     assert any(expected in problem for problem in problems), problems
 
 
+def test_what_came_after_the_queue_was_read_is_not_lost() -> None:
+    """The job runs while it is read: of the newest tasks, and of those after them, rows arrive that no record, and
+    not the queue as it was, speaks of."""
+    headers = [*arrived(0, 1, 2, 3, 4, 5), header(7, 0), header(8, 0)]
+    assert found(GOOD, headers) == []
+    assert any("t7.solver lost all but 1" in one for one in found([*GOOD, TasksIssued(first=8, count=1)], headers))
+
+
 def test_a_group_that_came_or_was_judged_later_is_not_passed_over() -> None:
     later = [*arrived(0, 1, 2, 3, 5, 6), *arrived(4, 7)]
     assert found([*GOOD, grant(2, 5, 6)], later) == []

@@ -202,16 +202,18 @@ def _staleness(lines: Lines, record: StepGranted | GroupsDropped, group: GroupHi
 
 
 def _lost_tasks(streams: Streams, groups: Groups) -> Iterable[str]:
-    """A task leaves the queue when all its rows are stored. The newest may be recorded and not yet on it."""
+    """A task leaves the queue when all its rows are stored. The newest may be recorded and not yet on it; rows of later
+    ones may have arrived after the queue was read.
+    """
     issues = [record for record in streams.records if isinstance(record, TasksIssued)]
     first = _first_task(streams.records)
     arrived = {header.task_id for header in streams.headers}
-    for issue in issues[:-1]:
-        for number in range(max(first, issue.first), issue.first + issue.count):
-            if task_id(number) not in arrived and task_id(number) not in streams.queued:
-                yield f"task {task_id(number)} is lost: neither queued nor arrived"
+    sent = {number for issue in issues[:-1] for number in range(max(first, issue.first), issue.first + issue.count)}
+    for number in sorted(sent):
+        if task_id(number) not in arrived and task_id(number) not in streams.queued:
+            yield f"task {task_id(number)} is lost: neither queued nor arrived"
     for group_id, group in groups.items():
-        if not group.is_complete and group.task_id not in streams.queued and _number(group_id) >= first:
+        if not group.is_complete and group.task_id not in streams.queued and _number(group_id) in sent:
             where = f"{group.policy}: group {group_id}"
             yield f"{where} lost all but {len(group.episodes)} episodes, and its task is not queued"
 
