@@ -203,7 +203,8 @@ async def test_a_pod_whose_trackers_library_is_missing_says_so_and_what_it_heard
                 return {"step", "measured", "rescaled", "died"} <= set(told) and told.count("step") == 3
 
             await eventually(all_heard, timeout_s=_S, ended=first.poll)
-            await eventually(lambda: "the library is not installed here: pip install mlflow" in log.read_text(), timeout_s=_S, ended=first.poll)
+            missing = "the library is not installed here: pip install mlflow"
+            await eventually(lambda: missing in log.read_text(), timeout_s=_S, ended=first.poll)
             await balance.put(key, _progress(3), deadline_s=60.0)
             first.send_signal(signal.SIGTERM)
             assert first.wait(120) == 0, log.read_text()[-4000:]
