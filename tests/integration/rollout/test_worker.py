@@ -17,6 +17,7 @@ from tests.support.rollout.job import GROUP_SIZE, QUICK, Job, assert_complete_on
 from trimtab.embedded.seaweedfs import EmbeddedSeaweed
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.direct_get import get_messages
+from trimtab.fabric.bus.jetstream_api import api_call
 from trimtab.fabric.bus.publisher import publish
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer, declare_stream
@@ -59,6 +60,20 @@ class OneLingers(SingleTurn):
         if task.request_id.endswith(".0"):
             await self.tool.wait()
         return await super().run(task, team)
+
+
+async def test_a_consumer_that_the_server_has_lost_is_made_again(job: Job, roles: Mapping[str, Role]) -> None:
+    await job.issue(3)
+    lingering = OneLingers()
+    worker = job.worker(lingering, roles, max_tasks=1)
+    async with working(worker):
+        await eventually(lambda: lingering.begun == GROUP_SIZE, timeout_s=20.0)
+        # As a loss of power leaves it: the stream is there, the younger file of its consumer is not.
+        await api_call(job.bus, f"CONSUMER.DELETE.{job.topology.tasks.name}.{TASK_CONSUMER}", deadline_s=10.0)
+        lingering.tool.set()
+        await eventually(job.settled, timeout_s=20.0)
+    stored = {trajectory.trajectory_id for trajectory in await job.trajectories()}
+    assert_complete_once(sorted(stored), tasks=3)
 
 
 async def test_places_of_ended_episodes_go_to_other_groups_and_never_more_episodes_run_than_allowed(

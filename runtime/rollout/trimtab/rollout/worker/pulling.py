@@ -14,7 +14,7 @@ import structlog
 
 from trimtab.fabric.bus.connection import Bus
 from trimtab.fabric.bus.delivery import Delivery
-from trimtab.fabric.bus.errors import BusTimeout, BusUnavailable
+from trimtab.fabric.bus.errors import BusError, BusTimeout, BusUnavailable
 from trimtab.fabric.bus.puller import Puller
 from trimtab.fabric.bus.streams import declare_consumer
 from trimtab.fabric.bus.topology import ConsumerSpec
@@ -99,6 +99,9 @@ class Pulling:
             _log.warning("pull_repeated", queue=self._queue, error=str(error))
             await asyncio.sleep(self._timings.pull_backoff.delay_s(self._failed_pulls))
             self._failed_pulls += 1
+            # A server that lost its power may have lost the consumer too, and nobody else makes it on one machine.
+            with contextlib.suppress(BusError):
+                await declare_consumer(self._bus, self._consumer, deadline_s=self._timings.pull_wait_s)
             return
         self._failed_pulls = 0
         if stopping.is_set():
