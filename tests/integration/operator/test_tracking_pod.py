@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,11 +178,10 @@ def _kept(place: _Place) -> bytes:
     return body
 
 
-async def test_a_pod_whose_trackers_library_is_missing_says_so_and_what_it_heard_is_kept(place: _Place) -> None:
-    place.write_job("http://mlflow.invalid")
-    log, environment = place.folder / "pod.log", await place.environment()
+@asynccontextmanager
+async def _heard_ones(place: _Place) -> AsyncIterator[tuple[KeyValue, KeyValue, Bus]]:
+    """Whom the pod hears, each as its own user: the dataflow's progress, the trainers' heartbeats, the operator."""
     await registered(place.nats, place.topology)
-    await declared_by_the_operator(place.nats, place.topology)
     dataflow_settings = settings_of(place.nats, "dataflow", place.topology, place.folder)
     trainer_settings = settings_of(place.nats, "trainer", place.topology, place.folder)
     async with (
@@ -190,7 +189,14 @@ async def test_a_pod_whose_trackers_library_is_missing_says_so_and_what_it_heard
         await Bus.connect(trainer_settings, name="trainer") as trainer,
         operator_bus(place.nats, place.topology) as operator,
     ):
-        balance, members = KeyValue(dataflow, place.topology.balance), KeyValue(trainer, place.topology.members)
+        yield KeyValue(dataflow, place.topology.balance), KeyValue(trainer, place.topology.members), operator
+
+
+async def test_a_pod_whose_trackers_library_is_missing_says_so_and_what_it_heard_is_kept(place: _Place) -> None:
+    place.write_job("http://mlflow.invalid")
+    log, environment = place.folder / "pod.log", await place.environment()
+    async with _heard_ones(place) as (balance, members, operator):
+        await declared_by_the_operator(place.nats, place.topology)
         key = place.topology.progress_key("solver")
         for step in range(3):
             await balance.put(key, _progress(step), deadline_s=60.0)
@@ -233,18 +239,10 @@ async def test_a_tracker_that_was_away_and_a_pod_that_died_lose_nothing(place: _
     url = f"http://127.0.0.1:{port}"
     place.write_job(url)
     log, environment = place.folder / "pod.log", await place.environment(packages=trackers_packages())
-    await registered(place.nats, place.topology)
-    dataflow_settings = settings_of(place.nats, "dataflow", place.topology, place.folder)
-    trainer_settings = settings_of(place.nats, "trainer", place.topology, place.folder)
-    async with (
-        await Bus.connect(dataflow_settings, name="dataflow") as dataflow,
-        await Bus.connect(trainer_settings, name="trainer") as trainer,
-        operator_bus(place.nats, place.topology) as operator,
-    ):
+    async with _heard_ones(place) as (balance, members, operator):
         # It waits for what it may not make.
         with _pod(place, environment, scratch="first") as first:
             await declared_by_the_operator(place.nats, place.topology)
-            balance, members = KeyValue(dataflow, place.topology.balance), KeyValue(trainer, place.topology.members)
             key = place.topology.progress_key("solver")
             for step in range(10):
                 await balance.put(key, _progress(step), deadline_s=60.0)
